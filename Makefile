@@ -12,7 +12,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-unseen bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-unseen bench-updates bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -38,7 +38,7 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/python -m gnnserve_api.schema --check
 	$(BIN)/python -m gnnserve_api.reference --check
 
-test: .venv/installed chromium cluster-binaries ## everything that CI runs
+test: .venv/installed chromium postgres cluster-binaries ## everything that CI runs
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse check kernels
 	$(BIN)/python -m tools.run_tests
 
@@ -57,6 +57,15 @@ chromium:
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || { \
 	  echo "Installing Debian's chromium."; \
 	  { $(APT_INSTALL) chromium || { apt-get update --quiet && $(APT_INSTALL) chromium; }; } >/dev/null; \
+	}
+
+# Tests of the log of changes start servers of their own: the one that Debian's package would start is not made.
+CREATECLUSTER := /etc/postgresql-common/createcluster.d
+postgres:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || [ "$$(id -u)" != 0 ] || { \
+	  echo "Installing Debian's PostgreSQL."; \
+	  mkdir -p $(CREATECLUSTER) && echo "create_main_cluster = false" >$(CREATECLUSTER)/gnnserve.conf; \
+	  { $(APT_INSTALL) postgresql-15 || { apt-get update --quiet && $(APT_INSTALL) postgresql-15; }; } >/dev/null; \
 	}
 
 # Kubernetes is compiled once, beside everything else that has to be installed and tested first.
@@ -133,6 +142,9 @@ bench-decision: .venv/installed ## what one decision about a batch costs
 
 bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs built anew, and hidden test nodes; 30 minutes
 	$(BIN)/python -m benchmarks.unseen $(if $(QUICK),--quick)
+
+bench-updates: .venv/installed wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY=part in parts
+	$(BIN)/python -m benchmarks.updates $(if $(QUICK),--quick) $(if $(ONLY),--parts $(ONLY))
 
 bench-live-accuracy: .venv/installed ## labels until a drift is told, false alarms, and what shadows cost requests; 15 minutes
 	$(BIN)/python -m benchmarks.live_accuracy $(if $(QUICK),--quick)

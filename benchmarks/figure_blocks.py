@@ -30,8 +30,14 @@ class Results:
         self.quoted[name] = result
         return result
 
+    def has(self, name: str) -> bool:
+        """Whether that benchmark's result is committed."""
+        return (self.folder / f"{name}.json").exists()
+
     def source(self) -> str:
         """One line per run that was quoted, by commit and day."""
+        if not self.quoted:
+            return "Not measured yet."
         runs: dict[tuple[str, str], list[str]] = {}
         for name, result in self.quoted.items():
             found: dict[tuple[str, str], list[str]] = {}
@@ -45,16 +51,24 @@ class Results:
 
 
 def _runs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The runs that a file is of: one without a name, or one for each graph and shape that keeps its own commit and
-    day."""
+    """The runs that a file is of: one without a name, or one for each part (a graph, a shape and the like) that keeps
+    its own commit and day."""
     parts = [
-        (str(part[kind]), part)
-        for kind, key in (("graph", "graphs"), ("shape", "shapes"))
+        (words.format(part[name]), part)
+        for key, (name, words) in _PARTS.items()
         for part in (result[key] if isinstance(result.get(key), list) else ())
         if isinstance(part, dict) and "commit" in part
     ]
     yield from parts or [("", result)]
 
+
+_PARTS = {
+    "graphs": ("graph", "{}"),
+    "shapes": ("shape", "{}"),
+    "services": ("service", "{} over HTTP"),
+    "answers": ("architecture", "{}"),
+}
+"""Lists of parts in a result file: the field that names a part, and what its run is called."""
 
 Renderer = Callable[[Results], str]
 RENDERERS: dict[str, Renderer] = {}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import frontier_figures, verdict_figures  # noqa: F401 - they register their blocks
+from benchmarks import frontier_figures, updates_figures, verdict_figures  # noqa: F401 - they register their blocks
 from benchmarks.figure_blocks import Results, figures, fill, table
 
 ROOT = Path(__file__).parents[1]

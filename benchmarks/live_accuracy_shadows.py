@@ -29,7 +29,8 @@ from gnnserve_cli.loadgen.statistics import LoadPlan
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.server import Serving, bind, serve_revision
+from gnnserve_worker.serving.listening_socket import bind
+from gnnserve_worker.serving.server import Serving, serve_revision
 
 NAME, NAMESPACE = "live-accuracy", "default"
 SHADOW_PERMILLE = 5

@@ -71,9 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @contextmanager
-def running_server(manifest: Path, repository: Path) -> Iterator[Endpoint]:
+def running_server(manifest: Path, repository: Path, options: Sequence[str] = ()) -> Iterator[Endpoint]:
     """`gnnserve run` in a process of its own, which trains first where nothing is published yet."""
-    command = [sys.executable, "-m", "gnnserve_cli", "run", str(manifest), "--repository", str(repository)]
+    command = [sys.executable, "-m", "gnnserve_cli", "run", str(manifest), "--repository", str(repository), *options]
     with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
         try:
             endpoint = parse_url(_wait_for_address(process))

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 _SCRIPT = Path(__file__).parent / "wrk.lua"
 _TIMEOUT_S = 30
@@ -30,15 +31,19 @@ class Load:
     """Errors that happened, by kind: connect, read, write, status (400 and above), timeout."""
 
 
-def encode_post(port: int, path: str, content_type: str, body: bytes) -> bytes:
+def encode_post(
+    port: int, path: str, content_type: str, body: bytes, headers: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    """`headers`: others, beside those that every request has."""
+    others = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: {content_type}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: {content_type}\r\n{others}"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
 
-def write_requests(path: Path, requests: Sequence[bytes]) -> None:
+def write_requests(path: Path, requests: Iterable[bytes]) -> None:
     with path.open("wb") as file:
         for request in requests:
             file.write(b"%d\n" % len(request) + request)

@@ -106,7 +106,8 @@ def follow_request() -> list[str]:
     from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up  # noqa: PLC0415
     from gnnserve_worker.inference.served import served_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-    from gnnserve_worker.serving.server import Serving, bind, serve_revision  # noqa: PLC0415
+    from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
+    from gnnserve_worker.serving.server import Serving, serve_revision  # noqa: PLC0415
 
     trace = Trace()
     sock = bind("127.0.0.1", 0)

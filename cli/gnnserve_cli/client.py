@@ -8,15 +8,17 @@ import re
 import ssl
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from gnnserve_api.changes import CLIENT_HEADER, SEQUENCE_HEADER, ChangesAnswer, ChangesPage, ChangesRequest
 from gnnserve_api.errors import GnnserveError, InputError, ResourceError, remedy_of
 from gnnserve_api.families import family_of
 from gnnserve_api.objective import Objective
@@ -35,7 +37,7 @@ from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_cli.exits import ServerRefusedError
-from gnnserve_cli.http_client import NoAnswerError, NotTrustedError, exchange, prepare
+from gnnserve_cli.http_client import Connected, NoAnswerError, NotTrustedError, exchange, prepare
 from gnnserve_cli.printable import printable_line
 
 T = TypeVar("T")
@@ -250,29 +252,70 @@ def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[P
     return answer, reply
 
 
+def fetch_changes(
+    endpoint: Endpoint, after: int | None, *, limit: int, with_content: bool = False, wait_s: int = 0
+) -> ChangesPage:
+    """A page of the log of changes. `after`: None begins with the first record that the log still has."""
+    query = f"limit={limit}&content={'true' if with_content else 'false'}&wait={wait_s}"
+    if after is not None:
+        query += f"&after={after}"
+    return _decode(endpoint, _fetch(endpoint, "GET", f"/v1/changes?{query}").body, ChangesPage)
+
+
+def send_changes(
+    endpoint: Endpoint, server: Connected, changes: ChangesRequest[Any], client: str, sequence: int
+) -> ChangesAnswer:
+    """Send one batch. Raises ServerRefusedError, and ResourceError where no answer came."""
+    headers = {
+        **endpoint.headers,
+        "Content-Type": "application/json",
+        CLIENT_HEADER: client,
+        SEQUENCE_HEADER: str(sequence),
+    }
+    with _no_answer_in_words(endpoint):
+        status, answered, content = server.ask(
+            "POST", f"{endpoint.url}/v1/changes", headers, msgspec.json.encode(changes)
+        )
+    if status != 200:
+        raise parse_refusal(endpoint, status, answered, content)
+    return _decode(endpoint, content, ChangesAnswer)
+
+
 def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> ServerReply:
     headers = endpoint.headers | ({"Content-Type": "application/json"} if body else {})
     prepare()
     started = time.perf_counter()
-    try:
-        with exchange(
+    with (
+        _no_answer_in_words(endpoint),
+        exchange(
             method, endpoint.url + path, timeout_s=TIMEOUT_S, headers=headers, body=body, tls=endpoint.tls
-        ) as response:  # fmt: skip
-            content = response.read()
+        ) as response,
+    ):
+        content = response.read()
+    elapsed_ms = (time.perf_counter() - started) * 1000
+    answered = dict(response.headers)
+    if response.status_code != 200:
+        raise parse_refusal(endpoint, response.status_code, answered, content)
+    return ServerReply(answered, content, elapsed_ms)
+
+
+class UnansweredError(ResourceError):
+    """No complete answer came from the server."""
+
+
+@contextmanager
+def _no_answer_in_words(endpoint: Endpoint) -> Iterator[None]:
+    try:
+        yield
     except NotTrustedError as error:
         raise ResourceError(
             f"{endpoint.url}: its certificate is not trusted: {error}; give the certificate of its issuer with "
             "--ca-file, or ask by a name that it is for"
         ) from error
     except NoAnswerError as error:
-        raise ResourceError(
+        raise UnansweredError(
             f"{endpoint.url}: no answer: {error}; is the server up? `gnnserve run MANIFEST` starts one"
         ) from error
-    elapsed_ms = (time.perf_counter() - started) * 1000
-    answered = dict(response.headers)
-    if response.status_code != 200:
-        raise parse_refusal(endpoint, response.status_code, answered, content)
-    return ServerReply(answered, content, elapsed_ms)
 
 
 def _decode(endpoint: Endpoint, body: bytes, answer: type[T]) -> T:

@@ -54,6 +54,7 @@ class ServerRefusedError(GnnserveError):
         self.status = status
         self.code = code
         self.field = field
+        self.retry_after = retry_after
         advice = f"; retry after {retry_after} s" if retry_after else ""
         if status == 401:
             advice = "; give one with --token-file, or in the environment variable GNNSERVE_TOKEN"

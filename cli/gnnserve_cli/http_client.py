@@ -35,6 +35,29 @@ def prepare() -> None:
     httpx.Client(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False).close()
 
 
+class Connected:
+    """A server that several exchanges are made with, over one connection as long as it holds."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (names in lower case) and body. Raises NoAnswerError."""
+        with _as_no_answer():
+            answer = self._client.request(method, url, headers={"Accept-Encoding": "identity", **headers}, content=body)
+        return answer.status_code, dict(answer.headers), answer.content
+
+
+@contextmanager
+def connected(timeout_s: float, tls: ssl.SSLContext | None) -> Iterator[Connected]:
+    """`timeout_s` and `tls` as `exchange` takes them; `tls` is None for plain HTTP."""
+    import httpx  # noqa: PLC0415
+
+    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls
+    with httpx.Client(verify=verify, trust_env=False, timeout=timeout_s) as client:
+        yield Connected(client)
+
+
 @contextmanager
 def exchange(
     method: str, url: str, *, timeout_s: float, headers: Mapping[str, str] = _NO_HEADERS, body: bytes | None = None,
@@ -51,12 +74,20 @@ def exchange(
         # For plain HTTP, where none is used, an empty context spares loading the machine's certificates.
         tls = ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     sent = {"Accept-Encoding": "identity", **headers}
+    with (
+        _as_no_answer(),
+        httpx.Client(verify=tls, trust_env=False, timeout=timeout_s) as client,
+        client.stream(method, url, headers=sent, content=body) as response,
+    ):
+        yield response
+
+
+@contextmanager
+def _as_no_answer() -> Iterator[None]:
+    import httpx  # noqa: PLC0415
+
     try:
-        with (
-            httpx.Client(verify=tls, trust_env=False, timeout=timeout_s) as client,
-            client.stream(method, url, headers=sent, content=body) as response,
-        ):
-            yield response
+        yield
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         if untrusted := _untrusted(error):
             raise NotTrustedError(untrusted.verify_message) from error

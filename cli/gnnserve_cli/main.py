@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gnnserve_cli.commands import changes
 from gnnserve_cli.commands.cache import simulate
 from gnnserve_cli.commands.generate import generate
 from gnnserve_cli.commands.graph import inspect
@@ -155,6 +156,14 @@ app.add_typer(graph, name="graph")
 cache = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Choose what a GPU worker keeps in its cache.")
 cache.command(cls=Command, epilog="Example: gnnserve cache simulate flickr --trace zipf --out cache.html")(simulate)
 app.add_typer(cache, name="cache")
+
+log = typer.Typer(
+    cls=TyperGroup, no_args_is_help=True, help="Change the graph of a running server, or watch its changes."
+)
+_APPLY = "gnnserve changes apply new.csv http://127.0.0.1:8080 --token-file write-token"
+log.command(cls=Command, epilog=f"Example: {_APPLY}")(changes.apply)
+log.command(cls=Command, epilog="Example: gnnserve changes tail http://127.0.0.1:8080 --after 120")(changes.tail)
+app.add_typer(log, name="changes")
 
 
 def _open_closed_streams() -> None:

@@ -6,8 +6,9 @@ import json
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
@@ -18,9 +19,12 @@ from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.prometheus import PrometheusSource
 from gnnserve_cli.render import format_bytes, output, profile_tables, put, search_lines
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
+from gnnserve_cli.updates import check_address, updates_of
+from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods import device
 from gnnserve_worker.pods.device import DeviceSettings
+from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
@@ -45,6 +49,8 @@ class ServerOptions:
     source: Source
     credentials: Credentials
     device: DeviceSettings
+    updates: UpdatesOptions | None = None
+    """The log of changes; None: the graph stays as it was generated, or the repository is not known yet."""
 
 
 def read_options(
@@ -54,13 +60,14 @@ def read_options(
     tls_key: Path | None,
     token_file: Path | None,
     write_token_file: Path | None,
+    postgres_uri_file: Path | None,
     named_device: Device | None,
     cache: CachePolicy | None,
     gpu_memory: str | None,
 ) -> ServerOptions:
     return ServerOptions(
         source_of_load(prometheus, service),
-        choose_credentials(service, tls_cert, tls_key, token_file, write_token_file),
+        choose_credentials(service, tls_cert, tls_key, token_file, write_token_file, postgres_uri_file),
         choose_device(service, named_device, cache, gpu_memory),
     )
 
@@ -69,9 +76,9 @@ def serve_published(
     stored: Repository, published: RevisionManifest, service: GNNService, sock: socket.socket, options: ServerOptions
 ) -> None:
     """Show the profile of a published revision and answer from it until SIGINT or SIGTERM."""
-    revision = stored.load(published.revision)
+    options = replace(options, updates=updates_of(service, stored, options.credentials.log_uri))
     print_profile(published)
-    serve_routed(revision, service, sock, options.source, options.credentials, options.device)
+    serve_routed(partial(stored.load, published.revision), service, sock, options)
 
 
 def source_of_load(prometheus: str | None, service: GNNService) -> Source:
@@ -82,21 +89,33 @@ def source_of_load(prometheus: str | None, service: GNNService) -> Source:
 
 
 def choose_credentials(
-    service: GNNService, certificate: Path | None, key: Path | None, tokens: Path | None, write_tokens: Path | None
+    service: GNNService,
+    certificate: Path | None,
+    key: Path | None,
+    tokens: Path | None,
+    write_tokens: Path | None,
+    log_uri: Path | None,
 ) -> Credentials:
     """What the options say. A manifest's own words are for a cluster; where nothing takes their place, it is said."""
     if (certificate is None) != (key is None):
         given, missing = ("--tls-cert", "--tls-key") if key is None else ("--tls-key", "--tls-cert")
         raise InputError(missing, f"is not given, and {given} is", "give both, or none")
-    endpoint = service.spec.endpoint
+    check_address(service, log_uri)
+    endpoint, updates = service.spec.endpoint, service.spec.updates
     if endpoint.tls is not None and certificate is None:
         _note_secret("spec.endpoint.tls", "this server speaks plain HTTP", "--tls-cert and --tls-key")
     if endpoint.tokens is not None and tokens is None:
         _note_secret("spec.endpoint.tokens", "this server answers every client that reaches it", "--token-file")
     if endpoint.write_tokens is not None and write_tokens is None:
-        _note_secret("spec.endpoint.writeTokens", "this server takes no labels", "--write-token-file")
+        what = "labels" if updates is None else "labels and no changes"
+        _note_secret("spec.endpoint.writeTokens", f"this server takes no {what}", "--write-token-file")
+    elif updates is not None and write_tokens is None:
+        _note("this server takes no changes of the graph, since no token may write; --write-token-file names some")
+    if updates is not None and updates.log.postgres is not None and log_uri is None:
+        kept = "this server keeps changes in SQLite, in its repository"
+        _note_secret("spec.updates.log.postgres", kept, "--postgres-uri-file")
     pair = None if certificate is None or key is None else KeyPairFiles(certificate, key)
-    return Credentials(pair, tokens, write_tokens)
+    return Credentials(pair, tokens, write_tokens, log_uri)
 
 
 def choose_device(
@@ -104,10 +123,15 @@ def choose_device(
 ) -> DeviceSettings:
     """What the options say, and the manifest where they say nothing."""
     worker = service.spec.worker
-    chosen = worker.device if named is None else named
+    chosen, source = (worker.device, "spec.worker.device") if named is None else (named, "--device")
+    if service.spec.updates is not None:
+        if chosen is Device.GPU:
+            remedy = "leave it out, or take spec.updates away"
+            raise InputError("--device", "is GPU, and servers that follow changes compute on the CPU", remedy)
+        if chosen is Device.AUTO:
+            chosen, source = Device.CPU, "with spec.updates the device"
     memory = worker.gpu_memory if gpu_memory is None else gpu_memory
     if chosen is Device.CPU:
-        source = "spec.worker.device" if named is None else "--device"
         for option, value in (("--cache", cache), ("--gpu-memory", gpu_memory)):
             if value is not None:
                 _note(f"{option} {value} changes nothing: {source} is CPU, and it is of a GPU's memory")
@@ -127,25 +151,26 @@ def _note(words: str) -> None:
 
 
 def serve_routed(
-    revision: LoadedRevision,
+    load: Callable[[int | None], LoadedRevision],
     service: GNNService,
     sock: socket.socket,
-    source: Source,
-    credentials: Credentials,
-    settings: DeviceSettings,
+    options: ServerOptions,
 ) -> None:
-    """Serves until SIGINT or SIGTERM."""
+    """Serves until SIGINT or SIGTERM. `load` opens the revision; it is given the memory that changes may take, in
+    bytes, or None where the graph stays as it is."""
     exit_on_memory_fault(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
-    served = device.open_served(revision, settings)
+    followed = None if options.updates is None else FollowedLog(options.updates)
+    served = device.open_served(load(None), options.device) if followed is None else followed.open(load)
     _say_device(served.device_stats(), was_asked=service.spec.worker.gpu is not None)
-    with slow_loop(service.spec, source) as begin_routing:
+    with slow_loop(service.spec, options.source) as begin_routing:
 
         def begin(serving: server.Serving) -> None:
-            nodes = range(revision.graph.nodes) if revision.ids is None else revision.ids.shown(0, 3)
-            announce(sock, nodes, credentials)
+            nodes = served.shown_ids(0, 3)
+            announce(sock, nodes, options.credentials)
             begin_routing(serving)
 
-        server.serve_revision(served, service, sock, begin, credentials)
+        updates = None if followed is None else followed.updates
+        server.serve_revision(served, service, sock, begin, options.credentials, updates)
 
 
 def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:

@@ -128,9 +128,9 @@ _FOLLOWS_ALL = Capabilities(overlay=True, changes=True, instants=True, embedding
 _FOLLOWS_ALL_ALONE = Capabilities(overlay=True, changes=True, instants=True)
 """A network of its own, whose hidden layer is not the model's."""
 _FOLLOWS_NOTHING = Capabilities(embeddings=True)
-# A stored first layer is corrected where an overlay reaches; further layers reach too far for that. None has the last
-# hidden layer: products of it are gathered in its place.
-_FOLLOWS_OVERLAYS = Capabilities(overlay=True)
+# A stored first layer is corrected where an overlay reaches, and made anew where a change does; further layers reach
+# too far for that. None has the last hidden layer: products of it are gathered in its place.
+_FOLLOWS_OVERLAYS = Capabilities(overlay=True, changes=True)
 
 FAMILIES: Mapping[FamilyName, Family] = {
     family.name: family

@@ -20,6 +20,8 @@ from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import NodeIdKind
 
 MAX_SEED = 2**63 - 1
+MAX_OFFSET = 2**63 - 1
+"""Largest offset of a log of changes."""
 Output = Literal["labels", "scores", "embeddings"]
 Id = TypeVar("Id", int, str)
 """Id of a node: an integer, unless the graph's `nodeIds` are Strings."""
@@ -99,6 +101,14 @@ class PredictRequest(
             extra_json_schema={"minimum": 0, "maximum": MAX_SEED},
         ),
     ] = None
+    min_offset: Annotated[
+        int | None,
+        Meta(
+            description="Answer from a graph that has this offset of the log of changes, or a later one: the request "
+            "waits for it until its deadline, one second without one.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_OFFSET},
+        ),
+    ] = None
 
 
 class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -128,6 +138,10 @@ class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
         Meta(description="Raw outputs of the network per class, ascending: before softmax (or sigmoid: multi-label)."),
     ] = UNSET
     embeddings: Annotated[list[list[float]] | UnsetType, Meta(description="The node's last hidden layer.")] = UNSET
+    offset: Annotated[
+        int | UnsetType,
+        Meta(description="The offset of the log of changes that the answer has seen; absent where the graph is fixed."),
+    ] = UNSET
 
 
 class AccuracyTier(msgspec.Struct, frozen=True, rename="camel"):

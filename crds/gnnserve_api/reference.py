@@ -75,7 +75,7 @@ def _objects(path: str, node: Mapping[str, Any], sections: dict[str, str]) -> It
     yield path, node
     for name, child in node["properties"].items():
         for inner, step in ((child, ""), (child.get("items", {}), "[]")):
-            if "properties" in inner and _fields(inner) not in sections:
+            if inner.get("properties") and _fields(inner) not in sections:
                 yield from _objects(f"{path}.{name}{step}", inner, sections)
 
 
@@ -127,7 +127,7 @@ def _type(node: Mapping[str, Any], sections: Mapping[str, str]) -> str:
         return "integer or string"
     match node.get("type"):
         case "object" if "properties" in node:
-            return f"[mapping](#{_anchor(sections[_fields(node)])})"
+            return f"[mapping](#{_anchor(sections[_fields(node)])})" if node["properties"] else "empty mapping"
         case "object":
             return "mapping of " + ("strings" if "type" in node["additionalProperties"] else "quantities")
         case "array" if "properties" in node["items"]:

@@ -15,6 +15,7 @@ from gnnserve_api.batching import DEFAULT_BATCHING, Batching
 from gnnserve_api.live_accuracy import InputDrift, VariantAccuracy
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
+from gnnserve_api.updates import UpdatesState
 
 ROUTING_KEY = "routing.json"
 
@@ -108,6 +109,8 @@ class CredentialKind(StrEnum):
     """Accepted tokens."""
     WRITE_TOKENS = "writeTokens"
     """Tokens that may write."""
+    LOG = "log"
+    """Address of the PostgreSQL that has the log of changes."""
 
 
 class CredentialState(msgspec.Struct, frozen=True, rename="camel"):
@@ -163,6 +166,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """Columns of which requests bring other values than stored nodes have; absent where there are none."""
     damaged: Damage | UnsetType = UNSET
     """The declared revision, where its files are damaged; a worker that answers from nothing says it in its 503."""
+    updates: UpdatesState | UnsetType = UNSET
+    """How far it has followed the log of changes; absent where it was told of none."""
 
 
 def encode_routing(table: RoutingTable) -> str:

@@ -27,12 +27,14 @@ class ConditionType(StrEnum):
     WORKERS_AVAILABLE = "WorkersAvailable"
     """As many workers as asked for are ready."""
     CREDENTIALS_VALID = "CredentialsValid"
-    """Workers use all that is in the Secrets of spec.endpoint; absent where it names none."""
+    """Workers use all that is in the Secrets of spec.endpoint and spec.updates; absent where these name none."""
     REPOSITORY_KEPT = "RepositoryKept"
     """The claim with the revisions is not being deleted; else the message says what is lost with it."""
     ACCURACY_HOLDS = "AccuracyHolds"
     """By the labels that clients sent, no variant is significantly less accurate in service than its profile promised;
     absent where spec.endpoint names no writeTokens."""
+    UPDATES_FOLLOWED = "UpdatesFollowed"
+    """Workers follow the log of changes, and what is written to it lasts; absent without spec.updates."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus tells of the workers' load."""
     OBJECTIVE_MET = "ObjectiveMet"
@@ -98,6 +100,17 @@ class WorkersStatus(ApiModel):
     """Labels of the worker pods, for autoscalers."""
 
 
+class UpdatesStatus(ApiModel):
+    last: Annotated[int, Field(ge=0)]
+    """The last offset of the log of changes; 0: nothing was ever written."""
+    applied: Annotated[int, Field(ge=0)]
+    """The offset that every worker has applied."""
+    staleness_seconds: Annotated[int, Field(ge=0)]
+    """For how long a worker has not had all that the log has; of several the longest time. 0: all of them have it."""
+    as_of: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When workers told of it. Figures that change are written once a minute at most; metrics have those of now."""
+
+
 class GNNServiceStatus(ApiModel):
     observed_generation: Annotated[int, Field(ge=0)] = 0
     """metadata.generation that all of this is about."""
@@ -109,7 +122,7 @@ class GNNServiceStatus(ApiModel):
         ),
     ] = ()
     """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid,
-    AccuracyHolds, MetricsAvailable, ObjectiveMet, CapacitySufficient."""
+    AccuracyHolds, UpdatesFollowed, MetricsAvailable, ObjectiveMet, CapacitySufficient."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster."""
     revision: Annotated[str, Field(max_length=63)] | None = None
@@ -129,6 +142,8 @@ class GNNServiceStatus(ApiModel):
     """The variants of the revision."""
     workers: WorkersStatus | None = None
     """The worker pods."""
+    updates: UpdatesStatus | None = None
+    """How far workers have followed the log of changes. Absent without spec.updates, or without workers."""
     repository_storage: Annotated[str, Field(max_length=32)] | None = None
     """What the claim of the repository has: the least that `spec.repository.claim.storage` may be set to. Absent: the
     claim is not made yet, or is one of yours."""

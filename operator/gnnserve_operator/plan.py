@@ -43,6 +43,7 @@ from gnnserve_operator.decide.status import (
     with_conditions,
     with_namespace,
 )
+from gnnserve_operator.decide.updates import describe_updates
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import build_worker_template
@@ -65,8 +66,11 @@ _LATER_S = 10.0
 """Seconds to the next look while something is under way that mostly sends events."""
 _TAKEN_S = 2.0
 """Seconds to the next look while a name is taken by an object that no watch covers."""
-_CREDENTIALS_S = 15.0
-"""Seconds to the next look at credentials: only workers know the state of a Secret, and only when they are asked."""
+_WORKERS_WORD_S = 15.0
+"""Seconds to the next look at what workers alone know, and tell only when they are asked: the state of a Secret, and
+how far they have followed the log of changes."""
+_WORKERS_WORD = frozenset({ConditionType.CREDENTIALS_VALID, ConditionType.UPDATES_FOLLOWED})
+"""Conditions about it."""
 _LINGERING = timedelta(minutes=1)
 """An object that is not deleted by then is held by something, and is looked at less often."""
 _PATIENCE = timedelta(minutes=5)
@@ -192,6 +196,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         before=identity.status,
         now=now,
         in_service={} if result is None else accuracies_in_service(observed, result.revision),
+        updates=describe_updates(spec, observed, identity.status, now),
     )
     return Plan(
         apply=tuple(
@@ -282,8 +287,8 @@ def _look_again_s(
         return _SOON_S if wait is None or now - wait.since < _LINGERING else _LATER_S
     if wait is not None and not conditions[ConditionType.RECONCILING].holds:
         return _LATER_S  # stalled, but the awaited change may still happen
-    is_followed = ConditionType.CREDENTIALS_VALID in conditions and situation.workers.wanted > 0
-    at_rest_s = _CREDENTIALS_S if is_followed else None
+    is_followed = bool(_WORKERS_WORD & conditions.keys()) and situation.workers.wanted > 0
+    at_rest_s = _WORKERS_WORD_S if is_followed else None
     if not conditions[ConditionType.RECONCILING].holds:
         return at_rest_s
     if conditions[ConditionType.READY].holds or situation.generation.stage == GenerationStage.QUEUED:

@@ -92,6 +92,8 @@ class Settings(ApiModel):
     """Whether NetworkPolicies are made for the pods."""
     api_server_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (443, 6443)
     """Ports on which worker pods may reach the API server, to follow their routing table."""
+    postgres_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (5432,)
+    """Ports on which worker pods may reach PostgreSQL, where spec.updates keeps the log of changes there."""
     prometheus_url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")] | None = None
     """Prometheus to ask for the load of workers where spec.routing.prometheus.url names none; absent: it is not
     asked."""

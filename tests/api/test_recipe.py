@@ -41,6 +41,7 @@ def recipe(rest: str = "") -> str:
         pytest.param("worker: {gpuMemory: 4Gi, cache: {policy: FIFO}}", id="another use of its memory"),
         pytest.param("generation: {gpu: {}, retries: 0}", id="another machine to train on"),
         pytest.param("repository: {claimName: mine}", id="another repository"),
+        pytest.param("updates: {log: {sqlite: {}}, maxDelta: 1Gi}", id="changes of the graph"),
         pytest.param("image: mine, suspend: true", id="another image, suspended"),
         pytest.param("model: {hidden: 128}", id="a default written out"),
         pytest.param("model: {training: {}}, variants: {pruning: {lasso: {}}}", id="empty sections"),

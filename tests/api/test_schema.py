@@ -237,6 +237,22 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {"device": "CPU", "gpu": {}},
     },
+    "exactly one of sqlite and postgres must be set": {**MINIMAL, "updates": {"log": {}}},
+    "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "
+    "updates.log.postgres": {**MINIMAL, "updates": {"log": {"sqlite": {}}}, "worker": {"replicas": 2}},
+    "worker.gpu must not be given with updates, nor worker.device be GPU: workers that follow changes compute on the "
+    "CPU": {**MINIMAL, "updates": {"log": {"sqlite": {}}}, "worker": {"gpu": {}}},
+    "updates.maxDelta must be less than worker.resources.limits.memory, within which a worker has the changes and all "
+    "else: lower the one, or raise the other": {
+        **MINIMAL,
+        "updates": {"log": {"sqlite": {}}},
+        "worker": {"resources": {"limits": {"memory": "2Gi"}}},
+    },
+    "updates.log.postgres must name a Secret of its own: each value of those of endpoint is a token or a key": {
+        **MINIMAL,
+        "updates": {"log": {"postgres": {"secretName": "one"}}},
+        "endpoint": {"writeTokens": {"secretName": "one"}},
+    },
     "variant must be given in mode Static, and only there": {**MINIMAL, "routing": {"mode": "Static"}},
     "weights must be given in mode Weights, and only there": {**MINIMAL, "routing": {"weights": {"x1": 1}}},
     "one of the weights must be above 0": {**MINIMAL, "routing": {"mode": "Weights", "weights": {"x1": 0}}},
@@ -310,6 +326,9 @@ def test_examples_fit_the_schema(path: Path) -> None:
         pytest.param({**MINIMAL, "worker": {"device": "Cuda"}}, id="an unknown device"),
         pytest.param({**MINIMAL, "worker": {"cache": {"policy": "LRU"}}}, id="an unknown policy"),
         pytest.param({**MINIMAL, "worker": {"gpuMemory": 4}}, id="memory as a number"),
+        pytest.param({**MINIMAL, "updates": {}}, id="updates without a log"),
+        pytest.param({**MINIMAL, "updates": {"log": {"postgres": {}}}}, id="a database without a Secret"),
+        pytest.param({**MINIMAL, "updates": {"log": {"sqlite": {}}, "maxDelta": 4}}, id="a delta as a number"),
         pytest.param({**MINIMAL, "worker": {"gpu": {"count": 0}}}, id="no GPU at all"),
         pytest.param({"graph": {"source": {"npz": {"uri": f"file:///{'a' * 2048}"}}}}, id="a text that is too long"),
     ],
@@ -344,6 +363,7 @@ def test_what_is_no_address_of_a_prometheus(url: str) -> None:
         pytest.param({**MINIMAL, "model": {"training": {"epochs": "Auto"}}}, id="a word where a number may be"),
         pytest.param({**MINIMAL, "variants": {"pruning": {}}, "worker": {}}, id="empty sections"),
         pytest.param({**MINIMAL, "worker": {"gpu": {}, "gpuMemory": "4Gi"}}, id="workers with a GPU"),
+        pytest.param({**MINIMAL, "updates": {"log": {"postgres": {"secretName": "log"}}}}, id="changes of the graph"),
     ],
 )
 def test_the_api_server_fills_in_what_pydantic_fills_in(spec: dict) -> None:

@@ -62,7 +62,7 @@ class FakeWorker:
     """Networks that an interrupted generation left."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gnnserve_worker.serving.server.bind", self.bind)
+        monkeypatch.setattr("gnnserve_worker.serving.listening_socket.bind", self.bind)
         monkeypatch.setattr("gnnserve_worker.serving.server.serve_revision", self.serve)
         monkeypatch.setattr("gnnserve_worker.pods.device.open_served", self.open)
         monkeypatch.setattr("gnnserve_worker.pods.device.why_no_gpu", lambda *_: self.no_gpu)
@@ -76,10 +76,9 @@ class FakeWorker:
         return socket.create_server((host, 0))
 
     def repository(self, root: Path, namespace: str, service: str) -> Any:
-        graph = SimpleNamespace(nodes=self.nodes)
         return SimpleNamespace(
             find=lambda recipe: self.published,
-            load=lambda revision: SimpleNamespace(graph=graph, ids=self.ids, revision=revision),
+            load=lambda revision, max_delta_bytes: SimpleNamespace(revision=revision),
             folder=root / namespace / service,
             count_kept_networks=lambda recipe: self.kept,
         )
@@ -98,11 +97,15 @@ class FakeWorker:
 
     def open(self, _revision: Any, settings: DeviceSettings) -> Any:
         self.settings = settings
-        return SimpleNamespace(device_stats=lambda: self.stats)
+        return SimpleNamespace(device_stats=lambda: self.stats, shown_ids=self.shown_ids)
+
+    def shown_ids(self, start: int, end: int) -> list[int | str]:
+        return [*range(start, min(end, self.nodes))] if self.ids is None else [*self.ids.shown(start, end)]
 
     def serve(
-        self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[Any], None], credentials: Any
-    ) -> None:
+        self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[Any], None], credentials: Any,
+        updates: Any,
+    ) -> None:  # fmt: skip
         self.steps.append("serve")
         ready(SimpleNamespace(look=lambda: None))
 

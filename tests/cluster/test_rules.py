@@ -127,6 +127,7 @@ HEALTHY = {
     condition("Ready", "True", "Serving"): constant(1),
     condition("Stalled", "False", "Settled"): constant(1),
     condition("RepositoryKept", "True", "RepositoryKept"): constant(1),
+    condition("UpdatesFollowed", "True", "Following"): constant(1),
     'gnnserve_operator_leader{instance="o1"}': constant(1),
     'gnnserve_operator_leader{instance="o2"}': constant(0),
     **changes((MINUTES, 0)),
@@ -312,6 +313,9 @@ CASES: dict[str, Case] = {
     ),
     "a variant that is worse in service than promised": Case(
         {f'gnnserve_accuracy_broken{{{WORKER},variant="x1"}}': for_the_last(3, 1, 0)}, ("GnnserveAccuracyBroken",)
+    ),
+    "a log of changes that is away": Case(
+        turned("UpdatesFollowed", "False", "LogUnavailable", 7), ("GnnserveUpdatesNotFollowed",)
     ),
     "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
 }  # fmt: skip

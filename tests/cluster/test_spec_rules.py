@@ -10,9 +10,12 @@ import pytest
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.session import running_api_server
 from tests.support.api_contract import Api, OverHttp, client_of, made, refusal
+from tests.support.observed import make_service, make_settings
 
 from gnnserve_api.schema import crd
+from gnnserve_operator.desired.deployment import MountedClaim, build_deployment
 from gnnserve_operator.desired.labels import STATUS_FIELD_MANAGER
+from gnnserve_operator.desired.metadata import Parent
 
 pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -197,3 +200,59 @@ def test_annotations_of_the_service_are_the_users_but_for_ours(api: Api) -> None
     service = {"annotations": {"gnnserve.dev/adopt": "b"}}
     code, _, message = refusal(applied(api, "exposed", endpoint={"service": service}))
     assert (code, "annotations must not have names under gnnserve.dev/" in message) == (422, True)
+
+
+SQLITE: dict[str, Any] = {"log": {"sqlite": {}}}
+POSTGRES: dict[str, Any] = {"log": {"postgres": {"secretName": "log"}}}
+UPDATES = {
+    "no-log": ({"updates": {"log": {}}}, "exactly one of sqlite and postgres must be set"),
+    "several-workers-with-sqlite": (
+        {"updates": SQLITE, "worker": {"replicas": 2}}, "worker.replicas must be at most 1 with updates.log.sqlite",
+    ),
+    "a-gpu": ({"updates": POSTGRES, "worker": {"gpu": {}}}, "worker.gpu must not be given with updates"),
+    "less-memory-than-changes": (
+        {"updates": POSTGRES, "worker": {"resources": {"limits": {"memory": "2Gi"}}}},
+        "updates.maxDelta must be less than worker.resources.limits.memory",
+    ),
+    "the-secret-of-tokens": (
+        {"updates": POSTGRES, "endpoint": {"tokens": {"secretName": "log"}}},
+        "updates.log.postgres must name a Secret of its own",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UPDATES)
+def test_what_does_not_go_with_updates_is_refused_in_a_sentence(case: str, api: Api) -> None:
+    spec, said = UPDATES[case]
+    code, _, message = refusal(applied(api, case, **spec))
+    assert code == 422
+    assert said in message
+
+
+def test_updates_are_stored_as_they_are_written(api: Api) -> None:
+    """An object without fields is one that is there."""
+    stored = made(applied(api, "changing", updates=SQLITE, worker={"resources": {"limits": {"memory": "4Gi"}}}))
+    assert stored["spec"]["updates"] == {**SQLITE, "maxDelta": "2Gi"}
+    code, _, message = refusal(applied(api, "changing", updates=SQLITE, worker={"replicas": 3}))
+    assert (code, "several workers share a log in PostgreSQL" in message) == (422, True)
+    made(applied(api, "changing", updates=POSTGRES, worker={"replicas": 3}))
+
+
+def test_a_service_with_sqlite_cannot_be_scaled_out(api: Api) -> None:
+    """Neither by `kubectl scale` nor by an autoscaler."""
+    made(applied(api, "scaled", updates=SQLITE))
+    code, _, message = refusal(api.merge("GNNService", "scaled", {"spec": {"replicas": 2}}, subresource="scale"))
+    assert (code, "several workers share a log in PostgreSQL" in message) == (422, True)
+    made(api.merge("GNNService", "scaled", {"spec": {"replicas": 0}}, subresource="scale"))
+
+
+def test_a_deployment_changes_its_strategy_with_the_volume_of_its_log(api: Api) -> None:
+    """What the strategy of before declared is no longer there, which the API server would refuse beside the other."""
+    for number in range(4):
+        repository = {"claim": {"accessMode": "ReadWriteMany"}}
+        spec = {"repository": repository, **({"updates": SQLITE} if number % 2 else {})}
+        service = make_service(**spec)
+        parent = Parent("digits", "default", "an-id")
+        built = build_deployment(parent, service.spec, make_settings(), MountedClaim("digits-repository"))
+        stored = made(api.apply(built, "operator", force=True))
+        assert stored["spec"]["strategy"]["type"] == ("Recreate" if number % 2 else "RollingUpdate")

@@ -117,6 +117,13 @@ def mounted_by(found: dict[str, Any]) -> str:
     return str(volumes["repository"]["persistentVolumeClaim"]["claimName"])
 
 
+def test_changes_that_go_with_a_claim_are_told_of() -> None:
+    in_the_claim = going(updates={"log": {"sqlite": {}}}).condition("RepositoryKept")["message"]
+    elsewhere = going(updates={"log": {"postgres": {"secretName": "log"}}}).condition("RepositoryKept")["message"]
+    words = "So does the log of changes (spec.updates.log.sqlite)"
+    assert (words in in_the_claim, words in elsewhere) == (True, False)
+
+
 def test_a_claim_that_is_being_deleted_is_told_at_once_and_another_one_is_filled() -> None:
     namespace = going()
     assert claims(namespace) == ["digits-repository", "digits-repository-2"]

@@ -71,6 +71,23 @@ def test_without_tokens_that_may_write_requests_are_answered_and_the_condition_t
     assert "Requests are answered" in message(namespace)
 
 
+def test_without_the_address_of_the_log_requests_are_answered_and_the_condition_tells() -> None:
+    namespace = Namespace(updates={"log": {"postgres": {"secretName": "digits-log"}}})
+    namespace.settle()
+    namespace.finish_job()
+    namespace.settle()
+    namespace.roll_out()
+    missing = "/etc/gnnserve/log/uri: cannot be read (No such file or directory)"
+    namespace.answer(credentials=(CredentialState("log", is_usable=True, problem=missing),))
+    namespace.settle()
+    assert (namespace.reason(), namespace.reason("CredentialsValid")) == ("True Serving", "False CredentialsRefused")
+    words = ["Secret digits-log (spec.updates.log.postgres.secretName)", missing, "its key uri is the address"]
+    assert all(word in message(namespace) for word in words)
+    namespace.answer(credentials=(CredentialState("log", is_usable=True),))
+    namespace.settle()
+    assert namespace.reason("CredentialsValid") == "True CredentialsInUse"
+
+
 UNUSABLE = [
     ("a value replaced by `short`", TOKENS, CredentialState("tokens", is_usable=False, problem=SHORT),
      ["Secret accepted (spec.endpoint.tokens.secretName)", "every request gets 401", SHORT, "openssl rand -hex 32"]),

@@ -40,9 +40,9 @@ from gnnserve_operator.observed import (
 from gnnserve_operator.plan import ServiceIdentity, plan, plan_for_invalid
 
 SETTINGS = make_settings()
-OF_SECRETS = {ConditionType.CREDENTIALS_VALID, ConditionType.ACCURACY_HOLDS}
-CONDITIONS = [kind.value for kind in ConditionType if kind not in OF_SECRETS]
-"""Of a service whose spec names no Secret."""
+OPTIONAL = {ConditionType.CREDENTIALS_VALID, ConditionType.ACCURACY_HOLDS, ConditionType.UPDATES_FOLLOWED}
+CONDITIONS = [kind.value for kind in ConditionType if kind not in OPTIONAL]
+"""Of a service whose spec names no Secret and no updates."""
 
 
 def serving(**spec: Any) -> Namespace:

@@ -18,6 +18,7 @@ from tests.support.running_operator import OneAddress
 from tests.support.secured_worker import started as secured_worker
 
 from gnnserve_api.routing import Damage, Route
+from gnnserve_api.updates import UpdatesProblem, UpdatesState
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers, Prober
@@ -118,6 +119,23 @@ def test_a_worker_without_a_route_says_why(answer: Callable[[Asked], Told], prob
     answers, _ = ask(answer, pod())
     assert [(told.route, told.problem) for told in answers.workers] == [(None, problem)]
     assert answers.endpoint is None
+
+
+def test_a_worker_tells_how_far_it_has_followed_changes() -> None:
+    state = UpdatesState(9, 7, 20, 1.5, UpdatesProblem("LogUnavailable", "the database is away"))
+    route = msgspec.structs.replace(ROUTE, updates=state)
+    (told,) = ask(tell(Told(body=msgspec.json.encode(route))), pod())[0].workers
+    assert told.route == route
+
+
+@pytest.mark.parametrize(
+    "changes", [{"last": 2**63}, {"applied": -1}, {"stalenessSeconds": 1e300}, {"changesBehind": "many"}]
+)
+def test_figures_that_a_status_could_not_hold_are_not_understood(changes: dict[str, Any]) -> None:
+    state = {"last": 9, "applied": 7, "changesBehind": 20, "stalenessSeconds": 1.5} | changes
+    route = {**msgspec.to_builtins(ROUTE), "updates": state}
+    (told,) = ask(tell(Told(body=json.dumps(route).encode())), pod())[0].workers
+    assert (told.route, "not understood" in str(told.problem)) == (None, True)
 
 
 @pytest.mark.parametrize("body", [b"hello", json.dumps({"revision": 3}).encode(), b"{}"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import typer.main
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,8 +17,20 @@ from tests.support.exposed import ON_GPU, watched
 from tests.support.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
 from tests.support.profiles import revision_manifest
 from tests.support.serving import FakeWorker, running
+from tests.support.updates import FakeUpdates
 
 from gnnserve_api.batching import Batching
+from gnnserve_api.changes import (
+    MOST_CLIENT_CHARACTERS,
+    MOST_PAGE_RECORDS,
+    MOST_WAIT_S,
+    ChangeRecord,
+    ChangesAnswer,
+    ChangesPage,
+    ChangesRequest,
+    NewNode,
+    NodeLabel,
+)
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.overlay import OverlayLimits
@@ -35,21 +48,25 @@ from gnnserve_api.protocol import (
 from gnnserve_api.repository import SCHEMA_VERSION
 from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_cli.changes.rows import Kind
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
 from gnnserve_worker.generation import networks as _networks  # noqa: F401  (torch_geometric, its warnings silenced)
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.change_batch import MOST_ITEMS, ChangeCounts, decode_batch
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
 from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
+from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
 from gnnserve_worker.serving.http.predict import ERROR_STATUS, MAX_BODY_BYTES, REFUSAL_STATUS
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, ErrorCode
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
+UPDATES = read_page("updates.md")
 REPOSITORY, DATA = read_page("repository.md"), read_page("data.md")
 COMMANDS: dict[str, Any] = {
     f"{name} {inner}".strip(): command
@@ -102,6 +119,33 @@ def test_every_field_of_a_message_is_on_the_page(message: type[msgspec.Struct]) 
     assert {field.encode_name for field in msgspec.structs.fields(message)} <= named
 
 
+@pytest.mark.parametrize(
+    "message",
+    [ChangesRequest, NewNode, NodeLabel, ChangesAnswer, ChangesPage, ChangeRecord],
+    ids=lambda message: message.__name__,
+)
+def test_every_field_of_changes_is_on_their_page(message: type[msgspec.Struct]) -> None:
+    named = {word for code in re.findall(r"`([^`\n]+)`", UPDATES) for word in re.findall(r"\w+", code)}
+    assert {field.encode_name for field in msgspec.structs.fields(message)} <= named
+
+
+def test_the_program_of_the_page_makes_a_batch_that_is_understood() -> None:
+    (program,) = code_blocks(UPDATES, "python")
+    made: dict[str, Any] = {}
+    exec(compile(program.partition("response =")[0], "docs/updates.md", "exec"), made)  # noqa: S102  (our own page)
+    batch = decode_batch(made["body"])
+    assert batch.counts == ChangeCounts(new_nodes=1, overrides=1, edges=2)
+    assert batch.ids.integers is not None
+    assert batch.ids.integers.tolist() == [5000, 3, 3, 5000, 7, 5000]
+    assert np.isnan(batch.features).sum() == batch.features.shape[1] - 1
+
+
+def test_limits_of_changes_are_on_their_page() -> None:
+    for number in (MOST_ITEMS, MOST_JSON_VALUES, MOST_CLIENT_CHARACTERS, MOST_PAGE_RECORDS, MOST_WAIT_S):
+        assert f"{number:,}" in UPDATES
+    assert {kind.value for kind in Kind} <= set(first_cells(UPDATES))
+
+
 def test_limits_are_those_of_the_server() -> None:
     limits = section(HTTP, "Limits")
     assert f"({MAX_BODY_BYTES:,} bytes)" in limits
@@ -148,6 +192,7 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics.watch_routing(lambda: RoutingSample(route, {"x1": 1.0}, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
     metrics.watch_accuracy(watched())
+    metrics.watch_updates(FakeUpdates())
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.endswith("_created"):
             continue

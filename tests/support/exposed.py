@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.support.profiles import revision_manifest
 from tests.support.serving import FakeWorker
+from tests.support.updates import FakeUpdates
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.reasons import Reason
@@ -54,6 +55,7 @@ def worker_metrics() -> bytes:
     metrics.watch_routing(lambda: serving.RoutingSample(route, {"x1": 1.0}, {"x1": 1.0}))
     metrics.watch_device(lambda: ON_GPU)
     metrics.watch_accuracy(watched())
+    metrics.watch_updates(FakeUpdates())
     return metrics.render()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -29,6 +29,8 @@ class Asked:
     method: str
     path: str
     body: Any
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,8 @@ def fake_server(answer: Callable[[Asked], Told] = answer_like_gnnserve) -> Itera
             self._answer(body if binary else json.loads(body))
 
         def _answer(self, body: Any) -> None:
-            question = Asked(self.command, self.path, body)
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            question = Asked(self.command, self.path, body, headers)
             asked.append(question)
             told = answer(question)
             if told.hang_up:

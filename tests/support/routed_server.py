@@ -14,7 +14,8 @@ from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.serving import source_of_load
 from gnnserve_cli.slow_loop import slow_loop
-from gnnserve_worker.serving.server import Serving, bind, serve_revision
+from gnnserve_worker.serving.listening_socket import bind
+from gnnserve_worker.serving.server import Serving, serve_revision
 
 LATENCY_MS = 100
 

@@ -14,9 +14,10 @@ from tests.support.certificates import trusting
 from tests.support.serving import FakeWorker, service
 from tests.support.waiting import WAIT_S
 
+from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
-from gnnserve_worker.serving.server import WorkerServer, bind
+from gnnserve_worker.serving.server import WorkerServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,16 @@ class Running:
 
 
 @contextmanager
-def started(credentials: Credentials, handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS) -> Iterator[Running]:
+def started(
+    credentials: Credentials,
+    handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS,
+    of: FakeWorker | None = None,
+) -> Iterator[Running]:
     """In a thread, where signals are left alone. Where it waits for credentials, its revision comes after them, as in a
-    pod."""
-    sock = bind("127.0.0.1", 0)
-    worker = WorkerServer("digits", sock, credentials=credentials, handshakes=handshakes)
-    revision = FakeWorker().revision()
+    pod. `of`: what it answers from, and whose changes it follows."""
+    sock, of = bind("127.0.0.1", 0), of or FakeWorker()
+    worker = WorkerServer("digits", sock, credentials=credentials, handshakes=handshakes, updates=of.updates)
+    revision = of.revision()
     up: queue.Queue[None] = queue.Queue()
     thread = threading.Thread(target=lambda: worker.run(lambda: up.put(None)), daemon=True)
     thread.start()

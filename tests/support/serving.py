@@ -17,6 +17,7 @@ import httpx
 import msgspec
 import numpy as np
 from tests.support.profiles import NETWORK, revision_manifest, variants_of
+from tests.support.updates import FakeUpdates
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.families import FamilyName
@@ -29,15 +30,16 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, StageTimes
-from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.app import ServingApp
+from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Outcome, Pending
 from gnnserve_worker.serving.security.access import Access
-from gnnserve_worker.serving.server import bind, serve_revision
+from gnnserve_worker.serving.server import serve_revision
 
 NODES = 1000
 CLASSES = (10, 20, 30, 40)
@@ -122,6 +124,9 @@ class FakeWorker:
     """Thresholds of each of its variants."""
     poisoned: int | None = None
     """A node whose scores are NaN."""
+    overlays: OverlaySupport | None = None
+    updates: FakeUpdates | None = None
+    """The log of changes of its graph; None: the graph does not change."""
     started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     """Released as each batch starts."""
     gate: threading.Event = field(default_factory=threading.Event)
@@ -149,6 +154,8 @@ class FakeWorker:
             ids=self.ids,
             infer=self.infer,
             warm_up=lambda: None,
+            overlays=self.overlays,
+            applied_offset=None if self.updates is None else self.updates.offset,
         )
 
     def infer(
@@ -244,7 +251,7 @@ async def running(
     of = of or service()
     metrics = ServingMetrics(of.metadata.name)
     engine = Engine(metrics, (of.metadata.name,), clock_ms)
-    app = ServingApp(of.metadata.name, engine, metrics, access, write_access=write_access)
+    app = ServingApp(of.metadata.name, engine, metrics, access, write_access=write_access, updates=worker.updates)
     engine.start()
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://worker") as http:

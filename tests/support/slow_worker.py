@@ -18,7 +18,8 @@ import numpy as np
 from tests.support import fork_server
 from tests.support.serving import FakeWorker, profile, service, variant
 
-from gnnserve_worker.serving.server import WorkerServer, bind
+from gnnserve_worker.serving.listening_socket import bind
+from gnnserve_worker.serving.server import WorkerServer
 
 PROFILE = profile(
     variant("x1", 0.94, 10, 0.1),

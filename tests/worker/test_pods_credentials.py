@@ -43,7 +43,9 @@ def test_a_pod_waits_for_what_its_secrets_lack(tmp_path: Path, monkeypatch: pyte
     """Ended, it would be started again with growing delays, and could tell nobody why."""
     used: list[Credentials] = []
 
-    def make_worker(_service: str, _sock: socket.socket, _lame_duck_s: float, *, credentials: Credentials) -> None:
+    def make_worker(
+        _service: str, _sock: socket.socket, _lame_duck_s: float, *, credentials: Credentials, updates: object
+    ) -> None:
         used.append(credentials)
         raise InputError("worker", "is not to run in this test")
 

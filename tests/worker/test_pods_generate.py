@@ -91,6 +91,7 @@ def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
         messages.append((tmp_path / "termination-log").read_bytes())
     assert messages[0] == messages[1]
     assert "published: revision" in result.stderr
+    assert (tmp_path / "repository/default/tiny/updates").is_dir(), "workers may have to write there"
     summary = decode_result(messages[0])
     manifest = Repository(tmp_path / "repository", "default", "tiny").load(summary.revision).manifest
     assert manifest is not None

@@ -20,9 +20,10 @@ from tests.support.contrasts import CONTRASTS
 from tests.support.secured_worker import started
 from tests.support.serving import CLASSES, FakeWorker, running
 from tests.support.slow_worker import PROFILE, SlowWorker, slow_worker
+from tests.support.updates import FakeUpdates
 
 from gnnserve_worker.serving.http.page import build_page
-from gnnserve_worker.serving.security.credentials import Credentials
+from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 
 # What travels
 
@@ -275,6 +276,19 @@ def test_where_tokens_are_wanted_the_page_asks_for_one_and_then_shows_the_varian
         tab.wait_for("document.querySelector('#access').hidden")
         tab.wait_for("document.querySelectorAll('#rows tr').length === 3")
         assert "alpha" not in tab.evaluate("document.documentElement.outerHTML + location.href")
+
+
+def test_the_page_tells_offset_and_staleness_where_the_graph_changes(tab: Browser) -> None:
+    updates = FakeUpdates()
+    with started(NO_CREDENTIALS, of=FakeWorker(updates=updates)) as running:
+        updates.append()
+        tab.open(f"http://127.0.0.1:{running.port}/")
+        told = "document.querySelector('#why').textContent"
+        tab.wait_for(f"{told}.endsWith('. Changes: offset 1 of 1.')")
+        updates.is_held, updates.staleness_s, updates.problem = True, 0.25, "the database is away"
+        updates.append(changes=1200)
+        behind = "offset 1 of 2, 1,200 changes and 0.250 s behind. The log cannot be followed or written now."
+        tab.wait_for(f"{told}.includes('{behind}')")
 
 
 def test_the_page_shows_accuracy_in_service_beside_the_profile(tab: Browser, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from tests.support.connections import predict, read_responses
 from tests.support.serving import HELD_NODE, FakeWorker, service
 
 from gnnserve_api.errors import RepositoryError, ResourceError
-from gnnserve_worker.serving.server import bind, serve_revision
+from gnnserve_worker.serving.listening_socket import bind
+from gnnserve_worker.serving.server import serve_revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ import schemathesis
 from benchmarks.malformed import LABEL, is_right, look, wait_until_idle
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
-from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 from tests.support.configmap_server import configmap_server
 from tests.support.connections import predict, serving
 from tests.support.malformed import KINDS, expected_nodes, make, send_all
@@ -26,17 +27,25 @@ from tests.support.pods import WorkerPod, publish_answering, table_of, worker_po
 from tests.support.repository import NODES
 from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, held, running
+from tests.support.updates import FakeUpdates
 
+from gnnserve_api.repository import SourceColumn
+from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.inference.served import OverlaySupport
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
-from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS
+from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 
 REQUESTS = 1000
 UNDESCRIBED = {"UnknownNode", "StoredNode", "RepeatedNode", "UnknownColumn", "MissingColumn", "WrongFeatures"}
 """What no description can say: a request may name nodes that its own overlay brings, and columns of the graph."""
-UNDESCRIBED |= {"NoWriting"}
-"""No request may write to the worker of these tests: labels are refused whatever they are."""
+UNDESCRIBED |= {"NoWriting", "NoUpdates"}
+"""No request may write to the worker of these tests, and its graph does not change."""
+UNDESCRIBED_CHANGES = {"EmptyChanges", "InvalidValue", "MissingColumn", "MissingField", "UnknownColumn", "UnknownLabel"}
+"""What no description can say of changes: 64 bits of ids, 32 of features, columns and labels of the graph, headers that
+go together, at least one change."""
+UNDESCRIBED_CHANGES |= {"WrongFeatures", "InvalidBinary", "LogConflict"}
 SURPLUS = 200
 
 
@@ -136,12 +145,44 @@ def test_answer_that_garbage_is_pipelined_behind_is_not_written_to_a_closed_conn
 
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_description_is_what_the_worker_does(unharmed: WorkerPod, mode: GenerationMode) -> None:
-    url = f"http://127.0.0.1:{unharmed.port}"
+    asked = check_description(f"http://127.0.0.1:{unharmed.port}", mode, UNDESCRIBED)
+    assert "/v1/predict" in asked
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_description_of_changes_is_what_the_worker_does(mode: GenerationMode, tmp_path: Path) -> None:
+    (tmp_path / "writing").write_text("writing-0123456789ab")
+    updates = ImpatientUpdates()
+    columns = FeatureColumns(2, (SourceColumn("a", 1, None), SourceColumn("b", 1, (0.0,))))
+    worker = FakeWorker(overlays=OverlaySupport(columns, no_overlay), updates=updates)
+    with started(Credentials(write_tokens=tmp_path / "writing"), of=worker) as running:
+        asked = check_description(
+            f"http://127.0.0.1:{running.port}", mode, UNDESCRIBED_CHANGES, "/v1/changes", "writing-0123456789ab"
+        )
+    assert asked == {"/v1/changes"}
+
+
+class ImpatientUpdates(FakeUpdates):
+    """No page waits for a record."""
+
+    async def wait_applied(self, offset: int, timeout_s: float) -> bool:
+        return offset <= self.applied
+
+
+def no_overlay(*_: Any) -> Any:
+    raise AssertionError
+
+
+def check_description(
+    url: str, mode: GenerationMode, undescribed: set[str], path: str | None = None, token: str | None = None
+) -> set[str]:
+    """Ask by what the description says, or against it. `path`: the only one to ask; None: all are asked. Returns those
+    that were."""
     asked = set()
     for result in schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations():
         operation = result.ok()
         has_input = operation.body or operation.query or operation.headers
-        if mode is GenerationMode.NEGATIVE and not has_input:
+        if (mode is GenerationMode.NEGATIVE and not has_input) or path not in {None, operation.path}:
             continue  # nothing could be wrong
 
         @settings(
@@ -151,7 +192,9 @@ def test_description_is_what_the_worker_does(unharmed: WorkerPod, mode: Generati
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case: Any) -> None:
             asked.add(case.operation.path)
-            response = case.call(base_url=url, timeout=30)
+            writes = token is not None and case.operation.method.upper() == "POST"
+            headers = {"authorization": f"Bearer {token}"} if writes else {}
+            response = case.call(base_url=url, timeout=30, headers=headers)
             is_binary = case.media_type == "application/octet-stream"
             # That `return` is the binary form's alone, and that bytes come by eights: no description can say it.
             has_return = "return" in (case.query or {})
@@ -159,11 +202,12 @@ def test_description_is_what_the_worker_does(unharmed: WorkerPod, mode: Generati
                 # What is strict may be impossible.
                 allowed = {400} if has_return else {200, 422}
                 told = (case.as_curl_command(), response.text)
-                assert response.status_code in allowed or response.json()["error"]["code"] in UNDESCRIBED, told
-            case.validate_response(response, excluded_checks=[positive_data_acceptance])
+                assert response.status_code in allowed or response.json()["error"]["code"] in undescribed, told
+            # The token is accepted, and schemathesis did not make it.
+            case.validate_response(response, excluded_checks=[positive_data_acceptance, *([ignored_auth] * writes)])
 
         check()
-    assert "/v1/predict" in asked
+    return asked
 
 
 # Answers that were withdrawn

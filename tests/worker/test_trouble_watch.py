@@ -884,9 +884,9 @@ def test_server_of_the_command_line_leaves_last_words_too(
     worker = SimpleNamespace(gpu=None)
 
     def serve_it() -> None:
-        serving.serve_routed(
-            nothing, SimpleNamespace(spec=SimpleNamespace(worker=worker)), nothing, nothing, nothing, nothing
-        )  # type: ignore[arg-type]
+        options = serving.ServerOptions(nothing, nothing, nothing)
+        service: Any = SimpleNamespace(spec=SimpleNamespace(worker=worker))
+        serving.serve_routed(lambda _: nothing, service, nothing, options)
 
     assert in_child(serve_it) == 3
     assert f"error: {tmp_path / 'table.npy'}: was cut short" in capfd.readouterr().err

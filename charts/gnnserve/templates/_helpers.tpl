@@ -61,6 +61,7 @@ namespaces: {{ .Values.watchNamespaces | toJson }}
 clusterDomain: {{ .Values.clusterDomain | quote }}
 networkPolicy: {{ .Values.networkPolicy.enabled }}
 apiServerPorts: {{ .Values.networkPolicy.apiServerPorts | toJson }}
+postgresPorts: {{ .Values.networkPolicy.postgresPorts | toJson }}
 prometheusUrl: {{ with .Values.prometheus.url }}{{ . | quote }}{{ else }}null{{ end }}
 prometheusNamespaceLabel: {{ .Values.prometheus.namespaceLabel }}
 resyncSeconds: {{ .Values.resyncSeconds }}

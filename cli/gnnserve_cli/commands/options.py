@@ -112,7 +112,18 @@ WriteTokens = Annotated[
         "--write-token-file",
         metavar="FILE",
         rich_help_panel=_ACCESS,
-        help="Take labels with a token of this file, one in each line; changes are followed. Unset: take none.",
+        help="Take labels and changes of the graph with a token of this file, one in each line; the file is followed. "
+        "Unset: take none.",
+        show_default=False,
+    ),
+]
+PostgresUri = Annotated[
+    Path | None,
+    typer.Option(
+        "--postgres-uri-file",
+        metavar="FILE",
+        help="Keep changes of the graph in the PostgreSQL of the address in this file, as in "
+        "postgresql://user:password@host/database. Unset: in a SQLite file of the repository.",
         show_default=False,
     ),
 ]

@@ -11,7 +11,7 @@ import typer
 from msgspec import UNSET
 
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.protocol import MAX_SEED, Label, Output, PredictAnswer, PredictRequest, RequestOverlay
+from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Label, Output, PredictAnswer, PredictRequest, RequestOverlay
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import (
     Endpoint,
@@ -62,6 +62,14 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    min_offset: Annotated[
+        int | None,
+        typer.Option(
+            callback=between(0, MAX_OFFSET),
+            help="Wait until the server has applied this offset of the log of changes.",
+            show_default=False,
+        ),
+    ] = None,
     latency_ms: LatencyMs = None,
     tolerance_permille: TolerancePermille = None,
     strict: Strict = False,
@@ -79,7 +87,7 @@ def predict(
     endpoint = open_url(url, read_access(token_file, ca_file))
     ids = listed if isinstance(listed, tuple) else _ids_of(listed, endpoint)
     request: PredictRequest[Any] = PredictRequest(
-        ids, stated_objective(latency_ms, tolerance_permille), strict or UNSET, wanted, brought, seed
+        ids, stated_objective(latency_ms, tolerance_permille), strict or UNSET, wanted, brought, seed, min_offset
     )
     answer, reply = fetch_prediction(endpoint, request)
     timing = parse_server_timing(reply.headers.get("server-timing", ""))
@@ -182,8 +190,10 @@ def _facts(answer: PredictAnswer, reply: ServerReply, timing: dict[str, float]) 
         if timing
         else "the server sent no Server-Timing"
     )
+    offset = [] if isinstance(answer.offset, msgspec.UnsetType) else [("offset", f"{answer.offset:,}")]
     return [
         ("variant", f"{answer.variant} of revision {answer.revision}"),
+        *offset,
         ("objective", "met" if answer.objective_met else "not met: the answer came late"),
         ("round trip", f"{format_ms(reply.elapsed_ms)} ms (with connecting); {on_the_server}"),
     ]

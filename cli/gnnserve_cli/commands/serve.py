@@ -14,6 +14,7 @@ from gnnserve_cli.commands.options import (
     Host,
     Manifest,
     Port,
+    PostgresUri,
     Prometheus,
     RepositoryRoot,
     TlsCertificate,
@@ -32,6 +33,7 @@ def serve(
     tls_key: TlsKey = None,
     token_file: AcceptedTokens = None,
     write_token_file: WriteTokens = None,
+    postgres_uri_file: PostgresUri = None,
     device: DeviceName = None,
     cache: CacheName = None,
     gpu_memory: GpuMemory = None,
@@ -41,11 +43,20 @@ def serve(
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.serving import farewell, read_options, serve_published  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-    from gnnserve_worker.serving.server import bind  # noqa: PLC0415
+    from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
 
     service = load_manifest(manifest)
     options = read_options(
-        service, prometheus, tls_cert, tls_key, token_file, write_token_file, device, cache, gpu_memory
+        service,
+        prometheus,
+        tls_cert,
+        tls_key,
+        token_file,
+        write_token_file,
+        postgres_uri_file,
+        device,
+        cache,
+        gpu_memory,
     )
     with closing(bind(host, port)) as sock:
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)

@@ -77,8 +77,8 @@ class EndpointSpec(ApiModel):
     """Requests must send `Authorization: Bearer` and one of these tokens. Absent: anyone who reaches a worker is
     answered."""
     write_tokens: EndpointWriteTokens | None = None
-    """`POST /v1/labels` must send `Authorization: Bearer` and one of these tokens; one of `tokens` never writes.
-    Absent: no request may write."""
+    """`POST /v1/labels` and `POST /v1/changes` must send `Authorization: Bearer` and one of these tokens; one of
+    `tokens` never writes. Absent: no request may write."""
     service: EndpointService = EndpointService()
     """The Service that clients use."""
     overlay: EndpointOverlay = EndpointOverlay()

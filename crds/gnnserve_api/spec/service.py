@@ -23,6 +23,13 @@ from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.rules import rule, server_rule
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.searched import derived_rounds, trained_rounds
+from gnnserve_api.spec.updates import (
+    UpdatesSpec,
+    changes_are_followed_on_the_cpu,
+    changes_fit_memory,
+    log_has_a_secret_of_its_own,
+    sqlite_has_one_worker,
+)
 from gnnserve_api.spec.variants import LISTED, Variants
 from gnnserve_api.spec.worker import Worker
 from gnnserve_api.variants import MAX_VARIANTS
@@ -64,6 +71,9 @@ class GNNServiceSpec(ApiModel):
     """The Job that trains and profiles."""
     repository: RepositorySpec = RepositorySpec()
     """Where revisions are kept."""
+    updates: UpdatesSpec | None = None
+    """Changes of the graph while it is served, by `POST /v1/changes` with one of `endpoint.writeTokens`. Absent: the
+    graph stays as it was generated."""
     image: (
         Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)] | None
     ) = None
@@ -243,6 +253,11 @@ class GNNServiceSpec(ApiModel):
             f"factor {beyond[0]} of variants.channels must be at most {most}: it leaves no channel of model.hidden "
             "divided by heads, or of model.mlpHidden; use a smaller one"
         )
+
+    _sqlite_has_one_worker = sqlite_has_one_worker
+    _changes_are_followed_on_the_cpu = changes_are_followed_on_the_cpu
+    _changes_fit_memory = changes_fit_memory
+    _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that

@@ -1,4 +1,4 @@
-"""Can requests be answered with the Secrets that spec.endpoint names?
+"""Can requests be answered, and changes be kept, with the Secrets that the spec names?
 
 The operator reads no Secret: the workers that mount them report what cannot be used, ready ones in `GET /v1/route`, and
 waiting ones in the text of their 503.
@@ -14,13 +14,11 @@ from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import CredentialKind, CredentialState
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.updates import URI_KEY
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.desired.endpoint import (
-    TLS_SECRET_FIELD,
-    TOKENS_SECRET_FIELD,
-    WRITE_TOKENS_SECRET_FIELD,
-    secrets_of,
-)
+from gnnserve_operator.desired import endpoint
+from gnnserve_operator.desired.endpoint import TLS_SECRET_FIELD, TOKENS_SECRET_FIELD, WRITE_TOKENS_SECRET_FIELD
+from gnnserve_operator.desired.updates import LOG_SECRET_FIELD, log_secret
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict, sentence
 
@@ -58,11 +56,25 @@ _WORDS: Mapping[str, _Words] = {
     CredentialKind.WRITE_TOKENS: _Words(
         WRITE_TOKENS_SECRET_FIELD,
         pods.WRITE_TOKENS_PATH,
-        "No token may write: labels get 401",
-        "Requests are answered, and labels taken with its other tokens, if it has any",
+        "No token may write: labels and changes get 401",
+        "Requests are answered, and labels and changes taken with its other tokens, if it has any",
         "See that the Secret exists and that each of its values is a token (`openssl rand -hex 32` makes one)",
     ),
+    CredentialKind.LOG: _Words(
+        LOG_SECRET_FIELD,
+        pods.LOG_SECRET_PATH,
+        "Changes are neither taken nor followed",
+        "Requests are answered, and changes neither taken nor followed where the address of before does not serve",
+        f"See that the Secret exists and that its key {URI_KEY} is the address of the database, "
+        "postgresql://user:password@host/database",
+    ),
 }
+
+
+def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
+    """Names of the Secrets, by the field that names them."""
+    found, log = endpoint.secrets_of(spec), log_secret(spec)
+    return found if log is None else found | {LOG_SECRET_FIELD: log}
 
 
 def decide_credentials(spec: GNNServiceSpec, is_rolled_out: bool, observed: Observed) -> Verdict | None:

@@ -20,6 +20,7 @@ from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.decide.repair import Repair
 from gnnserve_operator.decide.rollout import Rollout
+from gnnserve_operator.decide.updates import decide_updates
 from gnnserve_operator.decide.workers import Workers
 from gnnserve_operator.desired.names import worker_name
 from gnnserve_operator.observed import Observed
@@ -75,6 +76,7 @@ def decide_conditions(situation: Situation) -> Conditions:
     quiet = Reason.PROGRESSING if is_reconciling else Reason.SETTLED
     credentials = decide_credentials(situation.spec, situation.workers.is_rolled_out, situation.observed)
     accuracy = decide_accuracy(situation.spec, situation.observed)
+    updates = decide_updates(situation.spec, situation.workers.is_rolled_out, situation.observed)
     return {
         ConditionType.READY: ready,
         ConditionType.RECONCILING: under_way if is_reconciling else still,
@@ -90,6 +92,7 @@ def decide_conditions(situation: Situation) -> Conditions:
         ConditionType.REPOSITORY_KEPT: situation.repository_kept,
         **({} if credentials is None else {ConditionType.CREDENTIALS_VALID: credentials}),
         **({} if accuracy is None else {ConditionType.ACCURACY_HOLDS: accuracy}),
+        **({} if updates is None else {ConditionType.UPDATES_FOLLOWED: updates}),
     }
 
 

@@ -22,6 +22,7 @@ from gnnserve_api.spec.repository import RepositoryClaim
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.names import repository_claim_name
+from gnnserve_operator.desired.updates import keeps_log_in_repository
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
 from gnnserve_routing.verdict import Verdict
 
@@ -135,7 +136,7 @@ def _successor_uid(claim: ObservedClaim, deployment: ObservedDeployment | None) 
 def decide_kept(repository: RepositoryDecision, revision: str | None, claim_uid: str, spec: GNNServiceSpec) -> Verdict:
     """Whether the claim with the revisions stays. `revision`: the published one, in the claim with that uid."""
     if repository.is_users:
-        return _decide_users(repository, revision)
+        return _decide_users(repository, revision, spec)
     going = next((claim for claim in repository.leaving if claim.uid == claim_uid), None)
     if going is None:
         if repository.claim is None:
@@ -151,10 +152,10 @@ def decide_kept(repository: RepositoryDecision, revision: str | None, claim_uid:
         "there one by one. Until then do not restart workers and do not set spec.suspend: no pod can start with a "
         "claim that is being deleted."
     )
-    return Verdict(False, Reason.VOLUME_CLAIM_TERMINATING, f"{_words_of_going(going, revision)} {again}")
+    return Verdict(False, Reason.VOLUME_CLAIM_TERMINATING, f"{_words_of_going(going, revision, spec)} {again}")
 
 
-def _decide_users(repository: RepositoryDecision, revision: str | None) -> Verdict:
+def _decide_users(repository: RepositoryDecision, revision: str | None, spec: GNNServiceSpec) -> Verdict:
     field = "(spec.repository.claimName)"
     claim = repository.claim
     if claim is None:
@@ -166,15 +167,20 @@ def _decide_users(repository: RepositoryDecision, revision: str | None) -> Verdi
     return Verdict(
         False,
         Reason.VOLUME_CLAIM_TERMINATING,
-        f"{_words_of_going(claim, revision)} No worker or Job can start with it meanwhile. The operator cannot make "
-        f"another in its place: once it is gone, create PersistentVolumeClaim {claim.name} again, over the kept volume "
-        "or empty, and the revision is looked for or generated there; or create another GNNService that names another "
-        "claim, and delete this one when that is ready.",
+        f"{_words_of_going(claim, revision, spec)} No worker or Job can start with it meanwhile. The operator cannot "
+        f"make another in its place: once it is gone, create PersistentVolumeClaim {claim.name} again, over the kept "
+        "volume or empty, and the revision is looked for or generated there; or create another GNNService that names "
+        "another claim, and delete this one when that is ready.",
     )
 
 
-def _words_of_going(claim: ObservedClaim, revision: str | None) -> str:
+def _words_of_going(claim: ObservedClaim, revision: str | None, spec: GNNServiceSpec) -> str:
     what = "everything in it" if revision is None else f"revision {revision}"
+    log = (
+        " So does the log of changes (spec.updates.log.sqlite); a revision that is generated again has none of them."
+        if keeps_log_in_repository(spec)
+        else ""
+    )
     retain = (
         f"run `kubectl patch pv {claim.volume} -p '{_RETAIN}'`"
         if claim.volume
@@ -182,7 +188,7 @@ def _words_of_going(claim: ObservedClaim, revision: str | None) -> str:
     )
     return (
         f"PersistentVolumeClaim {claim.name} is being deleted: when the last pod that uses it has gone, it goes, and "
-        f"{what} with it. To keep the files, {retain} now, or copy them."
+        f"{what} with it.{log} To keep the files, {retain} now, or copy them."
     )
 
 

@@ -24,6 +24,7 @@ from gnnserve_api.status import (
     ConditionStatus,
     ConditionType,
     GNNServiceStatus,
+    UpdatesStatus,
     VariantStatus,
     WorkersStatus,
 )
@@ -96,6 +97,7 @@ def build_status(
     before: Mapping[str, Any],
     now: datetime,
     in_service: Mapping[str, str],
+    updates: UpdatesStatus | None,
 ) -> Status:
     """`in_service`: by variant, what `VariantStatus.accuracy_in_service` says."""
     variants = () if result is None else result.variants
@@ -113,6 +115,7 @@ def build_status(
             ready=f"{len(workers.ready)}/{workers.wanted}",
             selector=selector,
         ),
+        updates=updates,
         repository_storage=repository_storage,
     )
     said = status.model_dump(mode="json", by_alias=True, exclude_none=True)

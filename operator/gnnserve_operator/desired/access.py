@@ -14,6 +14,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import generation_name, routing_name, worker_name
+from gnnserve_operator.desired.updates import log_secret
 from gnnserve_operator.settings import Settings
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -62,13 +63,18 @@ def build_role_binding(parent: Parent) -> Manifest:
     }
 
 
-def build_worker_network_policy(parent: Parent, settings: Settings) -> Manifest | None:
+def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
     if not settings.network_policy:
         return None
     egress: list[Manifest] = [{"ports": [dict(port) for port in _DNS]}]
-    if settings.api_server_ports:
-        # A rule without ports would allow all of them.
-        egress.append({"ports": [{"protocol": "TCP", "port": port} for port in settings.api_server_ports]})
+    # The address of a database is in a Secret, which the operator does not read.
+    databases = settings.postgres_ports if log_secret(spec) is not None else ()
+    # A rule without ports would allow all of them.
+    egress += [
+        {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
+        for ports in (settings.api_server_ports, databases)
+        if ports
+    ]
     return _policy(
         parent,
         worker_name(parent.name),

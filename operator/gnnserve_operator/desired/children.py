@@ -105,7 +105,7 @@ CHILDREN = (
     Child(
         kinds.NETWORK_POLICY,
         lambda given: [
-            build_worker_network_policy(given.parent, given.settings),
+            build_worker_network_policy(given.parent, given.spec, given.settings),
             build_generation_network_policy(given.parent, given.spec, given.settings),
         ],
         removal=Removal.WHEN_UNWANTED,

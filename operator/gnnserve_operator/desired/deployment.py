@@ -14,7 +14,7 @@ from gnnserve_api.spec.endpoint import EndpointOverlay, EndpointService
 from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import Worker
-from gnnserve_operator.desired import endpoint
+from gnnserve_operator.desired import endpoint, updates
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name, worker_name
@@ -70,10 +70,7 @@ def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, c
         "spec": {
             "replicas": wanted_replicas(spec),
             "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": _most_unavailable(spec)},
-            },
+            "strategy": _build_strategy(spec),
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": _PROGRESS_DEADLINE_S,
             "template": template,
@@ -89,7 +86,7 @@ def digest_of_pods(spec: GNNServiceSpec) -> str:
         mode="json",
         by_alias=True,
         exclude_defaults=True,
-        include={"image", "image_pull_secrets", "worker", "endpoint", "repository"},
+        include={"image", "image_pull_secrets", "worker", "endpoint", "repository", "updates"},
         exclude={"worker": {"replicas", "batching"}},
     )
     return digest_of(said)
@@ -109,11 +106,13 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
             pods.LAME_DUCK_VARIABLE: str(pods.LAME_DUCK_S),
             **build_device_environment(spec.worker),
             **endpoint.build_environment(spec),
+            **updates.build_environment(parent, spec),
         },
         mounts=[
             {"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH, "readOnly": True},
             {"name": ROUTING_VOLUME, "mountPath": pods.ROUTING_PATH, "readOnly": True},
             *endpoint.build_mounts(spec),
+            *updates.build_mounts(parent, spec),
         ],
         resources=build_resources(spec.worker, spec.worker.gpu),
     )
@@ -135,6 +134,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
             # Optional, so that a pod starts and reports what is missing instead of waiting for its volume.
             {"name": ROUTING_VOLUME, "configMap": {"name": routing_name(parent.name), "optional": True}},
             *endpoint.build_volumes(spec),
+            *updates.build_volumes(spec),
         ],
     )
     pod |= {
@@ -178,6 +178,12 @@ def _build_spread(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:
         }
         for constraint in spec.worker.topology_spread_constraints or (_OVER_NODES,)
     ]
+
+
+def _build_strategy(spec: GNNServiceSpec) -> Manifest:
+    if updates.excludes_second_worker(spec):
+        return {"type": "Recreate"}
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": _most_unavailable(spec)}}
 
 
 def _most_unavailable(spec: GNNServiceSpec) -> int:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from gnnserve_api import pods
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Manifest
+from gnnserve_operator.desired.pod import secret_volume
 
-_READABLE_BY_GROUP = 0o440
-"""Files of a Secret belong to root and to the pod's group, as which the worker runs."""
 TLS_VOLUME = "tls"
 TOKENS_VOLUME = "tokens"
 WRITE_TOKENS_VOLUME = "write-tokens"
@@ -71,14 +70,9 @@ def build_mounts(spec: GNNServiceSpec) -> list[Manifest]:
 
 
 def build_volumes(spec: GNNServiceSpec) -> list[Manifest]:
-    """Volumes of the Secrets. They are optional, so that a deleted Secret is noticed: the kubelet then empties the
-    folder; it would keep the files of a required one, and start no further pod. A worker does not serve before it has
-    its credentials: the environment names them (`build_environment`), whether or not the Secret exists."""
-    return [
-        {"name": name, "secret": {"secretName": secret, "optional": True, "defaultMode": _READABLE_BY_GROUP}}
-        for name, _, secret in _secrets(spec)
-        if secret is not None
-    ]
+    """Volumes of the Secrets. A worker does not serve before it has its credentials: the environment names them
+    (`build_environment`), whether or not the Secret exists."""
+    return [secret_volume(name, secret) for name, _, secret in _secrets(spec) if secret is not None]
 
 
 def _secrets(spec: GNNServiceSpec) -> tuple[tuple[str, str, str | None], ...]:

@@ -16,6 +16,8 @@ from gnnserve_operator.settings import Settings
 REPOSITORY_VOLUME = "repository"
 GRAPH_VOLUME = "graph"
 ROUTING_VOLUME = "routing"
+_READABLE_BY_GROUP = 0o440
+"""Files of a Secret belong to root and to the pod's group, as which the worker runs."""
 
 
 def image_of(spec: GNNServiceSpec, settings: Settings) -> str:
@@ -127,6 +129,17 @@ def build_resources(pod_settings: PodSettings, gpu: Gpu | None = None) -> Manife
 
 def claim_volume(name: str, claim: str) -> Manifest:
     return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+
+
+def secret_volume(name: str, secret: str, *keys: str) -> Manifest:
+    """`keys`: the only ones of the Secret that the pod sees; none: all of them.
+
+    It is optional, so that a deleted Secret is noticed: the kubelet then empties the folder; it would keep the files of
+    a required one, and start no further pod."""
+    volume: Manifest = {"secretName": secret, "optional": True, "defaultMode": _READABLE_BY_GROUP}
+    if keys:
+        volume["items"] = [{"key": key, "path": key} for key in keys]
+    return {"name": name, "secret": volume}
 
 
 def _toleration(toleration: Toleration) -> Manifest:

@@ -17,7 +17,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.network import Activations, Layer, Network, multiply, no_bias
+from gnnserve_worker.models.network import Activations, Layer, Network, finish_aggregation, linear_part, multiply
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.models.whole_lists import LayerScratch
@@ -37,7 +37,7 @@ _space = LayerScratch()
 def aggregated_blocks(graph: Graph, layer: Layer, table: Table) -> Iterator[np.ndarray]:
     """What the layer aggregates of each node's whole list and its own row, without bias and ReLU: float32 blocks that
     add up to [nodes, layer.aggregated]. `table`: products of the layer's inputs."""
-    linear = replace(layer, aggregation=replace(layer.aggregation, bias=no_bias(), relu=False), products=())
+    linear = linear_part(layer)
     network = Network((linear,), linear.aggregated)
     roots = inverse_roots(graph.indptr, graph.indices) if network.weighs_neighbours else None
 
@@ -58,13 +58,9 @@ def hidden_blocks(aggregated: Rows, layer: Layer) -> Iterator[np.ndarray]:
     `aggregated_blocks` makes it, in float32."""
     scratch, width = Activations(), layer.aggregated
     step = max(1, _PART_BYTES // (4 * max(width, layer.outputs)))
-    bias = layer.aggregation.bias
     for start in range(0, len(aggregated.values), step):
         block = np.array(aggregated.values[start : start + step, :width])
-        if len(bias):
-            block += bias
-        if layer.aggregation.relu:
-            np.maximum(block, 0, out=block)
+        finish_aggregation(layer, block)
         made = multiply(layer, block.ravel(), len(block), scratch)
         yield made[: len(block) * layer.outputs].reshape(len(block), layer.outputs).copy()
 

@@ -17,6 +17,7 @@ from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.sampling.kernels import slot_of
+from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 
 _SHORT = 24
 """Lists up to here are sorted by insertion."""
@@ -135,7 +136,7 @@ def _arrange(
     seeds: np.ndarray, both_ways: bool, is_reversed: bool, merges: bool, keeps_loops: bool, packed: np.ndarray,
 ) -> tuple[int, int]:  # fmt: skip
     """Fill in `packed`, and number the seeds. Returns the numbers of overlay nodes and entries."""
-    stored = len(indptr) - 1
+    stored = list_count(indptr)
     most = 2 * len(edges) if both_ways else len(edges)
     stored_ends = 0
     for i in range(len(edges)):
@@ -245,8 +246,8 @@ def _find(node: int, keys: np.ndarray, places: np.ndarray) -> int:
 @inlined
 def _lists(indptr: np.ndarray, indices: np.ndarray, node: int, neighbour: int) -> bool:
     """Whether the node's list, which is ascending, has the neighbour."""
-    low = indptr[node]
-    end = indptr[node + 1]
+    low = list_begin(indptr, node)
+    end = list_end(indptr, node)
     high = end
     while low < high:
         middle = (low + high) // 2

@@ -27,13 +27,14 @@ class Graph:
     """Neighbour lists in CSR form: row i lists the nodes whose messages reach node i."""
 
     indptr: np.ndarray
-    """int64 [nodes + 1], ascending."""
+    """int64 [nodes + 1], ascending; or int64 [nodes, 2], begin and end of each list, of a graph that changes
+    (`living_lists.py`), whose nodes include room for new ones."""
     indices: np.ndarray
-    """int32 [edges]."""
+    """int32 [edges], or more of a graph that changes."""
 
     @property
     def nodes(self) -> int:
-        return len(self.indptr) - 1
+        return len(self.indptr) - (self.indptr.ndim == 1)
 
     @property
     def edges(self) -> int:

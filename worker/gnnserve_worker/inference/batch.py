@@ -181,7 +181,7 @@ def warm_up(revision: LoadedRevision) -> None:
     """Compile or load every kernel and touch every variant, so that no request pays for it."""
     limit_blas_to_one_thread()
     # Enough for two chunks, so that the threads are there too.
-    seeds = np.resize(np.arange(revision.graph.nodes, dtype=np.int64), 2 * _FEWEST_SEEDS)
+    seeds = np.arange(2 * _FEWEST_SEEDS, dtype=np.int64) % revision.graph.nodes
     for name, variant in revision.variants.items():
         infer_each(revision, name, seeds, key=0)
         infer_batch(revision, name, seeds[:2], key=0)

@@ -31,9 +31,11 @@ from gnnserve_api.repository import (
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS, Architecture, Model
 from gnnserve_api.variants import Storage, columns_of
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import layer_sizes
@@ -51,6 +53,7 @@ from gnnserve_worker.tables.table import feature_blocks
 _NODES, _DEGREE, _COLUMNS, _HIDDEN, _CLASSES = 100, 5, 24, 16, 3
 _FANOUTS = ((3, 2), (3,), (FULL_NEIGHBOURHOOD, FULL_NEIGHBOURHOOD))
 _SEEDS = (1, 2, 64)
+_DELTA_BYTES = 1 << 20
 _FAMILIES = {"features": FamilyName.PRUNED, "projected": FamilyName.PROJECTED, "stored": FamilyName.STORED}
 _PRODUCTS, _AGGREGATED = f"projected-{Storage.FLOAT32}", "aggregated1"
 
@@ -105,6 +108,19 @@ def rehearse() -> None:
                     infer_batch(revision, variant, seeds, key=0)
                     # As they come out of the body of a request.
                     infer_batch(revision, variant, np.frombuffer(seeds.tobytes(), dtype=np.int64), key=0)
+        _change_graphs(Path(folder))
+
+
+def _change_graphs(root: Path) -> None:
+    """Everything that a revision of each architecture does where its graph changes."""
+    for architecture in Architecture:
+        repository = Repository(root, "rehearsal", _name_of(architecture, _FANOUTS[0]))
+        loaded = repository.load(repository.revisions()[0].revision, _DELTA_BYTES)
+        replica = LivingRevision(loaded, 0, _DELTA_BYTES)
+        served_revision(loaded, replica).warm_up()
+        counts = ChangeCounts(new_nodes=1, edges=1, removed_edges=1, removed_nodes=1)
+        ids = ChangeIds(np.array([_NODES, 0, _NODES, 0, _NODES, 1]))
+        replica.apply(1, ChangeBatch(counts, ids, np.zeros((1, _COLUMNS), np.float32)))
 
 
 def _sample_for_training() -> None:
@@ -144,7 +160,7 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     for architecture in Architecture:
         for graph, sampled in zip(graphs, _FANOUTS, strict=True):
             fanouts = NO_NEIGHBOURS if spec_of(architecture).aggregator is Aggregator.NONE else sampled
-            repository = Repository(root, "rehearsal", f"{architecture}-{len(sampled)}-{abs(sampled[0])}".lower())
+            repository = Repository(root, "rehearsal", _name_of(architecture, sampled))
             network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts).network(_CLASSES)
             if network.attention is not None:
                 # Several heads have kernels of their own.
@@ -154,6 +170,10 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
             # A stored layer leaves another one.
             able = [variant for variant in variants if variant.kind != "stored" or network.layers > 1]
             yield repository.load(publish_made_up(repository, graph, network, able).revision)
+
+
+def _name_of(architecture: Architecture, sampled: tuple[int, ...]) -> str:
+    return f"{architecture}-{len(sampled)}-{abs(sampled[0])}".lower()
 
 
 def made_up_graph(nodes: int, degree: int, columns: int, classes: int) -> GraphData:

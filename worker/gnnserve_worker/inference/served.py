@@ -16,7 +16,7 @@ import numpy as np
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import family_of
+from gnnserve_api.families import STORED_GRAPH, Capabilities, family_of
 from gnnserve_api.provenance import Provenance, provenance_of
 from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_api.routing import RoutingTable
@@ -24,10 +24,12 @@ from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -37,6 +39,7 @@ from gnnserve_worker.sampling.neighbours import most_by_hop
 MEAN_OVER_NODES = "accuracy"
 """The metric of a profile that is a mean over nodes, so that a stream of labelled nodes can be compared with it."""
 _MOST_HELD_OUT = 2000
+_CHANGED_GRAPH = Capabilities(changes=True)
 
 
 class TableError(InputError):
@@ -76,6 +79,8 @@ class HeldOut:
 class ServedRevision:
     manifest: RevisionManifest
     nodes: int
+    """Positions of nodes are below it, and nodes of requests are numbered from it on. Where the graph changes, room for
+    new nodes is counted."""
     classes: Classes
     """The graph's own label of each score column."""
     multi_label: bool
@@ -84,7 +89,7 @@ class ServedRevision:
     """Runs a batch; one thread at a time may call it."""
     warm_up: Callable[[], None]
     """Run once, before the first batch."""
-    ids: NodeIds | None = None
+    ids: NodeIds | LivingIds | None = None
     """Ids by which requests name nodes; None: their positions, 0 to nodes - 1."""
     files: WatchedFiles | None = None
     """Files that the revision is mapped from; None: none that could change."""
@@ -100,6 +105,11 @@ class ServedRevision:
     overlays: OverlaySupport | None = None
     """None: requests cannot bring anything along, and `no_overlays` says why."""
     no_overlays: str = ""
+    replica: LivingRevision | None = None
+    """What applies changes to it; None: its graph stays as it is."""
+    applied_offset: Callable[[], int] | None = None
+    """The offset of the log of changes that its graph has now; a batch that begins later sees at least that. From any
+    thread, and quickly. None: the graph does not change."""
     held_out: HeldOut | None = None
     """What accuracy in service is compared with where the profile's metric is no mean over nodes; None: the profile's,
     or there are no such nodes."""
@@ -143,6 +153,16 @@ class ServedRevision:
         return decisive_scores(scores, self.thresholds.get(variant)) if self.thresholds else scores
 
     @property
+    def needed(self) -> Capabilities:
+        """What a variant must be capable of to answer at all."""
+        return STORED_GRAPH if self.replica is None else _CHANGED_GRAPH
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes the graph has."""
+        return self.nodes if self.replica is None else self.replica.nodes
+
+    @property
     def node_ids(self) -> NodeIdKind:
         return NodeIdKind.POSITIONS if self.ids is None else self.ids.kind
 
@@ -179,19 +199,24 @@ def _most_drawn(fanouts: tuple[int, ...]) -> float:
     return sum(most_by_hop(fanouts))
 
 
-def served_revision(loaded: LoadedRevision) -> ServedRevision:
+def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = None) -> ServedRevision:
+    """`replica`: what applies changes to it, where it was opened for them."""
     if loaded.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
     no_overlays = _why_no_overlays(loaded.manifest)
+    infer = with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades)
+    edges = loaded.graph.edges if replica is None else replica.graph.lists.used_entries
     return ServedRevision(
         manifest=loaded.manifest,
         nodes=loaded.graph.nodes,
         classes=loaded.classes,
         multi_label=loaded.multi_label,
-        provenance=provenance_of(loaded.manifest, loaded.source, loaded.graph.edges, len(loaded.splits.train)),
-        infer=with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades),
+        provenance=provenance_of(loaded.manifest, loaded.source, edges, len(loaded.splits.train)),
+        infer=infer if replica is None else replica.guarded(infer),
         warm_up=partial(_warm_up, loaded),
-        ids=loaded.ids,
+        ids=loaded.ids if replica is None else replica.graph.ids,
+        replica=replica,
+        applied_offset=None if replica is None else lambda: replica.offset,
         files=loaded.files,
         overlays=None if no_overlays else _overlay_support(loaded, loaded.manifest),
         no_overlays=no_overlays,
@@ -233,11 +258,12 @@ def _overlay_support(loaded: LoadedRevision, manifest: RevisionManifest) -> Over
 
 def _warm_up(loaded: LoadedRevision) -> None:
     warm_up(loaded)
-    if loaded.ids is not None:
-        _look_up_one(loaded.ids)
+    ids = loaded.ids if loaded.living is None else loaded.living.ids
+    if ids is not None:
+        _look_up_one(ids)
 
 
-def _look_up_one(ids: NodeIds) -> None:
+def _look_up_one(ids: NodeIds | LivingIds) -> None:
     """Compile or load what finds ids, as they come out of requests: those of the binary form cannot be written to."""
     if ids.kind is NodeIdKind.STRINGS:
         ids.find_texts([""])

@@ -9,7 +9,7 @@ architecture beside this one says what its layers compute, `registry.py` finds i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -134,6 +134,19 @@ def multiply(layer: Layer, rows: np.ndarray, count: int, scratch: Activations) -
         product.apply(rows, count, out)
         rows = out
     return rows
+
+
+def linear_part(layer: Layer) -> Layer:
+    """The layer's aggregation alone, without bias and ReLU: what can be continued by sums."""
+    return replace(layer, aggregation=replace(layer.aggregation, bias=no_bias(), relu=False), products=())
+
+
+def finish_aggregation(layer: Layer, rows: np.ndarray) -> None:
+    """Bias and ReLU of the layer's aggregation, in place. `rows`: float32 [rows, aggregated], of its linear part."""
+    if len(layer.aggregation.bias):
+        rows += layer.aggregation.bias
+    if layer.aggregation.relu:
+        np.maximum(rows, 0, out=rows)
 
 
 def no_bias() -> np.ndarray:

@@ -143,6 +143,15 @@ class RowMaker:
             return RowsBehind(values, scales, values, scales)
         return RowsBehind(values, scales, *self._multiply(features, own_read, self.products[1], own))
 
+    def write(self, features: np.ndarray, nodes: np.ndarray) -> None:
+        """Write the table's rows of these nodes (int64), from their features: float32 [nodes, features], as in the
+        source."""
+        rows = np.arange(len(nodes))
+        made = self.make(features, rows, rows, self.table.columns)
+        write_rows(self.table.rows, nodes, made.values, made.scales)
+        if self.has_own_rows:
+            write_rows(self.table.own, nodes, made.own_values, made.own_scales)
+
     def _multiply(
         self, features: np.ndarray, read: np.ndarray, product: Linear, rows: Rows
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -168,6 +177,15 @@ def encode_rows(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         made = made.clip(-largest, largest)
     values, scales = rows.format.encode(made)
     return values, NO_SCALES if scales is None else scales
+
+
+def write_rows(rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
+    """Write rows that `encode_rows` made, in place of those of these nodes (int64). ValueError: they are read alone."""
+    if rows.written is None:
+        raise ValueError("these rows were not opened for changes")
+    rows.written.values[nodes] = values
+    if rows.format.has_scales:
+        rows.written.scales[nodes] = scales
 
 
 @kernel

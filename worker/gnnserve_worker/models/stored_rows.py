@@ -17,15 +17,19 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Network, multiply
-from gnnserve_worker.models.rows import RowMaker, multiplied
+from gnnserve_worker.models.living_sums import LivingSums
+from gnnserve_worker.models.network import Network, finish_aggregation, linear_part, multiply
+from gnnserve_worker.models.rows import RowMaker, encode_rows, multiplied, write_rows
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.sampling.kernels import slot_of
+from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, seen_as, unpack
 from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
 _space = LayerScratch()
+_MOST_WRITTEN = 4096
+"""Nodes whose rows are written at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,39 @@ class StoredRowMaker:
         (values, scales), (own_values, own_scales) = made[0], made[-1]
         return RowsBehind(values, scales, own_values, own_scales)
 
+    @property
+    def sums_up(self) -> bool:
+        """Whether the layer aggregates a plain sum or mean, so that sums can be kept by increments."""
+        return self.layer.layers[0].aggregation.plain
+
+    def write(self, ids: np.ndarray, sums: LivingSums | None) -> None:
+        """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
+        neighbours as they are now. `sums`: those of its products, where it `sums_up`; None: neighbours are read."""
+        layer = self.layer.layers[0]
+        for start in range(0, len(ids), _MOST_WRITTEN):
+            nodes = ids[start : start + _MOST_WRITTEN]
+            count = len(nodes)
+            flat = self._aggregate(nodes, sums)
+            block = flat[: count * layer.aggregated].reshape(count, layer.aggregated)
+            if self.aggregated is not None:
+                write_rows(self.aggregated, nodes, *encode_rows(self.aggregated, _padded(block, self.aggregated)))
+            finish_aggregation(layer, block)
+            hidden = multiply(layer, flat, count, _space.activations)[: count * layer.outputs]
+            hidden = hidden.reshape(count, layer.outputs)
+            for product, rows in zip(self.next_products, (self.table.rows, self.table.own), strict=False):
+                write_rows(rows, nodes, *multiplied(hidden, product, rows))
+
+    def _aggregate(self, nodes: np.ndarray, sums: LivingSums | None) -> np.ndarray:
+        """What the layer aggregates, without bias and ReLU, flat."""
+        layer = self.layer.layers[0]
+        if sums is not None:
+            flat = _space.activations.hidden(len(nodes) * layer.aggregated)
+            sums.aggregate(nodes, layer, flat[: len(nodes) * layer.aggregated].reshape(len(nodes), layer.aggregated))
+            return flat
+        linear = linear_part(layer)
+        sample = _space.sample(self.graph, nodes, self.neighbour_roots)
+        return Network((linear,), linear.aggregated).gather(self.products.table, sample, _space.activations)
+
     def _aggregate_anew(self, view: BatchView, ids: np.ndarray, views: np.ndarray) -> np.ndarray:
         """The layer's output of these nodes, float32 [nodes, width], from all of their neighbours."""
         sample = _space.sample(self.graph, ids, self.neighbour_roots, view.sampling.of_others(views))
@@ -100,6 +137,11 @@ class StoredRowMaker:
         return output[: len(ids) * layer.outputs].reshape(len(ids), layer.outputs)
 
 
+def _padded(block: np.ndarray, rows: Rows) -> np.ndarray:
+    """The block, as wide as the rows with their padding."""
+    return np.pad(block, ((0, 0), (0, rows.values.shape[1] - block.shape[1])))
+
+
 def _given(rows: np.ndarray | None) -> np.ndarray:
     if rows is None:
         raise ValueError("a row maker that makes no rows")
@@ -130,7 +172,7 @@ def _find(
 ) -> int:  # fmt: skip
     """`reaching`: the flag of views in which a stored node may have another output through its neighbours."""
     _, _, flags, origins, _, rows, _, _, found_keys, found_nodes, bits = unpack(packed)
-    stored = len(indptr) - 1
+    stored = list_count(indptr)
     places = np.full(len(origins), -1, dtype=np.int64)
     reaches = False
     for view in range(len(flags)):
@@ -163,7 +205,7 @@ def _find(
                 if keys[slot] != key:
                     keys[slot] = key
                     values[slot] = -1
-                    for entry in range(indptr[node], indptr[node + 1]):
+                    for entry in range(list_begin(indptr, node), list_end(indptr, node)):
                         seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
                         if seen >= stored and (reaching == HAS_OVERLAY or rows[seen - stored] >= stored):
                             values[slot] = found
@@ -187,7 +229,7 @@ def _mark_features(
 ) -> None:  # fmt: skip
     """Mark the rows of features that correcting these nodes reads, of neighbours and of nodes themselves."""
     _, _, flags, origins, _, rows, extra_starts, extra, found_keys, found_nodes, bits = unpack(packed)
-    stored = len(indptr) - 1
+    stored = list_count(indptr)
     for i in range(len(ids)):
         node = ids[i]
         view = views[i]
@@ -203,7 +245,7 @@ def _mark_features(
                 if seen >= stored and rows[seen - stored] >= stored:
                     is_read[rows[seen - stored] - stored] = True
         if origin >= 0 and flags[view] & HAS_OVERRIDES:
-            for entry in range(indptr[origin], indptr[origin + 1]):
+            for entry in range(list_begin(indptr, origin), list_end(indptr, origin)):
                 seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
                 if seen >= stored and rows[seen - stored] >= stored:
                     is_read[rows[seen - stored] - stored] = True
@@ -220,7 +262,7 @@ def _correct(
     division, with what its list gains and what others of its neighbours are; then divided, with its own row and bias
     again. `places`: where in `made` the product of each row of features is."""
     _, _, flags, origins, _, rows, extra_starts, extra, found_keys, found_nodes, bits = unpack(packed)
-    stored = len(indptr) - 1
+    stored = list_count(indptr)
     factor = np.float32(own_factor)
     for i in range(len(ids)):
         node = ids[i]
@@ -230,12 +272,12 @@ def _correct(
         degree = 0
         row[:] = 0.0
         if origin >= 0:
-            degree = indptr[origin + 1] - indptr[origin]
+            degree = list_end(indptr, origin) - list_begin(indptr, origin)
             times = np.float32(degree) if mean and degree > 0 else np.float32(1.0)
             for column in range(columns):
                 row[column] = (aggregated[origin, column] - factor * own_products[origin, column]) * times
             if flags[view] & HAS_OVERRIDES:
-                for entry in range(indptr[origin], indptr[origin + 1]):
+                for entry in range(list_begin(indptr, origin), list_end(indptr, origin)):
                     seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
                     if seen >= stored and rows[seen - stored] >= stored:
                         other = made[places[rows[seen - stored] - stored]]

@@ -99,7 +99,9 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     from gnnserve_worker.generation import pipeline  # noqa: PLC0415
     from gnnserve_worker.generation.identity import identity_of  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
+    from gnnserve_worker.repository.files import make_folder  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
+    from gnnserve_worker.repository.paths import ServicePaths  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     def say(words: str) -> None:
@@ -126,6 +128,8 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
         kept = repository.set_aside(identity.recipe, identity.graph, identity.checkpoint, identity.given)
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
         manifest = generate()
+    # Workers may have to write in this folder, which they mount apart from the rest; the kubelet would make it as root.
+    make_folder(ServicePaths(repository.folder).updates)
     if (advice := says_rising(manifest.training)) is not None:
         print(f"warning: {advice}", file=sys.stderr, flush=True)
     if (advice := says_dominated(manifest.profile, features=len(manifest.ranking.columns))) is not None:

@@ -35,10 +35,12 @@ from gnnserve_api.pods import (
     PodExit,
 )
 from gnnserve_api.routing import ROUTING_KEY
+from gnnserve_worker.changes.options import PostgresAddress, UpdatesOptions
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.logs import log_as_json
+from gnnserve_worker.pods.updates import read_updates
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +69,8 @@ class WorkerSettings:
     port: int = HTTP_PORT
     mounted_routing: Path = Path(ROUTING_PATH) / ROUTING_KEY
     device: DeviceSettings = field(default_factory=DeviceSettings)
+    updates: UpdatesOptions | None = None
+    """The log of changes; None: the graph stays as it was generated."""
 
     @staticmethod
     def read(environ: Mapping[str, str]) -> WorkerSettings:
@@ -81,6 +85,7 @@ class WorkerSettings:
             tokens=_folder(environ, TOKENS_VARIABLE),
             write_tokens=_folder(environ, WRITE_TOKENS_VARIABLE),
             device=DeviceSettings.read(environ),
+            updates=read_updates(environ),
         )
 
 
@@ -110,16 +115,22 @@ def _serve(settings: WorkerSettings) -> int:
     from gnnserve_worker.following.routing import MountedRouting  # noqa: PLC0415
     from gnnserve_worker.following.routing_watch import RoutingWatch  # noqa: PLC0415
     from gnnserve_worker.inference.served import ServedRevision  # noqa: PLC0415
+    from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
     from gnnserve_worker.serving.security.credentials import Credentials  # noqa: PLC0415
     from gnnserve_worker.serving.security.tls import KeyPairFiles  # noqa: PLC0415
-    from gnnserve_worker.serving.server import WorkerServer, bind  # noqa: PLC0415
+    from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     repository = Repository(settings.repository, settings.namespace, settings.service)
 
+    followed = None if settings.updates is None else FollowedLog(settings.updates)
+
     def load(revision: str) -> ServedRevision:
+        if followed is not None:
+            return followed.open(lambda most_bytes: repository.load(revision, most_bytes))
         try:
             served = open_served(repository.load(revision), settings.device)
         except DeviceLostError as error:
@@ -132,15 +143,18 @@ def _serve(settings: WorkerSettings) -> int:
         return served
 
     tls = settings.tls
+    log = None if settings.updates is None else settings.updates.log
     credentials = Credentials(
         None if tls is None else KeyPairFiles(tls / TLS_CERTIFICATE_KEY, tls / TLS_PRIVATE_KEY_KEY),
         settings.tokens,
         settings.write_tokens,
+        log.uri_file if isinstance(log, PostgresAddress) else None,
         waits=True,
     )
     host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
     with bind(host, settings.port) as sock:
-        worker = WorkerServer(settings.service, sock, settings.lame_duck_s, credentials=credentials)
+        updates = None if followed is None else followed.updates
+        worker = WorkerServer(settings.service, sock, settings.lame_duck_s, credentials=credentials, updates=updates)
         loader = Loader(worker, load)
         repository_watch = RepositoryWatch(loader)
         about = f"the ConfigMap {settings.namespace}/{settings.routing}"

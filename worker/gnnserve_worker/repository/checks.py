@@ -35,6 +35,7 @@ from gnnserve_api.repository_schema3 import RevisionManifest3
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.positions import NO_POSITIONS, Positions, PositionSurvey
+from gnnserve_worker.tables.growing import map_growing
 from gnnserve_worker.tables.table import map_array
 
 _MOST_HASHING_THREADS = 8
@@ -203,6 +204,19 @@ def open_array(
         raise DamagedError(path, f"cannot be opened as a numpy array: {error}", how_to_repair) from error
     if array.dtype != dtype or array.shape != shape:
         found, expected = f"{array.dtype} {list(array.shape)}", f"{dtype} {list(shape)}"
+        raise DamagedError(path, f"holds {found}, expected {expected}", how_to_repair)
+    return array
+
+
+def open_growing(path: Path, dtype: np.dtype, shape: tuple[int, ...], rows: int, how_to_repair: str) -> np.ndarray:
+    """Open an array for changes: writable, with room for `rows` in all, the first of which are the file's, of the given
+    shape. What is written stays in memory; the file stays as it is."""
+    try:
+        array = map_growing(path, rows)
+    except (OSError, ValueError) as error:
+        raise DamagedError(path, f"cannot be opened as a numpy array: {error}", how_to_repair) from error
+    if array.dtype != dtype or array.shape[1:] != shape[1:]:
+        found, expected = f"{array.dtype} rows of {list(array.shape[1:])}", f"{dtype} rows of {list(shape[1:])}"
         raise DamagedError(path, f"holds {found}, expected {expected}", how_to_repair)
     return array
 

@@ -6,9 +6,9 @@ Whether the files are what was published is `checks.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from gnnserve_api.classes import Classes
-from gnnserve_api.errors import DamagedError
+from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import (
@@ -32,6 +32,7 @@ from gnnserve_api.repository import (
 )
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
+from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Network
@@ -40,11 +41,12 @@ from gnnserve_worker.models.rows import MakesRows, RowMaker, Scaling, first_prod
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.repository.room import GraphRoom, living_graph, roots_with_room
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
-from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.table import NO_SCALES, Rows, Table
+from gnnserve_worker.tables.growing import read_only
+from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, WritableRows
 
 
 class NetworkBuilder(Protocol):
@@ -104,6 +106,11 @@ class LoadedRevision:
     """Features of a node, as in the source."""
     files: WatchedFiles | None = None
     """Files that it was opened from; None where no other process can reach them, or it is not published yet."""
+    living: LivingGraph | None = None
+    """The graph where it was opened for changes. Then all arrays have room behind: `graph.nodes` and rows of tables
+    count it."""
+    makers: tuple[RowMaker, ...] = ()
+    """Makers of rows from features, of each table that has such rows, where it was opened for changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,13 @@ class RevisionFiles:
     """What rows of a staged revision are made by; a published one has it in its manifest and its files."""
     verified: checks.VerifiedFiles = field(default_factory=checks.VerifiedFiles)
     """Files that were verified; empty while it is staged, when no other process reaches them."""
+    room: GraphRoom | None = None
+    """What changes may need; None: it is opened to stay as it is."""
+
+    @property
+    def node_room(self) -> int:
+        """Nodes that tables have rows for."""
+        return self.graph.nodes + (0 if self.room is None else self.room.nodes)
 
     @property
     def remedy(self) -> str:
@@ -149,7 +163,12 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
     indices = mapped(paths.INDICES, np.int32, graph.edges)
     tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
-    parts = _Parts(revision, Graph(indptr, indices), tables, _open_row_makers(revision, tables), build)
+    stored_ids = _open_ids(revision)
+    stored = Graph(indptr, indices)
+    living = None if revision.room is None else _open_living(revision, revision.room, stored, stored_ids)
+    roots = cache(partial(roots_with_room, stored, revision.node_room))
+    opened = stored if living is None else living.graph
+    parts = _Parts(revision, opened, tables, _open_row_makers(revision, tables), build, roots)
     variants = {variant.name: _open_variant(parts, variant) for variant in revision.variants}
     weighs_neighbours = any(variant.network.weighs_neighbours for variant in variants.values())
     return LoadedRevision(
@@ -157,7 +176,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         graph=parts.graph,
         effective_nodes=effective_nodes(indptr),
         variants=variants,
-        ids=_open_ids(revision),
+        ids=stored_ids,
         classes=graph.classes,
         multi_label=graph.multi_label,
         labels=(
@@ -171,9 +190,26 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
             test=mapped(paths.TEST, np.int64, graph.test_nodes),
         ),
         manifest=revision.manifest,
-        neighbour_roots=parts.neighbour_roots if weighs_neighbours else None,
+        neighbour_roots=roots() if weighs_neighbours else None,
         features=graph.features,
+        living=living,
+        makers=tuple(parts.makers.values()) if living is not None else (),
     )
+
+
+def _open_living(revision: RevisionFiles, room: GraphRoom, stored: Graph, stored_ids: NodeIds | None) -> LivingGraph:
+    """The graph with room for changes. `stored`: as it is mapped."""
+    manifest = revision.manifest
+    if manifest is None or manifest.edge_rules is None:
+        raise RepositoryError(
+            revision.folder,
+            "an earlier gnnserve generated it and kept nothing of how edges become neighbour lists",
+            "generate it again, or leave spec.updates out",
+        )
+    path, remedy = revision.graph_folder / paths.INDICES, revision.graph_remedy
+    entries = revision.graph.edges + room.entries
+    indices = checks.open_growing(path, np.dtype(np.int32), stored.indices.shape, entries, remedy)
+    return living_graph(stored, indices, stored_ids, manifest.edge_rules, revision.node_room)
 
 
 def _open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
@@ -202,14 +238,18 @@ def open_table(revision: RevisionFiles, table: TableManifest) -> Table:
 def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest) -> Rows:
     def mapped(name: str, dtype: np.dtype, *shape: int) -> np.ndarray:
         path = revision.folder / name
+        if revision.room is not None:
+            return checks.open_growing(path, dtype, shape, revision.node_room, revision.remedy)
         return checks.open_array(path, dtype, shape, revision.remedy, revision.verified.mapped.get(path))
 
     nodes = revision.graph.nodes
     table_format = FORMATS[table.storage]
     values = mapped(rows.values, table_format.dtype, nodes, table_format.padded_columns(table.columns))
-    return Rows(
-        table_format, values, NO_SCALES if rows.scales is None else mapped(rows.scales, np.dtype(np.float32), nodes)
-    )
+    scales = NO_SCALES if rows.scales is None else mapped(rows.scales, np.dtype(np.float32), nodes)
+    if revision.room is None:
+        return Rows(table_format, values, scales)
+    # Read-only like mapped files, so that the kernels that read them are the same.
+    return Rows(table_format, read_only(values), read_only(scales), WritableRows(values, scales))
 
 
 def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> dict[str, RowMaker]:
@@ -279,10 +319,8 @@ class _Parts:
     makers: Mapping[str, RowMaker]
     """Makers of rows from features, by table."""
     build: NetworkBuilder
-
-    @cached_property
-    def neighbour_roots(self) -> np.ndarray:
-        return inverse_roots(self.graph.indptr, self.graph.indices)
+    roots: Callable[[], np.ndarray]
+    """`inverse_roots` of the graph."""
 
 
 def _open_variant(parts: _Parts, variant: VariantManifest) -> LoadedVariant:
@@ -317,7 +355,7 @@ def _stored_rows(parts: _Parts, variant: VariantManifest, tensors: Mapping[str, 
         layer,
         products,
         None if correction.aggregated is None else parts.tables[correction.aggregated].rows,
-        parts.neighbour_roots if layer.weighs_neighbours else None,
+        parts.roots() if layer.weighs_neighbours else None,
         first_products(spec_of(correction.network.architecture).project(tail_tensors(own, 1))),
     )
 

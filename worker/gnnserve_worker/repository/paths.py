@@ -8,6 +8,8 @@
       damaged/<time>/            revisions set aside to be generated again; never read
       trained/<recipe>-<graph>/<network>/  network.json, weights.safetensors: of a generation that is not done
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors, rows.safetensors
+      updates/<uid>/             log.sqlite and what SQLite keeps beside it: the log of changes of the service with that
+                                 uid. updates/uid is that of servers without a cluster
 
 This module has names only; `files.py` reads and writes. `graph.json`, `revision.json` and `network.json` are the
 commits of their folders.
@@ -24,6 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.updates import sqlite_file
 
 DOWNLOADS = ".downloads"
 """Folder of downloads. No namespace can have this name."""
@@ -129,6 +132,14 @@ class ServicePaths:
     @property
     def trained(self) -> Path:
         return self.folder / "trained"
+
+    @property
+    def updates(self) -> Path:
+        """The folder of logs: `gnnserve_api.updates.logs_folder` of the same service."""
+        return self.folder / "updates"
+
+    def log(self, uid: str) -> Path:
+        return self.updates / sqlite_file(uid)
 
     def trained_for(self, recipe: str, graph_digest: str) -> Path:
         return self.trained / f"{recipe}-{graph_digest}"

@@ -38,6 +38,7 @@ from gnnserve_worker.repository.loaded import (
 )
 from gnnserve_worker.repository.lock import ServiceLock
 from gnnserve_worker.repository.positions import positions_of
+from gnnserve_worker.repository.room import room_of
 from gnnserve_worker.repository.staged import StagedRevision, to_json
 from gnnserve_worker.repository.watched import FileChange, WatchedFiles, stamp_at
 
@@ -108,9 +109,9 @@ class Repository:
             raise broken[0]
         return None
 
-    def load(self, revision: str) -> LoadedRevision:
+    def load(self, revision: str, max_delta_bytes: int | None = None) -> LoadedRevision:
         """Open a revision: verified by checksum, arrays memory-mapped, files watched from before the first byte was
-        read."""
+        read. `max_delta_bytes`: it is opened for changes, which take so much memory at most."""
         folder = self._layout.revision(revision)
         if not paths.is_name(revision) or not _is_committed(folder, paths.REVISION_COMMIT):
             known = ", ".join(published.name for published in self._published()) or "none"
@@ -131,6 +132,9 @@ class Repository:
             tables=manifest.tables,
             variants=manifest.variants,
             manifest=manifest,
+            room=None
+            if max_delta_bytes is None
+            else room_of(manifest.tables, graph.nodes, graph.edges, max_delta_bytes),
         )
         lists = [
             checks.ListedFiles(folder, manifest.files, revision_files.remedy),

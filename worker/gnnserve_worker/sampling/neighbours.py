@@ -28,6 +28,7 @@ from gnnserve_worker.sampling.kernels import (
     scratch_table,
     stream,
 )
+from gnnserve_worker.sampling.lists import list_begin, list_count, list_end, prefetch_bounds
 from gnnserve_worker.sampling.rows import KnownNodes, grown, place_seeds, row_in_view, row_of
 from gnnserve_worker.sampling.view import (
     HAS_KEY,
@@ -209,7 +210,7 @@ def _sample(
         seed_views, keys, flags, origins, streams, _, extra_starts, extra, found_keys, found_nodes, bits = unpack(
             packed
         )
-        stored = len(indptr) - 1
+        stored = list_count(indptr)
         rows = 0
         generation[0] += 1
         for i in range(len(seeds)):
@@ -223,9 +224,9 @@ def _sample(
                 rows += 1
     for row in range(min(rows, _BLOCK)):
         if overlay is None:
-            prefetch(indptr, nodes[row])
+            prefetch_bounds(indptr, nodes[row])
         else:
-            prefetch(indptr, _stored_list(nodes[row], stored, origins))
+            prefetch_bounds(indptr, _stored_list(nodes[row], stored, origins))
     starts[0] = 0
     begin = 0
     edges = 0
@@ -240,25 +241,25 @@ def _sample(
             stop = min(block + _BLOCK, end)
             for row in range(stop, min(stop + _BLOCK, end)):
                 if overlay is None:
-                    prefetch(indptr, nodes[row])
+                    prefetch_bounds(indptr, nodes[row])
                 else:
-                    prefetch(indptr, _stored_list(nodes[row], stored, origins))
+                    prefetch_bounds(indptr, _stored_list(nodes[row], stored, origins))
             # First draw for every node of the block and prefetch what was drawn; then read it.
             first_edge = edges
             for row in range(block, stop):
                 node = nodes[row]
                 chosen = edges - first_edge
                 if overlay is None:
-                    first = int(indptr[node])
-                    degree = int(indptr[node + 1]) - first
+                    first = list_begin(indptr, node)
+                    degree = list_end(indptr, node) - first
                     start_of_draws = stream(key, depth, node)
                 else:
                     stands_for = _stored_list(node, stored, origins)
                     first = 0
                     listed = 0
                     if stands_for >= 0:
-                        first = int(indptr[stands_for])
-                        listed = int(indptr[stands_for + 1]) - first
+                        first = list_begin(indptr, stands_for)
+                        listed = list_end(indptr, stands_for) - first
                     degree = listed
                     extra_first = 0
                     drawn_by = int(node)
@@ -294,7 +295,7 @@ def _sample(
             if overlay is None:
                 if fanout < 0:
                     for row in range(block, stop):
-                        first = int(indptr[nodes[row]]) - starts[row]
+                        first = list_begin(indptr, nodes[row]) - starts[row]
                         for edge in range(starts[row], starts[row + 1]):
                             neighbours[edge] = indices[first + edge]
                 else:
@@ -329,7 +330,7 @@ def _sample(
                             child = row_in_view(node, view, rows, known, known_rows, views, generation[0])
                         children[edge] = child
                         if child == rows:
-                            prefetch(indptr, _stored_list(node, stored, origins))
+                            prefetch_bounds(indptr, _stored_list(node, stored, origins))
                             nodes[rows] = node
                             views[rows] = view
                             rows += 1
@@ -339,7 +340,7 @@ def _sample(
                         return _at_least(rows + edges - first_edge, fanouts, depth, end), edges
                     for edge in range(first_edge, edges):
                         node = neighbours[edge]
-                        prefetch(indptr, node)
+                        prefetch_bounds(indptr, node)
                         nodes[rows] = node
                         children[edge] = rows
                         rows += 1

@@ -15,6 +15,7 @@ import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.sampling.kernels import prefetch
+from gnnserve_worker.sampling.lists import list_begin, list_end
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
 from gnnserve_worker.sampling.rows import grown
 from gnnserve_worker.sampling.view import SampleView, unpack
@@ -28,6 +29,11 @@ def inverse_roots(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     degrees = np.empty(len(indptr) - 1, dtype=np.float32)
     _inverse_roots(indptr, indices, degrees)
     return degrees
+
+
+def renew_inverse_roots(bounds: np.ndarray, indices: np.ndarray, nodes: np.ndarray, roots: np.ndarray) -> None:
+    """Write d(i)^-1/2 of these nodes (int64) anew, whose lists have changed. `bounds`: int64 [nodes, 2]."""
+    _renew_inverse_roots(bounds, indices, nodes, roots)
 
 
 class WeightScratch:
@@ -69,6 +75,17 @@ def _inverse_roots(indptr: np.ndarray, indices: np.ndarray, out: np.ndarray) -> 
         out[node] = 1.0 / np.sqrt(np.float64(degree))
 
 
+@kernel
+def _renew_inverse_roots(bounds: np.ndarray, indices: np.ndarray, nodes: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(nodes)):
+        node = nodes[i]
+        degree = 1
+        for edge in range(bounds[node, 0], bounds[node, 1]):
+            if indices[edge] != node:
+                degree += 1
+        out[node] = 1.0 / np.sqrt(np.float64(degree))
+
+
 @inlined
 def _degrees_in_view(packed: np.ndarray, indptr: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return d^-1/2 (float32) and the length of the list (int64) of each overlay node."""
@@ -82,7 +99,7 @@ def _degrees_in_view(packed: np.ndarray, indptr: np.ndarray, roots: np.ndarray) 
         if origins[k] >= 0:
             root = np.float64(roots[origins[k]])
             degree = np.rint(1.0 / (root * root))
-            lengths[k] += indptr[origins[k] + 1] - indptr[origins[k]]
+            lengths[k] += list_end(indptr, origins[k]) - list_begin(indptr, origins[k])
         for entry in range(starts[k], starts[k + 1]):
             if neighbours[entry] != stored + k:
                 degree += 1.0
@@ -107,7 +124,7 @@ def _weigh(
         stop = starts[row + 1]
         if packed is None or node < stored:
             root = np.float64(roots[node])
-            listed = indptr[node + 1] - indptr[node]
+            listed = list_end(indptr, node) - list_begin(indptr, node)
         else:
             root = np.float64(overlay_roots[node - stored])
             listed = lengths[node - stored]

@@ -15,6 +15,7 @@ import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined
 from gnnserve_worker.sampling.kernels import GOLDEN, slot_of
+from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 
 HEADER = 5
 HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES = 1, 2, 4
@@ -103,10 +104,10 @@ def read_whole_list(
     extra: np.ndarray, edge: int, neighbours: np.ndarray,
 ) -> None:  # fmt: skip
     """Write the stored entries, and those that the list gains, to `neighbours` from `edge` on."""
-    stored = len(indptr) - 1
+    stored = list_count(indptr)
     stands_for = node if node < stored else origins[node - stored]
     if stands_for >= 0:
-        for place in range(indptr[stands_for], indptr[stands_for + 1]):
+        for place in range(list_begin(indptr, stands_for), list_end(indptr, stands_for)):
             neighbours[edge] = indices[place]
             edge += 1
     if node >= stored:

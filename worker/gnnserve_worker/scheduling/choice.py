@@ -292,12 +292,13 @@ class Pins:
 
 
 def decide_route(
-    chooser: VariantChooser, revision: str, table: RoutingTable, problem: str | None, is_expired: bool
-) -> Route:
-    """Describe the routing that is in effect."""
+    chooser: VariantChooser, revision: str, table: RoutingTable, problem: str | None, is_expired: bool,
+    needed: Capabilities = STORED_GRAPH,
+) -> Route:  # fmt: skip
+    """Describe the routing that is in effect. `needed`: what every request needs."""
     objective = table.objective
     allowed = chooser.count_within(objective.accuracy_tolerance_permille)
-    choice = chooser.choose(objective, seeds=1)
+    choice = chooser.choose(objective, seeds=1, needed=needed)
     base_variant, reason = choice.variant, choice.message
     pins = Pins(chooser, table)
     pinned = pins.fixed

@@ -38,6 +38,9 @@ class Computed(msgspec.Struct, frozen=True):
     inference: Inference
     started_ms: float
     finished_ms: float
+    offset: int | None = None
+    """The offset of the log of changes that the batch has seen; it may have seen later ones too. None: its graph does
+    not change."""
 
 
 class BatchExecutor:
@@ -83,13 +86,16 @@ class BatchExecutor:
         try:
             started_ms = self._clock_ms()
             key = next(self._draw_keys)
+            # Before the batch begins, so that no offset is told that it did not see.
+            applied = lane.revision.applied_offset
+            offset = None if applied is None else applied()
             if inputs.parts is None:
                 inference = lane.revision.infer(
                     batch.variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings
                 )
             else:
                 inference = _infer_parts(lane, batch.variant, inputs, inputs.parts, key)
-            return Computed(inference, started_ms, self._clock_ms())
+            return Computed(inference, started_ms, self._clock_ms(), offset)
         except BaseException as error:  # noqa: BLE001  (one bad batch must not take the others with it)
             return error
 

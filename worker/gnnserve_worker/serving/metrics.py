@@ -18,10 +18,12 @@ from prometheus_client.registry import Collector
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import CredentialState, Route
+from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
 from gnnserve_worker.serving.durations import Durations, add_histogram
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
 
@@ -120,6 +122,8 @@ class ServingMetrics:
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
         self._watch: AccuracyWatch | None = None
+        self.changes = ChangeCounters()
+        self._updates: Updates | None = None
         self._created_s = self._shown_s = time.time()
 
         def counter(name: str, text: str, *label_names: str) -> Counter:
@@ -208,6 +212,10 @@ class ServingMetrics:
     def watch_accuracy(self, watch: AccuracyWatch) -> None:
         """Sets where accuracy in service is read at a scrape."""
         self._watch = watch
+
+    def watch_updates(self, updates: Updates) -> None:
+        """Sets where offsets are read at a scrape."""
+        self._updates = updates
 
     def count_offered(self, seeds: int) -> None:
         self._offered_seeds += seeds
@@ -319,6 +327,8 @@ class ServingMetrics:
             yield from self._collect_device(device)
         if self._watch is not None:
             yield from collect_accuracy(self._watch, self._service, self._created_s)
+        if self._updates is not None:
+            yield from collect_changes(self._updates, self.changes, self._service)
 
     def _collect_routing(self, routing: RoutingSample) -> Iterator[Metric]:
         service, route = self._service, routing.route

@@ -33,10 +33,13 @@ from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending,
 
 _RETRY_WHEN_UNAVAILABLE_S = 1
 _NEEDS = {
-    (has_overlay, has_embeddings): Capabilities(overlay=has_overlay, embeddings=has_embeddings)
+    (has_overlay, has_embeddings, has_changes): Capabilities(
+        overlay=has_overlay, embeddings=has_embeddings, changes=has_changes
+    )
     for has_overlay in (False, True)
     for has_embeddings in (False, True)
-} | {(False, False): STORED_GRAPH}
+    for has_changes in (False, True)
+} | {(False, False, False): STORED_GRAPH}
 
 
 def monotonic_ms() -> float:
@@ -151,7 +154,10 @@ class ServedModel:
         lane, table = self.lane, self.table
         assert lane is not None and table is not None  # noqa: S101
         self.drop_expired_costs(self._clock_ms())
-        return decide_route(lane.chooser, lane.revision.manifest.revision, table, self.problem, self.is_expired)
+        revision = lane.revision
+        return decide_route(
+            lane.chooser, revision.manifest.revision, table, self.problem, self.is_expired, revision.needed
+        )
 
     @property
     def is_expired(self) -> bool:
@@ -207,7 +213,7 @@ class ServedModel:
             return self.refuse()
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
-        needs = _NEEDS[overlay is not None, wants_embeddings]
+        needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.replica is not None]
         request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())
         if refusal is not None:

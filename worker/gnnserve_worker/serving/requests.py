@@ -39,6 +39,8 @@ class Answer(msgspec.Struct, frozen=True):
     finished_ms: float
     times: StageTimes
     """Sums over the batches that the request took part in."""
+    offset: int | None = None
+    """The offset of the log of changes that all of it has seen; None: its graph does not change."""
 
     @property
     def queue_ms(self) -> float:
@@ -132,7 +134,7 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
             continue
         part = Answer(
             batch.variant, scores, embeddings, piece.request.objective, piece.request.arrived_ms,
-            computed.finished_ms, inference.times,
+            computed.finished_ms, inference.times, computed.offset,
         )  # fmt: skip
         if not piece.whole:
             pending.parts.append(part)
@@ -179,6 +181,7 @@ def fail(batch: Batch, piece: Piece, error: Exception) -> Failure:
 
 def _join(parts: list[Answer]) -> Answer:
     embeddings = [part.embeddings for part in parts if part.embeddings is not None]
+    offsets = [part.offset for part in parts if part.offset is not None]
     times = parts[0].times
     for part in parts[1:]:
         times = times + part.times
@@ -187,4 +190,5 @@ def _join(parts: list[Answer]) -> Answer:
         scores=np.concatenate([part.scores for part in parts]),
         embeddings=np.concatenate(embeddings) if embeddings else None,
         times=times,
+        offset=min(offsets) if offsets else None,
     )

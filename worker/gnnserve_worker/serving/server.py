@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import signal
 import socket
@@ -24,15 +23,17 @@ from types import FrameType
 
 import uvloop
 
-from gnnserve_api.errors import NO_USABLE_CREDENTIALS, ResourceError
+from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.wire.connection import CLIENT_LOG
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, Patience, Room
 from gnnserve_worker.serving.http.wire.listener import Listener
+from gnnserve_worker.serving.listening_socket import address_error
 from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
 from gnnserve_worker.serving.model import ModelState
 from gnnserve_worker.serving.open_files import room_of_process
@@ -47,7 +48,6 @@ from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS
 from gnnserve_worker.serving.security.tls import ListeningTls
 
 _BACKLOG = 2048
-_MAX_PORT = 65_535
 _POLL_S = 0.02
 _EXIT_POLL_S = 0.1
 _WAIT_S = 0.5
@@ -59,38 +59,16 @@ SWITCH_INTERVAL_S = 0.0005
 long for a loop that parses other clients' requests."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Bind the address without listening yet, so that a busy port is noticed before hours of training."""
-    if not 0 <= port <= _MAX_PORT:
-        # getaddrinfo would silently use the port modulo 65,536.
-        raise ResourceError(f"{host}:{port}: no such port; choose --port from 0 to {_MAX_PORT}, 0 for any free one")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (socket.gaierror, UnicodeError) as error:
-        raise ResourceError(f"{host}: not an address of this machine ({error}); choose another --host") from error
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` means every address
-        sock.bind(address)
-    except OSError as error:
-        sock.close()
-        raise _address_error(host, port, error) from error
-    return sock
-
-
 def serve_revision(
     revision: ServedRevision,
     service: GNNService,
     sock: socket.socket,
     ready: Callable[[Serving], None],
     credentials: Credentials = NO_CREDENTIALS,
+    updates: Updates | None = None,
 ) -> None:
     """Answer from one revision until SIGINT or SIGTERM. `ready` is called once, on the event loop, when `/readyz`
-    returns 200."""
+    returns 200. `updates`: as `WorkerServer` takes it."""
     table = service.spec.routing_table(revision.manifest.revision)
     revision.check(table)
 
@@ -103,7 +81,7 @@ def serve_revision(
         except BaseException as error:  # noqa: BLE001  (without its only revision, the process has no purpose)
             worker.end(error)
 
-    worker = WorkerServer(service.metadata.name, sock, credentials=credentials)
+    worker = WorkerServer(service.metadata.name, sock, credentials=credentials, updates=updates)
     worker.run(threading.Thread(target=load, name="load", daemon=True).start)
 
 
@@ -142,9 +120,10 @@ class WorkerServer:
         room: Room | None = None,
         credentials: Credentials = NO_CREDENTIALS,
         handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS,
+        updates: Updates | None = None,
     ) -> None:
-        """`room`: None allows as many connections as the process may open files for. Raises GnnserveError where the
-        credentials cannot be used."""
+        """`room`: None allows as many connections as the process may open files for. `updates`: closed at the end; None
+        means that the graph does not change. Raises GnnserveError where the credentials cannot be used."""
         limit_warnings(CLIENT_LOG)
         if room is None:
             room = room_of_process(0 if credentials.tls is None else handshakes.at_once)
@@ -153,6 +132,7 @@ class WorkerServer:
         self._engine = Engine(self._metrics, (service,))
         self._model = self._engine.models[service]
         self._sock = sock
+        self._updates = updates
         self._failure: BaseException | None = None
         app = ServingApp(
             service,
@@ -161,6 +141,7 @@ class WorkerServer:
             self._credentials.access,
             self._credentials.states,
             self._credentials.write_access,
+            updates,
         )
         listener = Listener(app, patience, room)
         self._process = _Process(sock, listener, app, self._engine, lame_duck_s, self._credentials.tls, handshakes)
@@ -171,7 +152,7 @@ class WorkerServer:
             self._sock.listen(_BACKLOG)
         except OSError as error:
             host, port = self._sock.getsockname()[:2]
-            raise _address_error(host, port, error) from error
+            raise address_error(host, port, error) from error
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # Imported modules stay for ever: scanning them took every full collection 20 ms, during which no request is
         # answered. Revisions are loaded later, and are collected as usual.
@@ -180,6 +161,8 @@ class WorkerServer:
         follower = CredentialsFollower(self._credentials, self.call_later)
 
         def begin() -> None:
+            if self._updates is not None:
+                self._updates.start()
             if self._credentials.may_change:
                 follower.start()
             started()
@@ -207,6 +190,7 @@ class WorkerServer:
                 self._metrics.show_revision(revision.manifest, load_s)
                 self._model.problem = self._model.damage = None
             self._model.switch(revision, table)
+            self._follow_log(revision)
 
         self._call(switch)
 
@@ -219,8 +203,14 @@ class WorkerServer:
             if lane is not None and lane.revision is revision:
                 self._metrics.show_intact(False)
                 self._model.withdraw(problem)
+                self._follow_log(None)
 
         self._call(withdraw)
+
+    def _follow_log(self, revision: ServedRevision | None) -> None:
+        replica = None if revision is None else revision.replica
+        if self._updates is not None and self._updates.replica is not replica:
+            self._updates.follow(replica)
 
     def warn(self, revision: ServedRevision, problem: str) -> None:
         """Report a revision that answers correctly, but that the next start would not find."""
@@ -353,6 +343,7 @@ class _Process:
         if self._force_exit:
             self._engine.abandon()
         await self.listener.close(_LINGER_S, lambda: self._force_exit)
+        await self._app.close()
 
     def _handle_exit(self, number: int, _frame: FrameType | None) -> None:
         if self._lame_duck_s:
@@ -379,16 +370,3 @@ class _Process:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-def _address_error(host: str, port: int, error: OSError) -> ResourceError:
-    where = f"{host}:{port}"
-    match error:
-        case OSError(errno=errno.EADDRINUSE):
-            return ResourceError(f"{where}: the port is in use; stop the process that listens there, or choose --port")
-        case OSError(errno=errno.EACCES):
-            return ResourceError(f"{where}: ports below 1024 need privileges; choose a --port from 1024 on")
-        case OSError(errno=errno.EADDRNOTAVAIL):
-            return ResourceError(f"{where}: this machine does not have the address; choose another --host")
-        case _:
-            return ResourceError(f"{where}: cannot listen there ({error}); choose another --host or --port")

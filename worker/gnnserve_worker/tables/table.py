@@ -11,11 +11,12 @@ Files are mapped, in huge pages where the kernel grants them: with 4 KiB pages a
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,11 @@ _WRITE_BYTES = 16 * 1024 * 1024
 """Bytes of one write. With at least a huge page, the page cache keeps the file in huge pages."""
 
 
+class WritableRows(NamedTuple):
+    values: np.ndarray
+    scales: np.ndarray
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """One matrix with a row per node."""
@@ -37,6 +43,8 @@ class Rows:
     """[nodes, columns and padding] in C order, of the format's dtype."""
     scales: np.ndarray
     """float32 [nodes] where the format has scales, else empty."""
+    written: WritableRows | None = None
+    """The same memory to write to, where changes may; None: it is read alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +96,40 @@ def map_array(path: Path) -> np.ndarray:
     ValueError: not a .npy file of the numbers that a repository holds. OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError("another version of the .npy format than 1.0")
-        try:
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
-        except (TokenError, SyntaxError, TypeError) as error:  # raised by Python's parser, which numpy calls
-            raise ValueError(f"damaged header: {error}") from error
-        if fortran_order or dtype.hasobject:
-            raise ValueError(
-                f"expected numbers in C order, found {dtype} in {'Fortran' if fortran_order else 'C'} order"
-            )
-        offset = file.tell()
-        wanted_bytes = offset + int(np.prod(shape)) * dtype.itemsize
-        found_bytes = path.stat().st_size
-        if found_bytes < wanted_bytes:
-            raise ValueError(f"{found_bytes:,} bytes, expected {wanted_bytes:,} for {dtype} {list(shape)}")
+        header = read_header(file)
         mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     # A plain array over the mapping: np.memmap's own class costs microseconds at every slice.
-    return np.frombuffer(mapped, dtype=dtype, count=int(np.prod(shape)), offset=offset).reshape(shape)
+    count = int(np.prod(header.shape))
+    return np.frombuffer(mapped, dtype=header.dtype, count=count, offset=header.bytes).reshape(header.shape)
+
+
+class ArrayHeader(NamedTuple):
+    """What the header of a .npy file says."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    bytes: int
+    """Where the numbers begin."""
+
+
+def read_header(file: BinaryIO) -> ArrayHeader:
+    """ValueError: not a .npy file of the numbers that a repository holds, or too short."""
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("another version of the .npy format than 1.0")
+    try:
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    except (TokenError, SyntaxError, TypeError) as error:  # raised by Python's parser, which numpy calls
+        raise ValueError(f"damaged header: {error}") from error
+    if fortran_order or dtype.hasobject:
+        raise ValueError(f"expected numbers in C order, found {dtype} in {'Fortran' if fortran_order else 'C'} order")
+    header = ArrayHeader(shape, dtype, file.tell())
+    wanted_bytes = header.bytes + int(np.prod(shape)) * dtype.itemsize
+    found_bytes = os.fstat(file.fileno()).st_size
+    if found_bytes < wanted_bytes:
+        raise ValueError(f"{found_bytes:,} bytes, expected {wanted_bytes:,} for {dtype} {list(shape)}")
+    return header
 
 
 def write_rows(

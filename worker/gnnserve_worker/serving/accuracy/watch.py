@@ -19,6 +19,7 @@ from typing import assert_never
 
 import numpy as np
 
+from gnnserve_api.families import family_of
 from gnnserve_api.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.costs import CostModel
@@ -186,7 +187,7 @@ class AccuracyWatch:
             return
         if not self._has_inputs:
             self._has_inputs = True
-            self._inputs = input_means(revision.overlays, revision.nodes)
+            self._inputs = input_means(revision.overlays, revision.node_count)
         if self._inputs is not None:
             self._inputs.add(features)
 
@@ -292,7 +293,8 @@ class AccuracyWatch:
 
 
 def _variants_of(revision: ServedRevision) -> list[str]:
-    return [variant.name for variant in revision.manifest.profile.variants]
+    variants = revision.manifest.profile.variants
+    return [variant.name for variant in variants if family_of(variant).capabilities.cover(revision.needed)]
 
 
 def _nodes_of_job(costs: CostModel, variant: int) -> int:

@@ -21,15 +21,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
-from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest, VariantAccuracy
-from gnnserve_api.protocol import AccuracyTier, ErrorDetail, NodesAnswer, VariantsAnswer
+from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
+from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import CredentialState, Damage, Route
-from gnnserve_api.tiers import points_of, stated_tiers
+from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http import openapi
+from gnnserve_worker.serving.http.about import describe_route, describe_variants
 from gnnserve_worker.serving.http.asgi_predict import (
     AsgiApp,
     ClientGoneError,
@@ -42,10 +42,13 @@ from gnnserve_worker.serving.http.asgi_predict import (
     serve_prediction,
     split_header,
 )
+from gnnserve_worker.serving.http.changes import description
+from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH, ChangesEndpoint
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
 from gnnserve_worker.serving.http.labels import LABELS_PATH, describe_accuracy, take_labels
 from gnnserve_worker.serving.http.nodes import list_nodes
+from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, json_content
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import (
     Predict,
@@ -57,7 +60,7 @@ from gnnserve_worker.serving.http.question import ErrorCode, RequestError
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel
-from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITE_PATHS, Access, is_open
+from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITES, Access, is_open
 
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64
@@ -75,9 +78,10 @@ class ServingApp:
         access: Access | None = None,
         credentials: Callable[[], tuple[CredentialState, ...]] = tuple,
         write_access: Access | None = None,
+        updates: Updates | None = None,
     ) -> None:
         """`access`: None means that no token is needed. `credentials`: their states, for `/v1/route`. `write_access`:
-        None means that no request may write."""
+        None means that no request may write. `updates`: None means that the graph does not change."""
         self.leaving = False
         """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
         self.most_connections = MOST_CONNECTIONS
@@ -85,15 +89,24 @@ class ServingApp:
         self.access = access or Access()
         self._write_access = write_access
         self.credentials = credentials
+        self.updates = updates
         model = engine.models[service]
-        self.predict = Predict(model, metrics)
+        self.predict = Predict(model, metrics, updates)
+        self.changes = ChangesEndpoint(model, self.predict, metrics.changes, updates)
         self._rest = _build_rest(service, self, engine, model, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
         metrics.watch_routing(
             lambda: None if model.lane is None else RoutingSample(model.route(), *model.corrections())
         )
         metrics.watch_accuracy(model.watch)
+        if updates is not None:
+            metrics.watch_updates(updates)
         metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.device_stats())
+
+    async def close(self) -> None:
+        """Close the log of changes, once what was sent is answered."""
+        if self.updates is not None:
+            await self.updates.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.leaving:
@@ -103,13 +116,15 @@ class ServingApp:
             await send_response(send, self.predict.refuse_request(wrong))
         elif scope["type"] == "http" and scope["path"] in PREDICT_PATHS:
             await serve_prediction(self.predict, scope, receive, send)
+        elif (scope["method"], scope["path"]) == ("POST", CHANGES_PATH):
+            await self.changes.serve(scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 
     def _wrong_access(self, scope: Scope) -> RequestError | None:
         """Why the request may not be answered, or not write; None: it may."""
         path = scope["path"]
-        if path in WRITE_PATHS:
+        if (scope["method"], path) in WRITES:
             if self._write_access is None:
                 return _no_writing(path)
             return None if self._write_access.accepts(scope["headers"]) else _unauthorized("that may write")
@@ -196,13 +211,13 @@ def _build_rest(
     @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))
     async def get_variants() -> Response:
         """The variants and their profile: accuracy, latency by number of nodes, size and memory."""
-        return about_lane(lambda lane: _variants(service, lane, model.watch))
+        return about_lane(lambda lane: describe_variants(service, lane, model.watch))
 
     @app.get(
         "/v1/nodes",
         tags=["predict"],
         response_class=Response,
-        responses=_described(NodesAnswer) | {400: openapi.error_response("The page is out of range.")},
+        responses=_described(NodesAnswer) | {400: error_response("The page is out of range.")},
         openapi_extra={"parameters": openapi.nodes_parameters()},
     )
     async def get_nodes(request: Request) -> Response:
@@ -220,13 +235,13 @@ def _build_rest(
         response_class=Response,
         responses=_described(LabelsAnswer)
         | {
-            400: openapi.error_response("The body is malformed as a whole; nothing of it was taken."),
-            401: openapi.error_response("The token is missing, or is none that may write."),
-            403: openapi.error_response("No request may write to this worker."),
-            413: openapi.error_response("The body is too large: split the request."),
-            429: openapi.error_response("Too many labels wait already.", openapi.RETRY_AFTER),
+            400: error_response("The body is malformed as a whole; nothing of it was taken."),
+            401: error_response("The token is missing, or is none that may write."),
+            403: error_response("No request may write to this worker."),
+            413: error_response("The body is too large: split the request."),
+            429: error_response("Too many labels wait already.", RETRY_AFTER),
         },
-        openapi_extra={"requestBody": {"required": True, "content": openapi.json_content(LabelsRequest)}},
+        openapi_extra={"requestBody": {"required": True, "content": json_content(LabelsRequest)}},
     )
     async def post_labels(request: Request) -> Response:
         """What nodes turned out to be. Every variant is evaluated on them when the worker is idle. Labels that are
@@ -245,12 +260,31 @@ def _build_rest(
             return _as_response(refusal_reply(answer))
         return Response(_json(answer), media_type="application/json")
 
+    @app.get(
+        CHANGES_PATH,
+        tags=["changes"],
+        response_class=Response,
+        responses=description.list_responses(),
+        openapi_extra={"parameters": description.list_parameters()},
+    )
+    async def get_changes(request: Request) -> Response:
+        """Batches of the log, in order, as far as it still has them."""
+        return _as_response(await serving.changes.list_records(request.scope["query_string"]))
+
     @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
     async def get_route() -> Response:
         """Tells which variant answers a one-node request that states no objective, why, and on which device."""
         if model.lane is None and model.damage is not None:
             return _damaged(refusal_reply(model.refuse()), model.damage)
-        return about_lane(lambda lane: _route(model, lane.revision, serving))
+        return about_lane(
+            lambda lane: describe_route(
+                model,
+                lane.revision,
+                serving.updates,
+                needs_token=serving.access.needs_token,
+                credentials=serving.credentials(),
+            )
+        )
 
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
@@ -319,7 +353,7 @@ def _build_rest(
 
 
 def _method(request: Request) -> str:
-    return "POST" if request.url.path == LABELS_PATH else "GET"
+    return {LABELS_PATH: "POST", CHANGES_PATH: "GET or POST"}.get(request.url.path, "GET")
 
 
 def _as_offered(lane: Lane) -> ServedRevision:
@@ -341,35 +375,6 @@ def _as_response(reply: Reply) -> Response:
     return Response(bytes(reply.body), reply.status, headers)
 
 
-def _observed(watch: AccuracyWatch) -> tuple[VariantAccuracy, ...] | msgspec.UnsetType:
-    """The variants of which anything is known in service."""
-    observed = tuple(figure for figure in watch.figures() if figure.labels or figure.agreement)
-    return observed or msgspec.UNSET
-
-
-def _variants(service: str, lane: Lane, watch: AccuracyWatch) -> VariantsAnswer:
-    revision = lane.revision
-    manifest = revision.manifest
-    return VariantsAnswer(
-        service=service,
-        revision=manifest.revision,
-        recipe=manifest.recipe,
-        nodes=revision.nodes,
-        node_ids=revision.node_ids,
-        features=len(manifest.ranking.columns),
-        classes=revision.classes,
-        multi_label=revision.multi_label,
-        profile=manifest.profile,
-        provenance=revision.provenance,
-        device=revision.device_stats().device,
-        tiers=tuple(
-            AccuracyTier(permille, within.point.name, within.point.accuracy, within.relative_latency)
-            for permille, within in stated_tiers(points_of(manifest.profile)).items()
-        ),
-        accuracy=_observed(watch),
-    )
-
-
 def _damaged(reply: Reply, damage: Damage) -> Response:
     """The refusal, and for the operator why."""
     response = _as_response(reply)
@@ -377,24 +382,8 @@ def _damaged(reply: Reply, damage: Damage) -> Response:
     return Response(msgspec.json.encode(body), response.status_code, media_type="application/json")
 
 
-def _route(model: ServedModel, revision: ServedRevision, serving: ServingApp) -> Route:
-    device, route, damage = revision.device_stats(), model.route(), model.damage
-    return msgspec.structs.replace(
-        route,
-        # Limits of what is refused whatever they are would promise it.
-        overlay=msgspec.UNSET if revision.overlays is None else route.overlay,
-        needs_token=serving.access.needs_token,
-        credentials=serving.credentials(),
-        device=device.device,
-        device_problem=msgspec.UNSET if device.problem is None else device.problem,
-        accuracy=_observed(model.watch),
-        inputs=model.watch.drifted_inputs() or msgspec.UNSET,
-        damaged=msgspec.UNSET if damage is None else damage,
-    )
-
-
 def _described(type_: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
     return {
-        200: {"content": openapi.json_content(type_)},
-        503: openapi.error_response("There is no revision to answer from yet.", openapi.RETRY_AFTER),
+        200: {"content": json_content(type_)},
+        503: error_response("There is no revision to answer from yet.", RETRY_AFTER),
     }

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, Predict, Reply, read_head
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
 from gnnserve_worker.serving.requests import Pending
@@ -45,17 +46,15 @@ async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
         raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, path, f"{method} is not possible", "use POST")
     head = read_head(scope["path"], scope["headers"], scope["query_string"])
     assert head is not None  # noqa: S101  (only paths of codecs lead here)
-    asked = predict.read(head, await read_body(scope, receive))
-    if isinstance(asked, Reply):
-        return asked
+    body = await read_body(scope, receive)
     outcome: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    pending = predict.ask(asked, lambda reply: None if outcome.done() else outcome.set_result(reply))
+    pending = predict.start(head, body, lambda reply: None if outcome.done() else outcome.set_result(reply))
     if isinstance(pending, Reply):
         return pending
     return await _wait(predict, pending, outcome, receive)
 
 
-async def _wait(predict: Predict, pending: Pending, outcome: asyncio.Future[Reply], receive: Receive) -> Reply:
+async def _wait(predict: Predict, pending: Pending | Held, outcome: asyncio.Future[Reply], receive: Receive) -> Reply:
     gone: asyncio.Task[None] | None = None
 
     def watch() -> None:
@@ -101,12 +100,13 @@ def split_header(line: bytes) -> tuple[bytes, bytes]:
     return name, value
 
 
-async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """The body of a request. Raises RequestError where it is too large, and ClientGoneError."""
+async def read_body(scope: Scope, receive: Receive, remedy: str = "split the nodes over several requests") -> bytes:
+    """The body of a request. Raises RequestError where it is too large, and ClientGoneError. `remedy`: what to do about
+    a body that is too large."""
     for name, value in scope["headers"]:
         # By its digits first: Python refuses to read a number of thousands of them.
         if name == b"content-length" and (len(value) > 18 or int(value) > MAX_BODY_BYTES):
-            raise _too_large()
+            raise _too_large(remedy)
     message = await _receive_part(receive)
     if not message.get("more_body", False):
         return message.get("body", b"")  # type: ignore[no-any-return]
@@ -115,7 +115,7 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
         message = await _receive_part(receive)
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
-            raise _too_large()
+            raise _too_large(remedy)
     return bytes(body)
 
 
@@ -126,10 +126,5 @@ async def _receive_part(receive: Receive) -> Message:
     return message
 
 
-def _too_large() -> RequestError:
-    return RequestError(
-        ErrorCode.BODY_TOO_LARGE,
-        "body",
-        f"over the limit of {MAX_BODY_BYTES:,} bytes",
-        "split the nodes over several requests",
-    )
+def _too_large(remedy: str) -> RequestError:
+    return RequestError(ErrorCode.BODY_TOO_LARGE, "body", f"over the limit of {MAX_BODY_BYTES:,} bytes", remedy)

@@ -30,7 +30,7 @@ def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
                 raise RequestError(
                     ErrorCode.UNKNOWN_FIELD, cut(name), "there is no such field", "known are start, count"
                 )
-    return NodesAnswer(revision.shown_ids(start, start + count), start, revision.nodes, revision.node_ids)
+    return NodesAnswer(revision.shown_ids(start, start + count), start, revision.node_count, revision.node_ids)
 
 
 def _read_number(name: str, value: str, least: int, most: int | None) -> int:

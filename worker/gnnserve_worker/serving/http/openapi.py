@@ -13,27 +13,47 @@ from typing import Any
 
 import msgspec
 
+from gnnserve_api.changes import OFFSET_HEADER, ChangesAnswer, ChangesPage, ChangesRequest
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
-from gnnserve_api.protocol import MAX_SEED, ErrorAnswer, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.protocol import (
+    MAX_OFFSET,
+    MAX_SEED,
+    ErrorAnswer,
+    NodesAnswer,
+    PredictAnswer,
+    PredictRequest,
+    VariantsAnswer,
+)
 from gnnserve_api.routing import Route
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.changes.description import describe_post
+from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH
 from gnnserve_worker.serving.http.codecs.binary import OUTPUTS
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
+from gnnserve_worker.serving.http.openapi_parts import (
+    REFERENCE,
+    RETRY_AFTER,
+    error_response,
+    header,
+    query_number,
+    to_openapi_30,
+    told,
+)
 from gnnserve_worker.serving.http.question import (
     LATENCY_HEADER,
     MAX_LATENCY_MS,
     MAX_TOLERANCE_PERMILLE,
+    OFFSET_WISH_HEADER,
     PREDICT_PATH,
     SEED_HEADER,
     STRICT_HEADER,
     TOLERANCE_HEADER,
 )
-from gnnserve_worker.serving.security.access import WRITE_PATHS, is_open
+from gnnserve_worker.serving.security.access import WRITES, is_open
 
 OPENAPI_VERSION = "3.0.3"
 
-_REF_TEMPLATE = "#/components/schemas/{name}"
 _EXAMPLE_WISHES = {
     "objective": {"latencyMs": 5, "accuracyTolerancePermille": 10},
     "strict": False,
@@ -58,7 +78,6 @@ _TOKEN = "token"  # noqa: S105 - the name of the scheme
 _CHALLENGE = {"WWW-Authenticate": {"description": "What to send.", "schema": {"type": "string"}}}
 _LATENCY_BOUNDS = {"minimum": 0, "exclusiveMinimum": True, "maximum": MAX_LATENCY_MS}
 _TOLERANCE_BOUNDS = {"minimum": 0, "maximum": MAX_TOLERANCE_PERMILLE}
-RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before another attempt.", "schema": {"type": "integer"}}}
 
 
 def complete(
@@ -67,7 +86,8 @@ def complete(
     """FastAPI's description with what it does not know."""
     components = described.get("components", {})
     schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
-    paths = {PREDICT_PATH: _predict_path(revision), **described["paths"]}
+    changes = {CHANGES_PATH: {"post": describe_post(revision), **described["paths"].get(CHANGES_PATH, {})}}
+    paths = {PREDICT_PATH: _predict_path(revision), **described["paths"], **changes}
     whole = {**described, "paths": paths, "components": {**components, "schemas": schemas}}
     return _with_tokens(whole, needs_token=needs_token)
 
@@ -75,12 +95,16 @@ def complete(
 def _with_tokens(description: dict[str, Any], *, needs_token: bool) -> dict[str, Any]:
     """Says which operations want a token, so that /docs asks for it: to write always, otherwise by `needs_token`."""
     refused = error_response("The token is missing, or is none that the service accepts.", _CHALLENGE)
+
+    def secured(operation: dict[str, Any]) -> dict[str, Any]:
+        return {**operation, "security": [{_TOKEN: []}], "responses": {**operation["responses"], "401": refused}}
+
+    def is_secured(method: str, path: str) -> bool:
+        return (method.upper(), path) in WRITES or (needs_token and not is_open(path))
+
     paths = {
-        path: item
-        if is_open(path) or not (needs_token or path in WRITE_PATHS)
-        else {
-            method: {**operation, "security": [{_TOKEN: []}], "responses": {**operation["responses"], "401": refused}}
-            for method, operation in item.items()
+        path: {
+            method: secured(operation) if is_secured(method, path) else operation for method, operation in item.items()
         }
         for path, item in description["paths"].items()
     }
@@ -90,7 +114,9 @@ def _with_tokens(description: dict[str, Any], *, needs_token: bool) -> dict[str,
 
 def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     """Requests are those that the served graph takes; of any graph, where none is served."""
-    request: Any = PredictRequest[str] if _are_texts(revision) else PredictRequest[int]
+    are_texts = revision is not None and revision.has_text_ids
+    request: Any = PredictRequest[str] if are_texts else PredictRequest[int]
+    changes: Any = ChangesRequest[str] if are_texts else ChangesRequest[int]
     _, components = msgspec.json.schema_components(
         [
             request,
@@ -102,21 +128,33 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
             AccuracyAnswer,
             LabelsRequest,
             LabelsAnswer,
+            changes,
+            ChangesAnswer,
+            ChangesPage,
         ],
-        ref_template=_REF_TEMPLATE,
+        ref_template=REFERENCE,
     )
-    # Types with ids are named by the kind of ids as well: PredictRequest_int_, PredictRequest[int].
-    plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str)_|\[(?:int|str)\])(?=\")", "", json.dumps(components)))
-    schemas = {name: _to_openapi_30(schema) for name, schema in plain.items()}
+    # Types with ids are named by the kind of ids as well: PredictRequest_int_, PredictRequest[int]. The content of a
+    # record may have ids of either kind: the graph's is described.
+    of_graph = {name: schema for name, schema in components.items() if not name.endswith("_Any_")}
+    plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str|Any)_|\[(?:int|str)\])(?=\")", "", json.dumps(of_graph)))
+    schemas = {name: to_openapi_30(schema) for name, schema in plain.items()}
     nodes = schemas["PredictRequest"]["properties"]["nodes"]
     if revision is None:
         either = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
         nodes["items"] = schemas["RequestOverlay"]["properties"]["edges"]["items"]["items"] = either
-        schemas["NodeFeatures"]["properties"]["id"] = either
+        for name in ("NodeFeatures", "NewNode", "NodeLabel"):
+            schemas[name]["properties"]["id"] = either
+        changed = schemas["ChangesRequest"]["properties"]
+        changed["removedNodes"]["items"] = either
+        for name in ("edges", "removedEdges"):
+            changed[name]["items"]["items"] = either
     elif revision.ids is None and revision.overlays is None:
         nodes["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
     if not _takes_overlays(revision):
-        del schemas["RequestOverlay"], schemas["NodeFeatures"], schemas["PredictRequest"]["properties"]["overlay"]
+        del schemas["RequestOverlay"], schemas["PredictRequest"]["properties"]["overlay"]
+    if not _changes(revision):
+        del schemas["PredictRequest"]["properties"]["minOffset"], schemas["PredictAnswer"]["properties"]["offset"]
     objective = schemas["Objective"]["properties"]
     objective["latencyMs"] |= _LATENCY_BOUNDS
     objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
@@ -127,22 +165,14 @@ def _takes_overlays(revision: ServedRevision | None) -> bool:
     return revision is None or revision.overlays is not None
 
 
-def _are_texts(revision: ServedRevision | None) -> bool:
-    return revision is not None and revision.has_text_ids
-
-
-def json_content(type_: type[msgspec.Struct], example: Any = None) -> dict[str, Any]:
-    media: dict[str, Any] = {"schema": {"$ref": _REF_TEMPLATE.format(name=type_.__name__)}}
-    return {"application/json": media if example is None else {**media, "example": example}}
+def _changes(revision: ServedRevision | None) -> bool:
+    return revision is None or revision.applied_offset is not None
 
 
 def nodes_parameters() -> list[dict[str, Any]]:
-    def whole_number(name: str, description: str, **schema: int) -> dict[str, Any]:
-        return {"name": name, "in": "query", "description": description, "schema": {"type": "integer", **schema}}
-
     return [
-        whole_number("start", "Position of the first one.", default=0, minimum=0, maximum=MOST_START),
-        whole_number("count", "How many, at most.", default=NODES_OF_A_PAGE, minimum=1, maximum=MOST_NODES_OF_A_PAGE),
+        query_number("start", "Position of the first one.", default=0, minimum=0, maximum=MOST_START),
+        query_number("count", "How many, at most.", default=NODES_OF_A_PAGE, minimum=1, maximum=MOST_NODES_OF_A_PAGE),
     ]
 
 
@@ -182,20 +212,26 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "description": "Binary form only: the one output to return. JSON names its outputs in the body.",
                     "schema": {"type": "string", "enum": list(OUTPUTS), "default": OUTPUTS[0]},
                 },
-                _header(
-                    LATENCY_HEADER,
+                header(
+                    LATENCY_HEADER.decode(),
                     "As objective.latencyMs; an objective in the body goes first.",
                     "number",
                     _LATENCY_BOUNDS,
                 ),
-                _header(
-                    TOLERANCE_HEADER,
+                header(
+                    TOLERANCE_HEADER.decode(),
                     "As objective.accuracyTolerancePermille; an objective in the body goes first.",
                     "number",
                     _TOLERANCE_BOUNDS,
                 ),
-                _header(STRICT_HEADER, "As strict; the body's goes first.", "boolean"),
-                _header(SEED_HEADER, "As seed; the body's goes first.", "integer", {"minimum": 0, "maximum": MAX_SEED}),
+                header(STRICT_HEADER.decode(), "As strict; the body's goes first.", "boolean"),
+                header(
+                    SEED_HEADER.decode(),
+                    "As seed; the body's goes first.",
+                    "integer",
+                    {"minimum": 0, "maximum": MAX_SEED},
+                ),
+                *([_min_offset_header()] if _changes(revision) else []),
             ],
             "requestBody": {
                 "required": True,
@@ -210,10 +246,11 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                             "schema": {"type": "string"},
                             "example": "queue;dur=0.052, sample;dur=0.081, gather;dur=0.120, compute;dur=0.210",
                         },
-                        "gnnserve-variant": _told("Binary form: the variant that answered.", "x4"),
-                        "gnnserve-revision": _told("Binary form: the revision that it belongs to.", "1db9abf53c03"),
-                        "gnnserve-objective-met": _told("Binary form: as objectiveMet, true or false.", "true"),
-                        "gnnserve-shape": _told("Binary form: lengths of the array's axes.", "1024,40"),
+                        "gnnserve-variant": told("Binary form: the variant that answered.", "x4"),
+                        "gnnserve-revision": told("Binary form: the revision that it belongs to.", "1db9abf53c03"),
+                        "gnnserve-objective-met": told("Binary form: as objectiveMet, true or false.", "true"),
+                        "gnnserve-shape": told("Binary form: lengths of the array's axes.", "1024,40"),
+                        **({OFFSET_HEADER: told("Binary form: as offset.", "345")} if _changes(revision) else {}),
                     },
                     "content": _possible(answers),
                 },
@@ -229,51 +266,19 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                 "422": error_response("The request is strict, and no variant can meet its objective."),
                 "429": error_response("The queue is full, or the deadline is out of reach now.", RETRY_AFTER),
                 "500": error_response("An error of the worker; the log has the id that the message names."),
-                "503": error_response("The worker is loading or about to stop.", RETRY_AFTER),
+                "503": error_response(
+                    "The worker is loading or about to stop, or did not reach minOffset in time.", RETRY_AFTER
+                ),
             },
         }
     }
 
 
+def _min_offset_header() -> dict[str, Any]:
+    bounds = {"minimum": 0, "maximum": MAX_OFFSET}
+    return header(OFFSET_WISH_HEADER.decode(), "As minOffset; the body's goes first.", "integer", bounds)
+
+
 def _possible(media: dict[str, dict[str, Any] | None]) -> dict[str, dict[str, Any]]:
     """The content without media types that have no form for the served graph."""
     return {content_type: described for content_type, described in media.items() if described is not None}
-
-
-def _header(name: bytes, description: str, type_: str, bounds: dict[str, Any] | None = None) -> dict[str, Any]:
-    schema = {"type": type_, **(bounds or {})}
-    return {"name": name.decode(), "in": "header", "description": description, "schema": schema}
-
-
-def _told(description: str, example: str) -> dict[str, Any]:
-    return {"description": description, "schema": {"type": "string"}, "example": example}
-
-
-def error_response(description: str, headers: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {
-        "description": description,
-        "content": json_content(ErrorAnswer),
-        **({"headers": headers} if headers else {}),
-    }
-
-
-def _to_openapi_30(schema: Any) -> Any:
-    """3.0 has no null type: an alternative to null becomes `nullable`. Nor has it tuples."""
-    if isinstance(schema, list):
-        return [_to_openapi_30(entry) for entry in schema]
-    if not isinstance(schema, dict):
-        return schema
-    converted = {key: _to_openapi_30(value) for key, value in schema.items()}
-    if converted.get("required") == []:
-        del converted["required"]
-    if "prefixItems" in converted:  # a pair, whose ends are alike
-        converted["items"] = converted.pop("prefixItems")[0]
-    alternatives = converted.get("anyOf", [])
-    if {"type": "null"} in alternatives:
-        rest = [alternative for alternative in alternatives if alternative != {"type": "null"}]
-        del converted["anyOf"]
-        if len(rest) == 1 and "$ref" not in rest[0]:
-            # `nullable` counts only beside the type that it belongs to.
-            return {**converted, **rest[0], "nullable": True}
-        return {**converted, "allOf" if len(rest) == 1 else "anyOf": rest, "nullable": True}
-    return converted

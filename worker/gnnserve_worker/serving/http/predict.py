@@ -7,6 +7,7 @@ are given here.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +16,19 @@ from typing import assert_never
 
 import msgspec
 
-from gnnserve_api.objective import NO_OBJECTIVE
+from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.protocol import ErrorDetail
+from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http.codecs.codec import Codec
 from gnnserve_worker.serving.http.codecs.json import encode_error
 from gnnserve_worker.serving.http.codecs.registry import find_codec
+from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
 from gnnserve_worker.serving.http.question import (
     NO_WISHES,
     WISH_HEADERS,
+    BehindError,
     ErrorCode,
     Question,
     RequestError,
@@ -35,7 +39,7 @@ from gnnserve_worker.serving.http.question import (
 )
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ServedModel, monotonic_ms
+from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NotFinite, Outcome, Pending
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -43,6 +47,9 @@ READ_HEADERS = WISH_HEADERS | {b"content-type"}
 """The headers that `read_head` looks at."""
 _MOST_AT_ONCE = 65_536
 """Answers with more numbers are sent in pieces, with other clients in between."""
+_LOOK_AGAIN_S = 0.01
+_MOST_HELD_BYTES = 64 * 1024 * 1024
+"""Bodies of requests that wait for an offset, altogether."""
 _log = logging.getLogger(__name__)
 
 REFUSAL_STATUS = {
@@ -57,25 +64,38 @@ ERROR_STATUS = {
     ErrorCode.UNAUTHORIZED: 401,
     ErrorCode.NO_WRITING: 403,
     ErrorCode.METHOD_NOT_ALLOWED: 405,
+    ErrorCode.NO_UPDATES: 409,
+    ErrorCode.LOG_CONFLICT: 409,
     ErrorCode.BODY_TOO_LARGE: 413,
     ErrorCode.TOO_MANY_OVERLAY_NODES: 413,
     ErrorCode.TOO_MANY_OVERLAY_EDGES: 413,
     ErrorCode.OVERLAY_TOO_LARGE: 413,
+    ErrorCode.TOO_MANY_CHANGES: 413,
     ErrorCode.HEAD_TOO_LARGE: 431,
     ErrorCode.INTERNAL_ERROR: 500,
     ErrorCode.UNSUPPORTED_CODING: 501,
     ErrorCode.UNSUPPORTED_VERSION: 505,
     ErrorCode.TOO_MANY_CONNECTIONS: 503,
+    ErrorCode.OFFSET_NOT_REACHED: 503,
+    ErrorCode.NO_ROOM: 503,
+    ErrorCode.NOT_APPLIED: 503,
+    ErrorCode.LOG_UNAVAILABLE: 503,
+    ErrorCode.LOG_FULL: 503,
 }
 _OF_FIELDS = frozenset(
     (ErrorCode.TOO_MANY_OVERLAY_NODES, ErrorCode.TOO_MANY_OVERLAY_EDGES, ErrorCode.OVERLAY_TOO_LARGE)
 )
 """Errors with another status than 400 that name a field of the request."""
-_JSON = b"content-type: application/json\r\n"
+JSON_HEAD = b"content-type: application/json\r\n"
 _HEAD_OF_ERROR = {
-    ErrorCode.UNAUTHORIZED: _JSON + b'www-authenticate: Bearer realm="gnnserve"\r\n',
-    ErrorCode.METHOD_NOT_ALLOWED: _JSON + b"allow: POST\r\n",
-    ErrorCode.TOO_MANY_CONNECTIONS: _JSON + b"retry-after: 1\r\n",
+    ErrorCode.UNAUTHORIZED: JSON_HEAD + b'www-authenticate: Bearer realm="gnnserve"\r\n',
+    ErrorCode.METHOD_NOT_ALLOWED: JSON_HEAD + b"allow: POST\r\n",
+    ErrorCode.TOO_MANY_CONNECTIONS: JSON_HEAD + b"retry-after: 1\r\n",
+    ErrorCode.OFFSET_NOT_REACHED: JSON_HEAD + b"retry-after: 1\r\n",
+    ErrorCode.LOG_UNAVAILABLE: JSON_HEAD + b"retry-after: 1\r\n",
+    # A person, or a compaction, has to make room.
+    ErrorCode.NO_ROOM: JSON_HEAD + b"retry-after: 10\r\n",
+    ErrorCode.LOG_FULL: JSON_HEAD + b"retry-after: 10\r\n",
 }
 
 
@@ -114,6 +134,16 @@ class Asked(msgspec.Struct, frozen=True):
     """Time of reading its overlay; 0 without one."""
 
 
+class Behind(msgspec.Struct, frozen=True):
+    """A request that asks for an offset which the worker has not applied yet. Nothing else of it is read."""
+
+    head: Head
+    body: bytes
+    min_offset: int
+    arrived_ms: float
+    deadline_ms: float
+
+
 class Reply(msgspec.Struct, frozen=True):
     status: int
     head: bytes
@@ -124,11 +154,14 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Predict:
-    def __init__(self, model: ServedModel, metrics: ServingMetrics) -> None:
+    def __init__(self, model: ServedModel, metrics: ServingMetrics, updates: Updates | None = None) -> None:
         self.in_flight = 0
         """Requests that wait for their answer; kept by those who send it."""
         self._model = model
         self._metrics = metrics
+        self._updates = updates
+        self._held_bytes = 0
+        """Bodies of the requests that wait for an offset."""
         self._timed: StageTimes | None = None
         self._stages = b""
         """Encoded stages of `_timed`, which the requests of a batch share."""
@@ -136,8 +169,17 @@ class Predict:
         self._refusal_reply = refusal_reply(self._refusal)
         """The encoded reply of `_refusal`."""
 
-    def read(self, head: Head, body: bytes) -> Asked | Reply:
-        arrived_ms = monotonic_ms()
+    def start(self, head: Head, body: bytes, respond: Callable[[Reply], None]) -> Pending | Held | Reply:
+        """`respond` is called later, unless there is a reply at once or the request is cancelled."""
+        asked = self.read(head, body)
+        if isinstance(asked, Asked):
+            return self.ask(asked, respond)
+        return self._hold(asked, respond) if isinstance(asked, Behind) else asked
+
+    def read(self, head: Head, body: bytes, arrived_ms: float | None = None) -> Asked | Behind | Reply:
+        """`arrived_ms`: when a request arrived that was read before; None: now."""
+        if arrived_ms is None:
+            arrived_ms = monotonic_ms()
         lane = self._model.lane
         if lane is None:
             return self.refuse(self._model.refuse())
@@ -152,8 +194,12 @@ class Predict:
             )
         except RequestError as error:
             return self.refuse_request(error)
+        except BehindError as behind:
+            wanted: Objective = lane.objective if behind.objective == NO_OBJECTIVE else behind.objective
+            patience_ms = WAIT_WITHOUT_LATENCY_MS if wanted.latency_ms is None else wanted.latency_ms
+            return Behind(head, body, behind.min_offset, arrived_ms, arrived_ms + patience_ms)
         except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
-            return self._fail(error)
+            return self.fail(error)
         overlay, read_ms = question.overlay, 0.0
         if overlay is not None:
             read_ms = monotonic_ms() - arrived_ms
@@ -183,8 +229,60 @@ class Predict:
             self._refusal, self._refusal_reply = refusal, refusal_reply(refusal)
         return self._refusal_reply
 
-    def cancel(self, pending: Pending) -> None:
-        self._model.cancel(pending)
+    def _hold(self, behind: Behind, respond: Callable[[Reply], None]) -> Held | Reply:
+        """Let a request wait until the worker has applied its offset; it is read and asked then."""
+        updates, size = self._updates, len(behind.body)
+        assert updates is not None  # noqa: S101  (the graph of its revision changes)
+        if self._held_bytes + size > _MOST_HELD_BYTES:
+            message = f"requests that wait for their offset have more than {_MOST_HELD_BYTES:,} bytes; send it again"
+            return self.refuse(Refusal(RefusalReason.QUEUE_FULL, message, 1))
+        self._held_bytes += size
+
+        async def run(held: Held) -> None:
+            try:
+                asked = await self._read_when_applied(behind, updates)
+                reply = self.ask(asked, respond) if isinstance(asked, Asked) else asked
+                if isinstance(reply, Pending):
+                    held.pending = reply
+                else:
+                    respond(reply)
+            except Exception as error:  # noqa: BLE001  (as in `read`)
+                respond(self.fail(error))
+
+        def let_go() -> None:
+            self._held_bytes -= size
+
+        return Held(run, let_go)
+
+    async def _read_when_applied(self, behind: Behind, updates: Updates) -> Asked | Reply:
+        async def is_reached() -> bool:
+            return await wait_for_offset(
+                updates, behind.min_offset, behind.deadline_ms, lambda: self._model.state is ModelState.READY
+            )
+
+        while await is_reached():
+            asked = self.read(behind.head, behind.body, behind.arrived_ms)
+            if not isinstance(asked, Behind):
+                return asked
+            # Another revision took over, whose graph does not have the offset yet.
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        if self._model.state is not ModelState.READY:
+            return self.refuse(self._model.refuse())
+        return self.refuse_request(
+            RequestError(
+                ErrorCode.OFFSET_NOT_REACHED,
+                "minOffset",
+                f"this worker has applied offset {updates.applied:,} of {updates.last:,} that it knows of, and "
+                f"{behind.min_offset:,} is wanted",
+                "send it again, allow more time by objective.latencyMs, or ask for an earlier offset",
+            )
+        )
+
+    def cancel(self, pending: Pending | Held) -> None:
+        if isinstance(pending, Held):
+            pending.cancel(self._model.cancel)
+        else:
+            self._model.cancel(pending)
 
     def count_gone(self) -> None:
         """A client left before its answer."""
@@ -207,7 +305,7 @@ class Predict:
                 try:
                     return self._encode(asked, outcome)
                 except Exception as error:  # noqa: BLE001  (as in `read`)
-                    return self._fail(error)
+                    return self.fail(error)
             case Refusal():
                 return self.refuse(outcome)
             case NotFinite():
@@ -219,7 +317,8 @@ class Predict:
             case _:
                 assert_never(outcome)
 
-    def _fail(self, error: Exception) -> Reply:
+    def fail(self, error: Exception) -> Reply:
+        """The reply where an error of ours kept a request from being answered."""
         error_id = secrets.token_hex(8)
         _log.error("error %s: a request could not be read or its answer not be written", error_id, exc_info=error)
         return self._internal_error(error_id)
@@ -227,7 +326,7 @@ class Predict:
     def _internal_error(self, error_id: str) -> Reply:
         message = f"an error of the worker; its log has the details under {error_id}"
         self._metrics.count_error(ErrorCode.INTERNAL_ERROR)
-        return Reply(500, _JSON, encode_error(ErrorDetail(ErrorCode.INTERNAL_ERROR, message)))
+        return Reply(500, JSON_HEAD, encode_error(ErrorDetail(ErrorCode.INTERNAL_ERROR, message)))
 
     def _encode(self, asked: Asked, answer: Answer) -> Reply:
         times = answer.times
@@ -271,11 +370,11 @@ def error_reply(error: RequestError) -> Reply:
     status = ERROR_STATUS.get(error.code, 400)
     field = error.where if status == 400 or error.code in _OF_FIELDS else None
     return Reply(
-        status, _HEAD_OF_ERROR.get(error.code, _JSON), encode_error(ErrorDetail(error.code, str(error), field))
+        status, _HEAD_OF_ERROR.get(error.code, JSON_HEAD), encode_error(ErrorDetail(error.code, str(error), field))
     )
 
 
 def refusal_reply(refusal: Refusal) -> Reply:
     seconds = refusal.retry_after_s
-    head = _JSON if seconds is None else _JSON + b"retry-after: %d\r\n" % seconds
+    head = JSON_HEAD if seconds is None else JSON_HEAD + b"retry-after: %d\r\n" % seconds
     return Reply(REFUSAL_STATUS[refusal.reason], head, encode_error(ErrorDetail(refusal.reason, refusal.message)))

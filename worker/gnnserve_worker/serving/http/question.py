@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gnnserve_api.changes import MIN_OFFSET_HEADER
 from gnnserve_api.errors import InputError
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
-from gnnserve_api.protocol import MAX_SEED
+from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 
@@ -28,14 +29,16 @@ LATENCY_HEADER = b"gnnserve-latency-ms"
 TOLERANCE_HEADER = b"gnnserve-accuracy-tolerance-permille"
 STRICT_HEADER = b"gnnserve-strict"
 SEED_HEADER = b"gnnserve-seed"
+OFFSET_WISH_HEADER = MIN_OFFSET_HEADER.encode()
 _SHOWN_CHARACTERS = 60
 POSSIBLE_IDS = range(-(2**63), 2**63)
 """Integers that a node of some graph may have as its id: those of 64 bits with a sign."""
 SEED_REMEDY = f"give an integer from 0 to {MAX_SEED}, or leave it out"
-WISH_HEADERS = frozenset((LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER, SEED_HEADER))
+OFFSET_REMEDY = f"give an offset of the log, an integer from 0 to {MAX_OFFSET}, or leave it out"
+WISH_HEADERS = frozenset((LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER, SEED_HEADER, OFFSET_WISH_HEADER))
 HEADERS_REMEDY = (
     f"headers have the rest: {LATENCY_HEADER.decode()}, {TOLERANCE_HEADER.decode()}, {STRICT_HEADER.decode()}, "
-    f"{SEED_HEADER.decode()}"
+    f"{SEED_HEADER.decode()}, {OFFSET_WISH_HEADER.decode()}"
 )
 """What to do about a parameter of the query that would be a wish."""
 
@@ -64,6 +67,16 @@ class ErrorCode(StrEnum):
     TOO_MANY_OVERLAY_NODES = "TooManyOverlayNodes"
     TOO_MANY_OVERLAY_EDGES = "TooManyOverlayEdges"
     OVERLAY_TOO_LARGE = "OverlayTooLarge"
+    NO_UPDATES = "NoUpdates"
+    EMPTY_CHANGES = "EmptyChanges"
+    TOO_MANY_CHANGES = "TooManyChanges"
+    UNKNOWN_LABEL = "UnknownLabel"
+    NO_ROOM = "NoRoom"
+    NOT_APPLIED = "NotApplied"
+    OFFSET_NOT_REACHED = "OffsetNotReached"
+    LOG_UNAVAILABLE = "LogUnavailable"
+    LOG_FULL = "LogFull"
+    LOG_CONFLICT = "LogConflict"
     BODY_TOO_LARGE = "BodyTooLarge"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
     HEAD_TOO_LARGE = "HeadTooLarge"
@@ -87,12 +100,23 @@ class RequestError(InputError):
         self.code = code
 
 
+class BehindError(Exception):
+    """The worker has not applied the offset that a request asks for. It may wait, and then be read again."""
+
+    def __init__(self, min_offset: int, objective: Objective) -> None:
+        super().__init__(f"offset {min_offset:,} is not applied yet")
+        self.min_offset = min_offset
+        self.objective = objective
+        """The request's own, which may be empty."""
+
+
 class Wishes(msgspec.Struct, frozen=True):
     """What the head of a request asks for; the body may say otherwise."""
 
     objective: Objective = NO_OBJECTIVE
     strict: bool = False
     seed: int | None = None
+    min_offset: int | None = None
 
 
 NO_WISHES = Wishes()
@@ -141,24 +165,47 @@ def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
             f"{_shown(strict)} is not possible here",
             "give true or false",
         )
-    return Wishes(objective, strict == b"true", _read_seed(headers))
+    seed, min_offset = headers.get(SEED_HEADER), headers.get(OFFSET_WISH_HEADER)
+    return Wishes(
+        objective,
+        strict == b"true",
+        None if seed is None else check_seed(read_whole(seed, SEED_HEADER, SEED_REMEDY), SEED_HEADER.decode()),
+        None if min_offset is None else read_whole(min_offset, OFFSET_WISH_HEADER, OFFSET_REMEDY),
+    )
 
 
-def _read_seed(headers: Mapping[bytes, bytes]) -> int | None:
-    value = headers.get(SEED_HEADER)
-    if value is None:
-        return None
+def read_whole(value: bytes, name: bytes, remedy: str) -> int:
+    """The number from 0 that is a header's value."""
     text = value.strip(b" \t")
-    # 20 digits are more than any seed has, and Python refuses to read thousands of them.
+    # 20 digits are more than any such number has, and Python refuses to read thousands of them.
     if not re.fullmatch(rb"\d{1,20}", text):
-        raise RequestError(ErrorCode.INVALID_VALUE, SEED_HEADER.decode(), f"{_shown(text)} is no seed", SEED_REMEDY)
-    return check_seed(int(text), SEED_HEADER.decode())
+        raise RequestError(ErrorCode.INVALID_VALUE, name.decode(), f"{_shown(text)} is no whole number", remedy)
+    return int(text)
 
 
 def check_seed(seed: int, where: str) -> int:
     if not 0 <= seed <= MAX_SEED:
         raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(seed)} is out of range", SEED_REMEDY)
     return seed
+
+
+def require_offset(min_offset: int, objective: Objective, revision: ServedRevision, where: str) -> None:
+    """Raises BehindError where the revision's graph does not have that offset yet. `objective`: the request's own."""
+    if not 0 <= min_offset <= MAX_OFFSET:
+        raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(min_offset)} is out of range", OFFSET_REMEDY)
+    if revision.applied_offset is None:
+        raise no_updates(where, "leave it out, or turn changes on")
+    if revision.applied_offset() < min_offset:
+        raise BehindError(min_offset, objective)
+
+
+def no_updates(where: str, remedy: str) -> RequestError:
+    return RequestError(
+        ErrorCode.NO_UPDATES,
+        where,
+        "the graph of this service does not change",
+        f"{remedy}: `spec.updates: {{log: {{sqlite: {{}}}}}}` in the manifest keeps a log of changes",
+    )
 
 
 def _read_number(headers: Mapping[bytes, bytes], name: bytes, remedy: str) -> float | None:

@@ -20,8 +20,8 @@ token."""
 OPEN_FOLDER: Final = "/docs-assets/"
 """Open folder: files of a public package."""
 
-WRITE_PATHS: Final = frozenset({"/v1/labels"})
-"""Paths that need a token that may write; one that may predict is refused there."""
+WRITES: Final = frozenset({("POST", "/v1/labels"), ("POST", "/v1/changes")})
+"""Requests that need a token that may write; one that may predict is refused there."""
 
 RESERVED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/v1/route"})
 """Paths that are still answered at the connection limit: a busy worker must not look like a dead one."""

@@ -1,7 +1,9 @@
 """Certificate and tokens of a worker, read from files and reloaded when these are replaced.
 
 If a new certificate is bad, the old pair stays, which still proves the server's identity. Tokens are always those of
-the files, without bad ones: a removed token is refused. Where files cannot be read at all, the last values stay.
+the files, without bad ones: a removed token is refused. Where files cannot be read at all, the last values stay. The
+address of the log's database is looked at here as well, so that what is wrong with it is told like the rest; it is read
+anew for each connection to the database.
 
 A command does not start without its credentials. A pod waits for them (`waits`): its Secret may come later, and a
 process that ended would be restarted with growing delays. Meanwhile it accepts no token, and presents a placeholder
@@ -22,6 +24,7 @@ from typing import Protocol
 from gnnserve_api.errors import GnnserveError
 from gnnserve_api.routing import CredentialKind, CredentialState
 from gnnserve_api.tokens import read_tokens
+from gnnserve_worker.changes.address import read_address
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.placeholder import make_placeholder_pair
@@ -32,6 +35,7 @@ _REPLACED = {
     CredentialKind.TLS: "certificate and key",
     CredentialKind.TOKENS: "tokens",
     CredentialKind.WRITE_TOKENS: "tokens that may write",
+    CredentialKind.LOG: "user, password and address of the log's database",
 }
 _log = logging.getLogger(__name__)
 
@@ -46,6 +50,8 @@ class Credentials:
     """A folder with a token in each file, or a file with a token in each line; None: no token is needed."""
     write_tokens: Path | None = None
     """Tokens that may write, as `tokens`; None: no request may write."""
+    log_uri: Path | None = None
+    """A file with the address of the log's database; None: there is no such log."""
     waits: bool = False
     """Whether a worker starts without them and waits. False: it does not start."""
 
@@ -69,6 +75,9 @@ class _Reading:
 class _Source(Protocol):
     """A source of one kind of credentials."""
 
+    kept: str
+    """What is added to a problem where what was read before stays in use."""
+
     def sign(self) -> object:
         """A value that differs whenever the files were replaced or rewritten, or cannot be examined."""
 
@@ -79,7 +88,12 @@ class _Source(Protocol):
         """The state to report. `problem`: that of the last read."""
 
 
+_KEPT = "; what was read before stays in use"
+
+
 class _Tokens:
+    kept = _KEPT
+
     def __init__(self, kind: CredentialKind, place: Path, access: Access) -> None:
         self._kind = kind
         self._place = place
@@ -98,7 +112,27 @@ class _Tokens:
         return CredentialState(self._kind, is_usable, problem)
 
 
+class _LogAddress:
+    kept = ""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def sign(self) -> object:
+        return _sign(self._file)
+
+    def read(self) -> _Reading:
+        read_address(self._file)
+        return _Reading(lambda: None)
+
+    def state(self, problem: str) -> CredentialState:
+        # Without it changes are neither taken nor followed, and everything else is answered.
+        return CredentialState(CredentialKind.LOG, True, problem)
+
+
 class _Pair:
+    kept = _KEPT
+
     def __init__(self, files: KeyPairFiles, metrics: ServingMetrics, now_s: Callable[[], float]) -> None:
         self._files = files
         self._metrics = metrics
@@ -154,6 +188,8 @@ class CredentialsInUse:
         if credentials.write_tokens is not None and self.write_access is not None:
             kind = CredentialKind.WRITE_TOKENS
             sources[kind] = _Tokens(kind, credentials.write_tokens, self.write_access)
+        if credentials.log_uri is not None:
+            sources[CredentialKind.LOG] = _LogAddress(credentials.log_uri)
         if pair is not None:
             sources[CredentialKind.TLS] = pair
         self._sources: Mapping[CredentialKind, _Source] = sources
@@ -214,7 +250,7 @@ class CredentialsInUse:
         on_loop(take)
 
     def _refuse(self, kind: CredentialKind, source: _Source, words: str) -> None:
-        kept = "; what was read before stays in use" if source.state("").is_usable else ""
+        kept = source.kept if source.state("").is_usable else ""
         self._problems[kind] = words + kept
         self._review()
 

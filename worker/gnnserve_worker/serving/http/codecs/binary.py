@@ -13,11 +13,13 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from gnnserve_api.changes import OFFSET_HEADER
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.question import (
     HEADERS_REMEDY,
+    OFFSET_WISH_HEADER,
     PREDICT_PATH,
     ErrorCode,
     Question,
@@ -26,6 +28,7 @@ from gnnserve_worker.serving.http.question import (
     check_node_count,
     check_outputs,
     find_integers,
+    require_offset,
     shown_value,
 )
 from gnnserve_worker.serving.requests import Answer
@@ -62,6 +65,7 @@ class BinaryCodec:
     ) -> Question:
         check_integer_ids(revision)
         outputs = read_outputs(query, revision)
+        check_offset(wishes, revision)
         if len(body) % ID_BYTES:
             raise binary_error(
                 f"{len(body):,} bytes are no whole number of node ids, which have {ID_BYTES} bytes each",
@@ -91,6 +95,8 @@ class BinaryCodec:
             f"gnnserve-objective-met: {'true' if objective_met() else 'false'}\r\n"
             f"gnnserve-shape: {','.join(map(str, array.shape))}\r\n"
         )
+        if answer.offset is not None:
+            head += f"{OFFSET_HEADER}: {answer.offset}\r\n"
         return Encoded(head.encode(), array.data.cast("B"))
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
@@ -109,6 +115,12 @@ def check_integer_ids(revision: ServedRevision) -> None:
             "the node ids of this graph are texts, and lists of them are no array",
             f'send JSON, such as {{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}',
         )
+
+
+def check_offset(wishes: Wishes, revision: ServedRevision) -> None:
+    """Raises BehindError where the graph does not have the offset yet that the head asks for."""
+    if wishes.min_offset is not None:
+        require_offset(wishes.min_offset, wishes.objective, revision, OFFSET_WISH_HEADER.decode())
 
 
 def binary_error(problem: str, remedy: str) -> RequestError:

@@ -28,6 +28,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
     BinaryCodec,
     binary_error,
     check_integer_ids,
+    check_offset,
     read_outputs,
 )
 from gnnserve_worker.serving.http.codecs.codec import Encoded
@@ -84,6 +85,7 @@ class BinaryOverlayCodec:
             return _PLAIN.parse_question(body[COUNTS.size :], query, wishes, revision, max_nodes, limits)
         support = support_of(revision, limits)
         outputs = read_outputs(query, revision)
+        check_offset(wishes, revision)
         brought = read_arrays(body, revision, support.columns, max_nodes, limits)
         overlay, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
         return Question(seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed)

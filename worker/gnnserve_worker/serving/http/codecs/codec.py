@@ -59,8 +59,8 @@ class Codec(Protocol):
         max_nodes: int,
         limits: OverlayLimits,
     ) -> Question:
-        """Raises RequestError, which names the field. What the body says takes precedence over `wishes`; `limits` are
-        those of an overlay."""
+        """Raises RequestError, which names the field, and BehindError before any id is looked up. What the body says
+        takes precedence over `wishes`; `limits` are those of an overlay."""
 
     def encode_answer(
         self,

@@ -22,7 +22,7 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.codecs.json_mistakes import FIELDS, body_remedy, field_error
+from gnnserve_worker.serving.http.codecs.json_mistakes import FIELDS, PREDICTION, field_error
 from gnnserve_worker.serving.http.codecs.large_json import (
     LARGE_BYTES,
     check_values,
@@ -31,6 +31,7 @@ from gnnserve_worker.serving.http.codecs.large_json import (
 )
 from gnnserve_worker.serving.http.overlay import BRING_IT, read_overlay, support_of
 from gnnserve_worker.serving.http.question import (
+    OFFSET_WISH_HEADER,
     POSSIBLE_IDS,
     PREDICT_PATH,
     ErrorCode,
@@ -44,6 +45,7 @@ from gnnserve_worker.serving.http.question import (
     cut,
     find_integers,
     find_texts,
+    require_offset,
     shown_value,
     unknown_node,
 )
@@ -120,6 +122,10 @@ class JsonCodec:
             objective = wishes.objective
         else:
             check_objective(objective, "objective.latencyMs", "objective.accuracyTolerancePermille")
+        min_offset = wishes.min_offset if request.min_offset is None else request.min_offset
+        if min_offset is not None:  # before ids are looked up, which the changes may bring
+            is_in_body = request.min_offset is not None
+            require_offset(min_offset, objective, revision, "minOffset" if is_in_body else OFFSET_WISH_HEADER.decode())
         outputs = request.outputs
         if outputs not in _ALWAYS_POSSIBLE:
             _check_outputs(outputs, revision)
@@ -158,10 +164,7 @@ class JsonCodec:
             body += b'"scores":' + orjson.dumps(answer.scores, option=_ARRAYS) + b","
         if "embeddings" in outputs:
             body += b'"embeddings":' + orjson.dumps(answer.embeddings, option=_ARRAYS) + b","
-        body += _encode_rest(
-            answer.variant, revision.manifest.revision, objective_met(), revision.tier_permille.get(answer.variant)
-        )
-        return Encoded(_HEAD, body)
+        return Encoded(_HEAD, body + _encode_end(answer, revision, objective_met))
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
         return {"schema": {"$ref": _REFERENCE.format(name=PredictRequest.__name__)}, "example": example}
@@ -190,9 +193,15 @@ def _encode_blocks(
             yield b'"%b":[' % name.encode()
             yield from _encode_rows(matrix)
             yield b"],"
-    yield _encode_rest(
+    yield _encode_end(answer, revision, objective_met)
+
+
+def _encode_end(answer: Answer, revision: ServedRevision, objective_met: Callable[[], bool]) -> bytes:
+    rest = _encode_rest(
         answer.variant, revision.manifest.revision, objective_met(), revision.tier_permille.get(answer.variant)
     )
+    # Behind what is alike for many: offsets differ all the time.
+    return rest if answer.offset is None else b'%b,"offset":%d}\n' % (rest[:-2], answer.offset)
 
 
 @functools.lru_cache(256)
@@ -237,7 +246,7 @@ def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[int] | Pred
         raise field_error(str(error), body, revision) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, body_remedy(revision)) from None
+        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, PREDICTION.body_remedy(revision)) from None
 
 
 def _find_integers(nodes: tuple[int, ...], revision: ServedRevision, otherwise: str) -> np.ndarray:

@@ -1,12 +1,15 @@
 """What is wrong with a JSON body that msgspec refuses: the place, what was found there, what was expected, what to do.
 
 msgspec's message tells the place and the types. The value is looked for in the body a second time, one level of it at a
-time and only in bodies of ordinary size, so that a wrong request costs no more than a right one.
+time and only in bodies of ordinary size, so that a wrong request costs no more than a right one. A `BodyForm` has the
+fields of one kind of body and their remedies; that of predictions is here.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Raw
@@ -14,18 +17,21 @@ from msgspec import Raw
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.features import RANGE_REMEDY
-from gnnserve_worker.serving.http.question import SEED_REMEDY, ErrorCode, RequestError, cut, shown_value
+from gnnserve_worker.serving.http.question import (
+    OFFSET_REMEDY,
+    SEED_REMEDY,
+    ErrorCode,
+    RequestError,
+    cut,
+    shown_value,
+)
 
-FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed")
+FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "minOffset")
 """Fields of the body, as clients write them."""
 _LARGEST_SEARCHED_BYTES = 1024 * 1024
 """Bodies up to here are searched for the value that is wrong: a few milliseconds at most."""
 _LONGEST_SHOWN_BYTES = 4096
 """Lists and objects up to here are shown without their blanks."""
-_PATH = re.compile(
-    r" - at `\$\.((?:nodes|objective|strict|return|overlay|seed)"
-    r"(?:\.(?:latencyMs|accuracyTolerancePermille|nodes|edges|overrides|id|features)|\[(?:\d{1,9}|\.\.\.)\]){0,6})`$"
-)
 _LONGEST_PATH = 200
 _INDEX = re.compile(r"\[\d+\]")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -35,11 +41,23 @@ _NODES_REMEDIES = {
     NodeIdKind.STRINGS: "node ids of this graph are texts: give a list of them; GET /v1/nodes lists them",
 }
 _NODE = '{"id": …, "features": …}'
-_LIST_OF_NODES = f"give a list of objects, each with a node's id and features: [{_NODE}]"
-_ONE_NODE = f"give an object with a node's id and features: {_NODE}"
-_FEATURES = "give a list of numbers, or an object with the names of columns"
 _FEATURE = "give a number"
-_COLUMN = "give a number, or a list of numbers if the source's column has lists"
+LIST_OF_PAIRS = "give a list of pairs of node ids: [[source, target], …]"
+PAIR = "give a pair of node ids: [source, target]"
+
+
+def node_remedies(place: str) -> dict[str, str]:
+    """Remedies of a list of nodes with features."""
+    return {
+        place: f"give a list of objects, each with a node's id and features: [{_NODE}]",
+        f"{place}[]": f"give an object with a node's id and features: {_NODE}",
+        f"{place}[].features": "give a list of numbers, or an object with the names of columns",
+        f"{place}[].features[]": _FEATURE,
+        f"{place}[].features[...]": "give a number, or a list of numbers if the source's column has lists",
+        f"{place}[].features[...][]": _FEATURE,
+    }
+
+
 _REMEDIES = {
     "objective": "give an object with latencyMs, accuracyTolerancePermille, or both",
     "objective.latencyMs": "give milliseconds as a number, or leave it out",
@@ -48,23 +66,13 @@ _REMEDIES = {
     "return": "give a list of labels, scores and embeddings",
     "return[]": "give labels, scores or embeddings",
     "seed": SEED_REMEDY,
+    "minOffset": OFFSET_REMEDY,
     "overlay": "give an object with nodes, edges and overrides, or leave it out",
-    "overlay.edges": "give a list of pairs of node ids: [[source, target], …]",
-    "overlay.edges[]": "give a pair of node ids: [source, target]",
-    "overlay.nodes": _LIST_OF_NODES,
-    "overlay.nodes[]": _ONE_NODE,
-    "overlay.nodes[].features": _FEATURES,
-    "overlay.nodes[].features[]": _FEATURE,
-    "overlay.nodes[].features[...]": _COLUMN,
-    "overlay.nodes[].features[...][]": _FEATURE,
-    "overlay.overrides": _LIST_OF_NODES,
-    "overlay.overrides[]": _ONE_NODE,
-    "overlay.overrides[].features": _FEATURES,
-    "overlay.overrides[].features[]": _FEATURE,
-    "overlay.overrides[].features[...]": _COLUMN,
-    "overlay.overrides[].features[...][]": _FEATURE,
+    "overlay.edges": LIST_OF_PAIRS,
+    "overlay.edges[]": PAIR,
+    **node_remedies("overlay.nodes"),
+    **node_remedies("overlay.overrides"),
 }
-"""By the place, with [] for an entry of a list and [...] for one of an object."""
 _MEMBERS = {
     "": FIELDS,
     "objective": ("latencyMs", "accuracyTolerancePermille"),
@@ -72,7 +80,6 @@ _MEMBERS = {
     "overlay.nodes[]": ("id", "features"),
     "overlay.overrides[]": ("id", "features"),
 }
-"""Fields of each object that a body may have."""
 _KINDS = {
     "int": "an integer",
     "float": "a number",
@@ -83,48 +90,80 @@ _KINDS = {
     "array": "a list",
     "object | array": "a list or an object",
     "float | array": "a number",
+    "int | str": "an integer or a text",
+    "int | str | array": "an integer, a text or a list of them",
 }
 _members = msgspec.json.Decoder(dict[str, Raw])
 _entries = msgspec.json.Decoder(list[Raw])
 _feature = msgspec.json.Decoder(float | list[float])
 
 
-def body_remedy(revision: ServedRevision) -> str:
-    shown = ", ".join(map(shown_value, revision.shown_ids(0, 2)))
-    return f'send an object such as {{"nodes": [{shown}]}}'
+@dataclass(frozen=True, slots=True)
+class BodyForm:
+    """The fields of one kind of body."""
 
+    members: Mapping[str, tuple[str, ...]]
+    """Fields of each object that a body may have, by its place; the body's own under the empty text."""
+    ids: frozenset[str]
+    """Places of single ids."""
+    remedies: Mapping[str, str]
+    """By the place, with [] for an entry of a list and [...] for one of an object."""
+    example: Callable[[ServedRevision], str]
+    """A body that the graph permits."""
+    graph_remedies: Callable[[ServedRevision], Mapping[str, str]] = lambda _: {}
+    """Remedies that depend on the graph, beside those of ids."""
+    path: re.Pattern[str] = field(init=False)
+    """The place at the end of a message of msgspec's."""
 
-def _remedy(where: str, revision: ServedRevision) -> str:
-    match _INDEX.sub("[]", where):
-        case "body":
-            return body_remedy(revision)
-        case "nodes" | "nodes[]":
-            return _NODES_REMEDIES[revision.node_ids]
-        case "overlay.nodes[].id" | "overlay.overrides[].id" | "overlay.edges[][]":
+    def __post_init__(self) -> None:
+        first, inner = self.members[""], sorted({name for names in self.members.values() for name in names})
+        pattern = rf" - at `\$\.((?:{'|'.join(first)})(?:\.(?:{'|'.join(inner)})|\[(?:\d{{1,9}}|\.\.\.)\]){{0,6}})`$"
+        object.__setattr__(self, "path", re.compile(pattern))
+
+    def body_remedy(self, revision: ServedRevision) -> str:
+        return f"send an object such as {self.example(revision)}"
+
+    def remedy(self, where: str, revision: ServedRevision) -> str:
+        place = _INDEX.sub("[]", where)
+        if place == "body":
+            return self.body_remedy(revision)
+        if place in self.ids:
             return f"node ids of this graph are {'texts' if revision.has_text_ids else 'integers'}"
-        case field:
-            return _REMEDIES.get(field, "")
+        return self.graph_remedies(revision).get(place) or self.remedies.get(place, "")
 
 
-def field_error(text: str, body: bytes, revision: ServedRevision) -> RequestError:
+def _example_prediction(revision: ServedRevision) -> str:
+    return f'{{"nodes": [{", ".join(map(shown_value, revision.shown_ids(0, 2)))}]}}'
+
+
+PREDICTION = BodyForm(
+    _MEMBERS,
+    frozenset({"overlay.nodes[].id", "overlay.overrides[].id", "overlay.edges[][]"}),
+    _REMEDIES,
+    _example_prediction,
+    lambda revision: dict.fromkeys(("nodes", "nodes[]"), _NODES_REMEDIES[revision.node_ids]),
+)
+
+
+def field_error(text: str, body: bytes, revision: ServedRevision, form: BodyForm = PREDICTION) -> RequestError:
     """msgspec's message in ours: with the value that was found and what to write instead.
 
     The text may quote the client's own, of any length, so nothing here relies on more than its beginning and its end.
     """
-    at = _PATH.search(text, max(0, len(text) - _LONGEST_PATH))
+    at = form.path.search(text, max(0, len(text) - _LONGEST_PATH))
     path = at[1] if at else ""
     problem = text[: at.start()] if at else text
-    remedy = _remedy(path or "body", revision)
+    remedy = form.remedy(path or "body", revision)
     if problem.startswith("Object contains unknown field"):
         name = cut(problem.removeprefix("Object contains unknown field").strip(" `"))
-        known = ", ".join(_MEMBERS.get(_INDEX.sub("[]", path), FIELDS))
+        known = ", ".join(form.members.get(_INDEX.sub("[]", path), form.members[""]))
         where = f"{path}.{name}" if path else name
         return RequestError(ErrorCode.UNKNOWN_FIELD, where, "there is no such field", f"known are {known}")
     if problem.startswith("Object missing required field"):
         if not path:
-            return RequestError(ErrorCode.MISSING_FIELD, "nodes", "it is missing", _remedy("nodes", revision))
+            return RequestError(ErrorCode.MISSING_FIELD, "nodes", "it is missing", form.remedy("nodes", revision))
         where = f"{path}.{problem.split('`')[1]}"
-        return RequestError(ErrorCode.MISSING_FIELD, where, "it is missing", _remedy(where, revision))
+        return RequestError(ErrorCode.MISSING_FIELD, where, "it is missing", form.remedy(where, revision))
     where, found = _look_at(body, path)
     if problem.startswith("Expected"):
         told = problem.split("`")

@@ -96,6 +96,14 @@ def check_values(body: bytes, revision: ServedRevision, max_nodes: int, limits: 
     )
 
 
+def has_more_values(body: bytes, most: int) -> bool:
+    """Whether a body has more values than that: commas, and beginnings of lists and objects."""
+    characters = np.frombuffer(body, np.uint8)
+    if np.count_nonzero(characters == _COMMA) + np.count_nonzero(_are_beginnings(characters)) <= most:
+        return False
+    return sum(_count_outside_texts(body)) > most
+
+
 def _count_outside_texts(body: bytes) -> tuple[int, int]:
     """Commas, and beginnings of lists and objects, that are no part of a text."""
     if b"\\" in body:

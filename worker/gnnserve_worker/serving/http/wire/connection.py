@@ -18,7 +18,8 @@ from typing import assert_never
 
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
-from gnnserve_worker.serving.http.predict import Asked, Reply
+from gnnserve_worker.serving.http.held import Held
+from gnnserve_worker.serving.http.predict import Reply
 from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
 from gnnserve_worker.serving.http.wire.flow import Flow
@@ -77,8 +78,8 @@ class Connection(asyncio.Protocol):
         """The head of the fast path's request."""
         self._parts: list[bytes] = []
         """Its body, until it is complete."""
-        self._pending: Pending | None = None
-        """The request, once the engine has it."""
+        self._pending: Pending | Held | None = None
+        """The request, once the engine has it, or while it waits for an offset."""
         self._is_surplus = False
         self._is_deaf = False
         """What else comes is not looked at: the connection is closed after the answers that are due."""
@@ -317,8 +318,7 @@ class Connection(asyncio.Protocol):
 
     def _answer_request(self, known: KnownHead, body: bytes) -> None:
         self._patience_s = math.inf
-        asked = self._predict.read(known.head, body)
-        reply = self._predict.ask(asked, self._answer) if isinstance(asked, Asked) else asked
+        reply = self._predict.start(known.head, body, self._answer)
         if isinstance(reply, Reply):
             self._send(reply)
         else:

@@ -1,0 +1,71 @@
+"""Changes that last: how fast they are, how soon others have them, what readers pay, and whether answers stay right.
+
+In one process: changes per second by one thread, where the time goes, memory, gathering over a graph that has changed
+(`updates_graph.py`); answers after 100,000 changes beside those of the graph built from scratch (`updates_answers.py`).
+Through HTTP: durable changes per second, arrival at a second worker, predictions beside changes (`updates_service.py`).
+Two public graphs as they grew (`updates_replay.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import updates_replay, updates_service
+from benchmarks.results import FOLDER, commit, write_result
+from benchmarks.updates_answers import ARCHITECTURES, measure_answers
+from benchmarks.updates_graph import FULL as SHAPES
+from benchmarks.updates_graph import measure_elsewhere
+from benchmarks.updates_replay import GRAPHS, measure_replay
+from benchmarks.updates_results import Entries, Entry, Figures, Part, body_of, read_entries, verdicts_of
+from benchmarks.updates_service import measure_service
+
+_CHANGES = {False: 100_000, True: 2000}
+"""Changes before answers are compared, by whether the run is quick."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.updates", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one shape, architecture and graph: does it work at all?")
+    parser.add_argument("--shapes", nargs="+", choices=[*SHAPES], default=[*SHAPES], help="default: both")
+    parser.add_argument("--parts", nargs="+", type=Part, choices=[*Part], default=[*Part], help="default: all")
+    options = parser.parse_args(arguments)
+    quick: bool = options.quick
+    shapes = options.shapes[:1] if quick else options.shapes
+    # What was measured before stays until it is measured again.
+    entries: Entries = {part: {} for part in Part} if quick else read_entries(FOLDER / "updates.json")
+    for part in options.parts:
+        for name, measure in _measurements(part, shapes, quick=quick):
+            print(f"{part}: {name}", flush=True)
+            entries[part][name] = Entry(measure(), commit(), datetime.now(UTC).isoformat(timespec="seconds"))
+            write_result("updates", quick, body_of(entries))
+    show(entries)
+
+
+def _measurements(part: Part, shapes: Sequence[str], *, quick: bool) -> list[tuple[str, Callable[[], Figures]]]:
+    """What a part measures, by name."""
+    few = slice(1 if quick else None)
+    of_service = updates_service.QUICK if quick else updates_service.FULL
+    of_replay = updates_replay.QUICK if quick else updates_replay.FULL
+    by_part: dict[Part, list[tuple[str, Callable[[], Figures]]]] = {
+        Part.GRAPH: [(name, lambda name=name: measure_elsewhere(name, quick=quick)) for name in shapes],
+        Part.ANSWERS: [(name, lambda name=name: measure_answers(name, _CHANGES[quick])) for name in ARCHITECTURES[few]],
+        Part.SERVICE: [(name, lambda name=name: measure_service(name, of_service)) for name in shapes],
+        Part.REPLAY: [(name, lambda name=name: measure_replay(name, of_replay)) for name in GRAPHS[few]],
+    }
+    return by_part[part]
+
+
+def show(entries: Entries) -> None:
+    table = Table("", "Wanted", "Measured", "")
+    for name, verdict in verdicts_of(entries):
+        table.add_row(name, verdict["wanted"], verdict["measured"], "met" if verdict["passed"] else "missed")
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()

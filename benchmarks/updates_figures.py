@@ -1,0 +1,122 @@
+"""The block of figures about changes of a graph that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.figure_blocks import Results, figures, table
+from benchmarks.verdict_figures import verdict_table
+
+_STAGES = ("finding", "lists", "rows", "sums", "deriving", "rest")
+
+
+@figures("updates")
+def updates(results: Results) -> str:
+    """What was wanted, and is; then changes in process and through HTTP, what readers pay, memory, accuracy."""
+    if not results.has("updates"):
+        return ""
+    found = results["updates"]
+    tables = (
+        verdict_table, _applied, _durable, _beside_changes, _gathered, _memory, _replayed
+    )  # fmt: skip
+    return "\n\n".join(render(found) for render in tables)
+
+
+def _applied(found: Mapping[str, Any]) -> str:
+    return table(
+        ("one thread, in process", "batch", "changes/s at first", "then", *(f"{stage}, %" for stage in _STAGES)),
+        (
+            (
+                f"{shape['shape']}, {_kept(rate)}",
+                f"{rate['batch']:,}",
+                "" if rate["at_first_per_s"] is None else f"{rate['at_first_per_s']:,}",
+                f"{rate['changes_per_s']:,}",
+                *(f"{100 * rate['shares'][stage]:.0f}" for stage in _STAGES),
+            )
+            for shape in found["shapes"]
+            for rate in shape["rates"]
+        ),
+    )
+
+
+def _kept(rate: Mapping[str, Any]) -> str:
+    kept = "stored1 exact" if rate["stored"] else "without stored1"
+    return f"{kept}, nodes by degree" if rate["by_degree"] else kept
+
+
+def _durable(found: Mapping[str, Any]) -> str:
+    return table(
+        ("8 clients, through HTTP", "batch", "durable changes/s at first", "then", "acknowledged, p50 / p99 ms"),
+        (
+            (
+                service["service"],
+                f"{rate['batch']:,}",
+                f"{rate['at_first_per_s']:,}",
+                f"{rate['changes_per_s']:,}",
+                f"{rate['p50_ms']:.2f} / {rate['p99_ms']:.2f}",
+            )
+            for service in found["services"]
+            for rate in service["rates"]
+        ),
+    )
+
+
+def _beside_changes(found: Mapping[str, Any]) -> str:
+    return table(
+        ("predictions at 70 % of the capacity", "changes/s", "p99 without, ms", "with", "with over without"),
+        (
+            (
+                f"{service['service']}, {service['variant']}",
+                f"{cost['changes_per_s']:,}",
+                f"{cost['p99_without_ms']:.2f}",
+                f"{cost['p99_with_ms']:.2f}",
+                f"{cost['ratio']:.2f} ({cost['low']:.2f} to {cost['high']:.2f})",
+            )
+            for service in found["services"]
+            for cost in service["predictions"]
+        ),
+    )
+
+
+def _gathered(found: Mapping[str, Any]) -> str:
+    return table(
+        ("1,024 seeds, in process", "nodes with other features, %", "mapped, ms", "living over mapped"),
+        (
+            (
+                f"{shape['shape']}, {one['variant']}",
+                f"{100 * one['changed_rows']:g}",
+                f"{one['mapped_ms']:.3g}",
+                f"{one['ratio']:.2f} ({one['low']:.2f} to {one['high']:.2f})",
+            )
+            for shape in found["shapes"]
+            for one in shape["gathering"]
+        ),
+    )
+
+
+def _memory(found: Mapping[str, Any]) -> str:
+    return table(
+        ("memory of changes", "changes", "counted against maxDelta, bytes a change", "of the process, bytes a change"),
+        (
+            (
+                shape["shape"],
+                f"{point['changes']:,}",
+                f"{point['delta_bytes'] / point['changes']:,.0f}",
+                f"{point['anonymous_bytes'] / point['changes']:,.0f}",
+            )
+            for shape in found["shapes"]
+            for point in shape["memory"]
+        ),
+    )
+
+
+def _replayed(found: Mapping[str, Any]) -> str:
+    return table(
+        ("graph", "variant", "accuracy on what arrived", "over the graph built anew"),
+        (
+            (graph["graph"], one["variant"], f"{one['changed']:.4f}", f"{one['rebuilt']:.4f}")
+            for graph in found["graphs"]
+            for one in graph["variants"]
+        ),
+    )

@@ -1,0 +1,299 @@
+"""Changes of a shape's graph in one process, by one thread: how many a second, where the time goes, what readers pay.
+
+The revision is the published one of the shape, with x1, projected and stored1 in float32, opened for changes. A batch
+is decoded and applied as a worker that follows the log does it. Run as a program, it measures one shape in a process of
+its own, so that memory is that of its changes alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.engine import draw_batches
+from benchmarks.memory import read_memory
+from benchmarks.peers.servers import service_manifest
+from benchmarks.regression import compute_ratio
+from benchmarks.shapes import CACHE, PROBES, SHAPES, prepare, prepare_sources
+from benchmarks.updates_changes import FEW_NEW_NODES, ChangeStream, Mix
+from benchmarks.updates_measured import ApplyRate, ExactSums, Gathering, GraphFigures, MemoryPoint
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.change_batch import Applied, decode_batch, encode_batch
+from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.models.living_sums import LivingSums
+from gnnserve_worker.models.rows import RowMaker
+from gnnserve_worker.models.stored_rows import StoredRowMaker
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+
+ROOT = Path(__file__).parents[1]
+REPOSITORY = CACHE / "updates"
+BATCHES = (1, 100, 1000)
+STORED = "stored1"
+GATHERED = ("x1", STORED)
+"""Variants whose rows are gathered by the readers."""
+SHARES = (0.0, 0.01, 0.1)
+MAX_DELTA_BYTES = 1 << 37
+"""More than a machine has: what ends a run is how much is asked for."""
+_SEEDS = 1024
+_ROWS = 1 << 16
+"""Rows of stored layers that are written at a time."""
+_CHUNK = 50_000
+"""Changes that are made at a time, before the clock runs."""
+_NO_LIMIT = float("inf")
+
+
+class GraphEffort(msgspec.Struct, frozen=True):
+    seconds: float
+    """Time of applying, at first and then for each batch size."""
+    sum_changes: int
+    """Changes after which sums are compared with those that are made anew."""
+    pairs: int
+    """Pairs of batches of predictions, by variant and share of changed rows."""
+    batches: tuple[int, ...] = BATCHES
+
+
+QUICK = GraphEffort(seconds=0.2, sum_changes=5_000, pairs=2, batches=(1000,))
+FULL = {
+    "arxiv": GraphEffort(seconds=10.0, sum_changes=10_000_000, pairs=60),
+    # Most of the time a change here makes the first sum of a node, from 50 neighbours.
+    "products": GraphEffort(seconds=20.0, sum_changes=50_000, pairs=40),
+}
+
+
+def living_manifest(name: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The GNNService of a shape, with a stored layer. `more`: fields of its spec that no recipe depends on."""
+    files = prepare(SHAPES[name])
+    manifest: dict[str, Any] = service_manifest(files, prepare_sources(files), "float32")
+    spec = manifest["spec"]
+    spec["variants"]["stored"] = [1]
+    spec.update(more or {})
+    return manifest
+
+
+def publish(name: str) -> tuple[Repository, str]:
+    """The repository of a shape and its revision, generated unless an earlier run did."""
+    service = GNNService.model_validate(living_manifest(name))
+    repository = Repository(REPOSITORY, service.metadata.namespace, service.metadata.name)
+    return repository, generate(service, repository).revision
+
+
+def measure_elsewhere(name: str, *, quick: bool) -> GraphFigures:
+    command = [sys.executable, "-m", "benchmarks.updates_graph", name, *(["--quick"] if quick else [])]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=GraphFigures)
+
+
+def measure_shape(name: str, effort: GraphEffort) -> GraphFigures:
+    shape = Subject(*publish(name))
+    rates = [rate for stored in (True, False) for rate in shape.rates(effort, stored=stored)]
+    memory, sums = shape.grow(effort.sum_changes)
+    gathering = shape.gather(effort.pairs)
+    nodes, edges = shape.graph.nodes, shape.graph.edges
+    return GraphFigures(nodes, edges, tuple(shape.variants), tuple(rates), tuple(gathering), tuple(memory), sums)
+
+
+class Subject:
+    """The revision that changes are applied to, opened anew for each measurement."""
+
+    def __init__(self, repository: Repository, revision: str) -> None:
+        self._repository, self._revision = repository, revision
+        loaded = repository.load(revision)
+        self.graph: Graph = loaded.graph
+        self.variants = [*loaded.variants]
+        self._features = loaded.features
+
+    def stream(self, seed: int, mix: Mix | None = None, *, by_degree: bool = False) -> ChangeStream:
+        return ChangeStream(self.graph, self._features, seed, mix or Mix(), by_degree=by_degree)
+
+    def open(self, *, stored: bool = True) -> tuple[LoadedRevision, LivingRevision]:
+        gc.collect()
+        loaded = self._repository.load(self._revision, MAX_DELTA_BYTES)
+        if not stored:
+            kept = {name: variant for name, variant in loaded.variants.items() if not name.startswith(STORED)}
+            loaded = replace(loaded, variants=kept)
+        return loaded, LivingRevision(loaded, 0, MAX_DELTA_BYTES)
+
+    def rates(self, effort: GraphEffort, *, stored: bool) -> Iterator[ApplyRate]:
+        _, living = self.open(stored=stored)
+        stream, largest = self.stream(1), max(effort.batches)
+        changes, took_s = apply_for(living, stream, largest, effort.seconds)
+        at_first_per_s = round(changes / took_s)
+        print(f"{'with' if stored else 'without'} {STORED}, at first: {at_first_per_s:,} changes/s", file=sys.stderr)
+        reach_all(living)
+        for batch in effort.batches:
+            rate = _rate(living, stream, batch, effort.seconds)
+            yield msgspec.structs.replace(
+                rate, stored=stored, at_first_per_s=at_first_per_s if batch == largest else None
+            )
+        if stored:
+            stream = self.stream(2, by_degree=True)
+            stream.skip_ids(living.graph.ids.count - self.graph.nodes)
+            yield msgspec.structs.replace(_rate(living, stream, largest, effort.seconds), by_degree=True)
+
+    def grow(self, changes: int) -> tuple[list[MemoryPoint], ExactSums]:
+        """Memory while changes go on, and whether sums are still exact after all of them."""
+        _, living = self.open()
+        stream, batch = self.stream(7, FEW_NEW_NODES), max(BATCHES)
+        before, points, done = _anonymous_bytes(), [], 0
+        for until in (changes // 100, changes // 10, changes):
+            while done < until:
+                done += apply_for(living, stream, batch, _NO_LIMIT, most=until - done)[0]
+            points.append(MemoryPoint(done, living.delta_bytes, _anonymous_bytes() - before))
+            print(f"{done:,} changes", file=sys.stderr)
+        nodes = np.arange(living.graph.ids.count)
+        return points, ExactSums(done, all(sums.as_made_anew(nodes) for sums in living._sums.values()))
+
+    def gather(self, pairs: int) -> Iterator[Gathering]:
+        mapped = self._repository.load(self._revision)
+        loaded, living = self.open()
+        nodes = self.graph.nodes
+        batches = draw_batches(nodes - PROBES, _SEEDS, 16)
+        order = np.random.default_rng(3).permutation(nodes)
+        stream, overridden, reached = self.stream(8), 0, np.zeros(nodes, np.bool_)
+        for revision in (mapped, loaded):
+            warm_up(revision)
+        for share in SHARES:
+            until = int(share * nodes)
+            if share == SHARES[-1]:
+                # That many reach nearly all rows, which are written many times faster all at once.
+                reach_all(living)
+                reached[:] = True
+            for start in range(overridden, until, max(BATCHES)):
+                chosen = order[start : min(start + max(BATCHES), until)]
+                _apply(living, encode_batch(stream.overriding(chosen)))
+                reached[chosen] = True
+                reached[living.graph.readers_of(chosen)] = True
+            overridden = until
+            for variant in GATHERED:
+                yield self._compare(mapped, loaded, variant, batches, pairs, share, float(reached.mean()))
+
+    def _compare(
+        self, mapped: LoadedRevision, living: LoadedRevision, variant: str, batches: Sequence[np.ndarray], pairs: int,
+        share: float, reached: float,
+    ) -> Gathering:  # fmt: skip
+        """Each pair is a batch of predictions over both, in an order that changes."""
+        both, found = (mapped, living), []
+        for number in range(-3, pairs):
+            took_s = [0.0, 0.0]
+            for which in (0, 1) if number % 2 else (1, 0):
+                began_s = time.perf_counter()
+                infer_batch(both[which], variant, batches[number % len(batches)], number + 3, with_embeddings=False)
+                took_s[which] = time.perf_counter() - began_s
+            if number >= 0:
+                found.append((took_s[0], took_s[1]))
+        ratio = compute_ratio(found, limit=1.0)
+        median_ms = round(1e3 * float(np.median([before for before, _ in found])), 3)
+        return Gathering(variant, share, round(reached, 3), median_ms, ratio.ratio, ratio.low, ratio.high, ratio.pairs)
+
+
+def _rate(living: LivingRevision, stream: ChangeStream, batch: int, seconds: float) -> ApplyRate:
+    apply_for(living, stream, batch, seconds / 10)
+    changes, took_s = apply_for(living, stream, batch, seconds)
+    with timed_stages() as spent_s:
+        _, of_stages_s = apply_for(living, stream, batch, seconds / 2)
+    per_s = round(changes / took_s)
+    print(f"batches of {batch}: {per_s:,} changes/s", file=sys.stderr)
+    return ApplyRate(batch, True, False, None, changes, per_s, shares_of(spent_s, of_stages_s))
+
+
+def reach_all(living: LivingRevision) -> None:
+    """Write all rows of stored layers, so that their pages are copied and sums are made: as after changes that have
+    reached every node once."""
+    for maker, sums in living._stored:
+        for start in range(0, living.graph.ids.count, _ROWS):
+            maker.write(np.arange(start, min(start + _ROWS, living.graph.ids.count)), sums)
+
+
+def apply_for(
+    living: LivingRevision, stream: ChangeStream, batch: int, seconds: float, most: float = _NO_LIMIT
+) -> tuple[int, float]:
+    """Apply batches for about so long, or so many changes: how many, and the seconds that applying them took."""
+    done, took_s = 0, 0.0
+    while took_s < seconds and done < most:
+        count = max(1, int(min(_CHUNK, most - done)) // batch)
+        for body in [encode_batch(made) for made in stream.batches(batch, count)]:
+            began_s = time.perf_counter()
+            done += _apply(living, body)
+            took_s += time.perf_counter() - began_s
+            if took_s >= seconds:
+                break
+    return done, took_s
+
+
+def _apply(living: LivingRevision, body: bytes) -> int:
+    batch = decode_batch(body)
+    said = living.apply(living.offset + 1, batch)
+    if not isinstance(said, Applied):
+        raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
+    return batch.counts.items
+
+
+_STAGES: tuple[tuple[str, type, str], ...] = (
+    ("finding", LivingRevision, "_find"),
+    ("finding", LivingGraph, "entries_reading"),
+    ("finding", LivingGraph, "readers_of"),
+    ("lists", LivingGraph, "apply"),
+    ("rows", RowMaker, "write"),
+    ("sums", LivingSums, "change"),
+    ("deriving", StoredRowMaker, "write"),
+)
+"""What applying a batch consists of: nodes and readers that are found, neighbour lists, rows of features and products,
+sums by increments, rows of the stored layer derived from them."""
+
+
+@contextmanager
+def timed_stages() -> Iterator[dict[str, float]]:
+    """Seconds by stage while inside. Stages do not call each other, but where nodes leave."""
+    spent_s = dict.fromkeys((stage for stage, _, _ in _STAGES), 0.0)
+    kept = [(owner, name, getattr(owner, name)) for _, owner, name in _STAGES]
+
+    def timed(stage: str, original: Any) -> Any:
+        @wraps(original)
+        def call(*arguments: Any, **named: Any) -> Any:
+            began_s = time.perf_counter()
+            try:
+                return original(*arguments, **named)
+            finally:
+                spent_s[stage] += time.perf_counter() - began_s
+
+        return call
+
+    try:
+        for stage, owner, name in _STAGES:
+            setattr(owner, name, timed(stage, getattr(owner, name)))
+        yield spent_s
+    finally:
+        for owner, name, original in kept:
+            setattr(owner, name, original)
+
+
+def shares_of(spent_s: Mapping[str, float], took_s: float) -> dict[str, float]:
+    """Shares of the time by stage; `rest` is what no stage has."""
+    shares = {stage: round(spent / took_s, 3) for stage, spent in spent_s.items()}
+    return {**shares, "rest": round(1 - sum(shares.values()), 3)}
+
+
+def _anonymous_bytes() -> int:
+    return read_memory([os.getpid()]).anonymous_bytes
+
+
+if __name__ == "__main__":
+    figures = measure_shape(sys.argv[1], QUICK if "--quick" in sys.argv else FULL[sys.argv[1]])
+    print(msgspec.json.encode(figures).decode())

@@ -1,0 +1,147 @@
+"""What the parts of `make bench-updates` measure, as it stands in the result file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gnnserve_api.families import FAMILIES, FamilyName
+
+WANTED_FAMILIES = frozenset(
+    name for name, family in FAMILIES.items() if family.capabilities.changes and name is not FamilyName.CASCADE
+)
+"""A cascade is two variants, which are compared one by one."""
+
+
+class ApplyRate(msgspec.Struct, frozen=True):
+    batch: int
+    """Changes of a batch."""
+    stored: bool
+    """Whether stored1 is kept exact; else there are x1 and projected alone."""
+    by_degree: bool
+    """Nodes are drawn as often as lists name them; else all alike."""
+    at_first_per_s: int | None
+    """Changes per second of a graph that was just opened: a row's first change copies its page, and its sum is made.
+    None: it was not measured."""
+    changes: int
+    """Changes of the time that follows, once every row of the stored layer has been written."""
+    changes_per_s: int
+    shares: Mapping[str, float]
+    """Share of the time by stage, after that. They are measured in a run of their own."""
+
+
+class Gathering(msgspec.Struct, frozen=True):
+    """Batches of 1,024 seeds over a graph that has changed, beside the mapped revision."""
+
+    variant: str
+    changed_rows: float
+    """Share of the nodes that got other features."""
+    reached_rows: float
+    """Share of the nodes whose stored layer was written."""
+    mapped_ms: float
+    """Median."""
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+
+
+class MemoryPoint(msgspec.Struct, frozen=True):
+    changes: int
+    delta_bytes: int
+    """What the worker counts against `maxDelta`."""
+    anonymous_bytes: int
+    """How much more anonymous memory the process has than before the first change."""
+
+
+class ExactSums(msgspec.Struct, frozen=True):
+    changes: int
+    passed: bool
+    """Whether all sums that were kept are, to the bit, those of their neighbours now."""
+
+
+class GraphFigures(msgspec.Struct, frozen=True):
+    """Everything that is measured of a shape in process."""
+
+    nodes: int
+    edges: int
+    variants: tuple[str, ...]
+    rates: tuple[ApplyRate, ...]
+    gathering: tuple[Gathering, ...]
+    memory: tuple[MemoryPoint, ...]
+    sums: ExactSums
+
+
+class AnswerErrors(msgspec.Struct, frozen=True):
+    """How far answers of one architecture are off, relative where they are above 1."""
+
+    architecture: str
+    changes: int
+    nodes: int
+    errors: dict[str, float]
+    """Largest error, by variant."""
+    families: tuple[FamilyName, ...]
+    """Families of these variants."""
+
+
+class DurableRate(msgspec.Struct, frozen=True):
+    batch: int
+    at_first_per_s: int
+    """Changes per second of a server that has just started."""
+    changes_per_s: int
+    """The same of the load that follows, as all that is below."""
+    p50_ms: float
+    """From sending a batch to its acknowledgement: durable, and applied by the worker that was asked."""
+    p99_ms: float
+    batches: int
+    seconds: int
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """From the acknowledgement of a batch until another process has applied it."""
+
+    offered_per_s: int
+    """Changes per second that others send meanwhile."""
+    p50_ms: float
+    p99_ms: float
+    batches: int
+
+
+class PredictionCost(msgspec.Struct, frozen=True):
+    """Predictions at 70 % of the capacity, in rounds with and without changes in turns."""
+
+    changes_per_s: int
+    share: float
+    """Offered changes over the rate that clients of changes reach alone."""
+    predictions_per_s: float
+    p99_without_ms: float
+    p99_with_ms: float
+    ratio: float
+    low: float
+    high: float
+    acknowledged_p99_ms: float
+    predictions: int
+
+
+class ServiceFigures(msgspec.Struct, frozen=True):
+    variant: str
+    """Answers the predictions."""
+    rates: tuple[DurableRate, ...]
+    arrivals: tuple[Arrival, ...]
+    predictions: tuple[PredictionCost, ...]
+
+
+class ReplayedVariant(msgspec.Struct, frozen=True):
+    variant: str
+    changed: float
+    """Accuracy on what arrived, as a fraction of 1."""
+    rebuilt: float
+    """The same, over the graph that was built anew."""
+
+
+class Replay(msgspec.Struct, frozen=True):
+    nodes: int
+    arrived: int
+    batches: int
+    variants: tuple[ReplayedVariant, ...]

@@ -1,0 +1,181 @@
+"""The result file of `make bench-updates`: what each part measured, of which commit, and what was wanted of it.
+
+Parts are measured one by one, since all of them together take an hour: what an earlier run measured stays in the file
+until it is measured again. A figure that no part measures yet has no verdict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.updates_measured import WANTED_FAMILIES, AnswerErrors, GraphFigures, Replay, ServiceFigures
+
+WANTED_CHANGES_PER_S = {"arxiv": 200_000, "products": 100_000}
+WANTED_ARRIVAL_MS, WANTED_PREDICTION_RATIO, WANTED_SHARE = 50.0, 1.2, 0.5
+WANTED_ERROR, WANTED_CHANGES, WANTED_SUM_CHANGES = 1e-5, 100_000, 10_000_000
+WANTED_POINTS = 0.3
+
+Verdict = dict[str, Any]
+Figures = GraphFigures | AnswerErrors | ServiceFigures | Replay
+
+
+class Part(StrEnum):
+    GRAPH = "graph"
+    """Changes in one process."""
+    ANSWERS = "answers"
+    """Answers beside those of graphs that are built from scratch."""
+    SERVICE = "service"
+    """Changes through HTTP."""
+    REPLAY = "replay"
+    """Two graphs as they grew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a part's entries stand in the file."""
+
+    key: str
+    name: str
+    """The field that says what an entry is of."""
+    figures: type[Figures]
+
+
+KINDS: Mapping[Part, Kind] = {
+    Part.GRAPH: Kind("shapes", "shape", GraphFigures),
+    Part.ANSWERS: Kind("answers", "architecture", AnswerErrors),
+    Part.SERVICE: Kind("services", "service", ServiceFigures),
+    Part.REPLAY: Kind("graphs", "graph", Replay),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    figures: Figures
+    commit: Mapping[str, Any]
+    date: str
+
+
+Entries = dict[Part, dict[str, Entry]]
+"""By part, and by what was measured: a shape, an architecture, a graph."""
+
+
+def read_entries(file: Path) -> Entries:
+    """Those of the committed result; none where there is no such file, or a quick run wrote it."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    if found.get("quick"):
+        found = {}
+    return {
+        part: {
+            one[kind.name]: Entry(msgspec.convert(one, kind.figures), one["commit"], one["date"])
+            for one in found.get(kind.key, ())
+        }
+        for part, kind in KINDS.items()
+    }
+
+
+def body_of(entries: Entries) -> dict[str, Any]:
+    lists = {
+        kind.key: [
+            {
+                kind.name: name,
+                **msgspec.to_builtins(entry.figures),
+                "commit": dict(entry.commit),
+                "date": entry.date,
+            }
+            for name, entry in entries[part].items()
+        ]
+        for part, kind in KINDS.items()
+    }
+    return {**lists, "verdicts": dict(verdicts_of(entries))}
+
+
+def verdicts_of(entries: Entries) -> Iterator[tuple[str, Verdict]]:
+    """By what is wanted."""
+    for shape, figures in _figures(entries, Part.SERVICE, ServiceFigures):
+        yield from _of_service(shape, figures)
+    yield from _of_answers([figures for _, figures in _figures(entries, Part.ANSWERS, AnswerErrors)])
+    sums = [figures.sums for _, figures in _figures(entries, Part.GRAPH, GraphFigures)]
+    if sums:
+        changes = max(each.changes for each in sums)
+        is_exact = all(each.passed for each in sums)
+        yield (
+            "sums that were kept by increments",
+            {
+                "wanted": f"equal to the bit after {WANTED_SUM_CHANGES:,} changes",
+                "measured": f"{'equal' if is_exact else 'not equal'} after {changes:,}",
+                "passed": is_exact and changes >= WANTED_SUM_CHANGES,
+            },
+        )
+    for graph, replay in _figures(entries, Part.REPLAY, Replay):
+        worst = max(replay.variants, key=lambda variant: abs(variant.changed - variant.rebuilt))
+        points = 100 * (worst.changed - worst.rebuilt)
+        yield (
+            f"{graph}: accuracy on the {replay.arrived:,} nodes that arrived",
+            {
+                "wanted": f"within {WANTED_POINTS} points of the rebuilt graph's, every variant",
+                "measured": f"{points + 0.0:+.2f} points at most, of {len(replay.variants)} variants ({worst.variant})",
+                "passed": abs(points) <= WANTED_POINTS,
+            },
+        )
+
+
+def _of_service(shape: str, figures: ServiceFigures) -> Iterator[tuple[str, Verdict]]:
+    wanted_per_s = WANTED_CHANGES_PER_S[shape]
+    by_batch = "; ".join(f"{rate.changes_per_s:,} in batches of {rate.batch:,}" for rate in figures.rates)
+    best = max(rate.changes_per_s for rate in figures.rates)
+    yield (
+        f"{shape}: durable changes per second through HTTP, {figures.variant} exact",
+        {"wanted": f"at least {wanted_per_s:,}", "measured": by_batch, "passed": best >= wanted_per_s},
+    )
+    slowest = max(figures.arrivals, key=lambda arrival: arrival.p99_ms)
+    yield (
+        f"{shape}: arrival at a second worker, p99",
+        {
+            "wanted": f"at most {WANTED_ARRIVAL_MS:g} ms after the acknowledgement",
+            "measured": f"{slowest.p99_ms:.1f} ms, beside {slowest.offered_per_s:,} changes/s",
+            "passed": slowest.p99_ms <= WANTED_ARRIVAL_MS,
+        },
+    )
+    for cost in figures.predictions:
+        if cost.share == WANTED_SHARE:
+            yield (
+                f"{shape}: p99 of predictions at 70 % load, with changes at half their rate over without",
+                {
+                    "wanted": f"at most {WANTED_PREDICTION_RATIO}",
+                    "measured": f"{cost.ratio} ({cost.low} to {cost.high}), {cost.changes_per_s:,} changes/s",
+                    "passed": cost.ratio <= WANTED_PREDICTION_RATIO,
+                },
+            )
+
+
+def _of_answers(answers: list[AnswerErrors]) -> Iterator[tuple[str, Verdict]]:
+    if not answers:
+        return
+    largest = max(error for each in answers for error in each.errors.values())
+    changes = min(each.changes for each in answers)
+    missing = [
+        f"{each.architecture} {family}" for each in answers for family in sorted(WANTED_FAMILIES - {*each.families})
+    ]
+    lacking = f"; without {', '.join(missing)}" if missing else ""
+    architectures = ", ".join(each.architecture for each in answers)
+    yield (
+        "largest difference from answers of the graph built from scratch",
+        {
+            "wanted": f"{WANTED_ERROR:g} after {WANTED_CHANGES:,} changes, every family that follows changes",
+            "measured": f"{largest:.1e} after {changes:,}, {architectures}{lacking}",
+            "passed": largest <= WANTED_ERROR and changes >= WANTED_CHANGES and not missing,
+        },
+    )
+
+
+def _figures(entries: Entries, part: Part, kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    for name, entry in entries[part].items():
+        assert isinstance(entry.figures, kind)  # noqa: S101
+        yield name, entry.figures

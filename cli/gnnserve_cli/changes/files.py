@@ -1,0 +1,161 @@
+"""Reading rows of changes from CSV and Parquet files, and the digest by which a file is known again."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gnnserve_api.errors import InputError, ResourceError, remedy_of
+from gnnserve_cli.changes.rows import FIXED_COLUMNS, Change, read_change
+from gnnserve_cli.printable import printable_line
+
+_BLOCK_BYTES = 1024 * 1024
+_ROWS_AT_ONCE = 10_000
+_TEXTS = frozenset({"change", "id", "source", "target"})
+_labels = msgspec.json.Decoder(list[int | str])
+_numbers = msgspec.json.Decoder(list[float])
+
+
+def digest_of(file: Path) -> tuple[str, int]:
+    """The digest of a file's content, and how many lines it has."""
+    digest, lines = hashlib.blake2b(digest_size=16), 0
+    with _readable(file), file.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            digest.update(block)
+            lines += block.count(b"\n")
+    return digest.hexdigest(), lines
+
+
+def read_changes(file: Path) -> tuple[Iterator[Change], int | None]:
+    """Changes of a file, which is read as they are taken, and how many there are; None: as many as it has lines."""
+    reader = _READERS.get(file.suffix.lower())
+    if reader is None:
+        raise InputError("FILE", f"{str(file)!r} is neither .csv nor .parquet", "name a file in one of these formats")
+    return reader(file)
+
+
+def _read_csv(file: Path) -> tuple[Iterator[Change], int | None]:
+    def rows() -> Iterator[Change]:
+        with _readable(file), file.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            columns = next(reader, [])
+            _check_columns(file, columns)
+            for cells in reader:
+                if not cells:
+                    continue
+                where = f"{file}:{reader.line_num}"
+                if len(cells) != len(columns):
+                    problem = f"{len(cells):,} cells, where the header has {len(columns):,}"
+                    raise InputError(where, problem, "give each row as many cells")
+                given = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
+                yield read_change(reader.line_num, _typed(given, where), where)
+
+    return rows(), None
+
+
+def _typed(cells: dict[str, str], where: str) -> dict[str, Any]:
+    """Numbers and lists of a row of a CSV file; ids stay texts."""
+    return {name: cell if name in _TEXTS else _value(name, cell, where) for name, cell in cells.items()}
+
+
+def _value(name: str, cell: str, where: str) -> Any:
+    is_list = cell.startswith("[")
+    try:
+        if name == "label":
+            return _labels.decode(cell) if is_list else cell
+        if name == "features" or is_list:
+            return _numbers.decode(cell)
+        number = float(cell)
+    except (ValueError, msgspec.DecodeError):
+        wanted = "a list of numbers, [0.5, 2]," if name == "features" else "a number, or a list [0.5, 2],"
+        raise InputError(
+            where, f"{cell[:40]!r} in column {name!r} cannot be read", f"give {wanted} or leave it empty"
+        ) from None
+    if not math.isfinite(number):
+        raise InputError(where, f"{cell!r} in column {name!r} is not finite", "give a number, or leave it empty")
+    return number
+
+
+def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
+    try:
+        import pyarrow as pa  # noqa: PLC0415
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError:
+        raise ResourceError(
+            f"{file}: Parquet needs pyarrow, which is not installed; `pip install 'gnnserve[worker]'` brings it, "
+            "or give a CSV file"
+        ) from None
+    with _readable(file):
+        try:
+            opened = parquet.ParquetFile(file)
+        except pa.ArrowInvalid as error:
+            raise _not_read(file, "Parquet", error) from None
+    _check_columns(file, opened.schema_arrow.names)
+
+    def rows() -> Iterator[Change]:
+        number = 0
+        with _readable(file), opened:
+            for batch in opened.iter_batches(_ROWS_AT_ONCE):
+                for cells in batch.to_pylist():
+                    number += 1
+                    where = f"{file}: row {number:,}"
+                    given = {name: value for name, value in cells.items() if value is not None}
+                    _check_types(given, where)
+                    yield read_change(number, given, where)
+
+    return rows(), opened.metadata.num_rows
+
+
+def _check_types(cells: dict[str, Any], where: str) -> None:
+    for name, value in cells.items():
+        entries = value if isinstance(value, list) else [value]
+        if name in {"id", "source", "target", "label"}:
+            fits = all(isinstance(entry, int | str) and not isinstance(entry, bool) for entry in entries)
+            fits &= name == "label" or not isinstance(value, list)
+            wanted = "an integer or a text"
+        elif name == "change":
+            fits, wanted = isinstance(value, str), "a text"
+        else:
+            fits = all(isinstance(entry, int | float) and math.isfinite(entry) for entry in entries)
+            fits &= name != "features" or isinstance(value, list)
+            wanted = "a list of numbers" if name == "features" else "a number, or a list of numbers"
+        if not fits:
+            raise InputError(where, f"{str(value)[:40]!r} in column {name!r} is not possible", f"give {wanted}")
+
+
+def _check_columns(file: Path, columns: list[str]) -> None:
+    if "change" not in columns:
+        raise InputError(
+            str(file), "it has no column `change`", f"its columns are {', '.join(FIXED_COLUMNS)}, and those of features"
+        )
+    if repeated := [name for name in columns if columns.count(name) > 1]:
+        raise InputError(str(file), f"it has two columns {repeated[0]!r}", "give each column a name of its own")
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            "FILE", f"{str(file)!r} cannot be read: {error.strerror or error}", remedy_of(error, "check the path")
+        ) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _not_read(file, "CSV in UTF-8", error) from None
+
+
+def _not_read(file: Path, what: str, error: Exception) -> InputError:
+    return InputError("FILE", f"{str(file)!r} is not {what}: {printable_line(str(error))}", "check the file")
+
+
+_READERS: dict[str, Callable[[Path], tuple[Iterator[Change], int | None]]] = {
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,163 @@
+"""`gnnserve changes`: write a file of changes into the graph of a running server, and watch its log."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from gnnserve_api.changes import MOST_CLIENT_CHARACTERS, MOST_WAIT_S, ChangeRecord
+from gnnserve_api.errors import GnnserveError, InputError
+from gnnserve_api.protocol import MAX_OFFSET
+from gnnserve_cli.changes.batches import batches_of
+from gnnserve_cli.changes.sending import Sender, Sent
+from gnnserve_cli.client import TIMEOUT_S, Endpoint, fetch_changes, open_url, read_access
+from gnnserve_cli.commands.options import CaFile, Json, TokenFile, Url, between
+from gnnserve_cli.http_client import connected
+from gnnserve_cli.printable import printable_line
+from gnnserve_cli.render import count, facts_table, output, print_json, put
+
+LAST_SHOWN = 10
+"""Records that `tail` begins with."""
+_PAGE = 100
+_LONGEST_NAME = MOST_CLIENT_CHARACTERS // 2
+_NAME = re.compile(rf"[!-~]{{1,{_LONGEST_NAME}}}")
+_DIGEST_DIGITS = 16
+
+
+def apply(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Changes, one in each row: .csv or .parquet.", show_default=False)
+    ],
+    url: Url,
+    *,
+    batch: Annotated[
+        int, typer.Option("--batch", callback=between(1, 100_000), help="Most changes of one batch.")
+    ] = 1000,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client",
+            metavar="NAME",
+            help="Name in the log. The same file is applied again under another one. Unset: `file`.",
+            show_default=False,
+        ),
+    ] = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: Json = False,
+) -> None:
+    """Apply a file of changes to the graph of a running server; a second run goes on where the first one ended."""
+    from gnnserve_cli.changes.files import digest_of, read_changes  # noqa: PLC0415
+    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_worker.progress import Progress  # noqa: PLC0415
+
+    if client is not None and not _NAME.fullmatch(client):
+        raise InputError(
+            "--client", f"{client!r} is no name", f"give 1 to {_LONGEST_NAME} printable characters without blanks"
+        )
+    endpoint = open_url(url, read_access(token_file, ca_file))
+    digest, lines = digest_of(file)
+    changes, known = read_changes(file)
+    total = max(1, lines - 1) if known is None else known
+    # Batches depend on their size as well, so that another size is another client.
+    name = f"{client or 'file'}-{digest[:_DIGEST_DIGITS]}-{batch}"
+    stage = f"apply {file.name}"
+    sent = Sent()
+    with showing_progress() as listener, connected(TIMEOUT_S, endpoint.tls) as server:
+
+        def tell(now: Sent) -> None:
+            nonlocal sent
+            sent = now
+            listener(Progress(stage, min(now.changes, total - 1), total, f"offset {now.last_offset:,}"))
+
+        listener(Progress(stage, 0, total))
+        try:
+            Sender(endpoint, server, name).send_all(batches_of(changes, batch), tell)
+        except (GnnserveError, KeyboardInterrupt):
+            if sent.batches:
+                _note(f"{count(sent.changes, 'change')} are applied; the same command goes on behind them")
+            raise
+        listener(Progress(stage, total, total, f"offset {sent.last_offset:,}"))
+    if as_json:
+        print_json({"client": name, **_fields(sent)})
+    else:
+        put(output(), facts_table(_facts(sent, name)))
+
+
+def tail(
+    url: Url,
+    *,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            callback=between(0, MAX_OFFSET),
+            help=f"Begin behind this offset. Unset: with the last {LAST_SHOWN} batches.",
+            show_default=False,
+        ),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", metavar="", help="End where the log ends, instead of waiting.")
+    ] = False,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: Json = False,
+) -> None:
+    """Print the batches of a running server's log of changes, and new ones as they come; Ctrl-C ends it."""
+    endpoint = open_url(url, read_access(token_file, ca_file))
+    shown = _begin(endpoint) if after is None else after
+    while True:
+        page = fetch_changes(endpoint, shown, limit=_PAGE, with_content=as_json, wait_s=0 if once else MOST_WAIT_S)
+        for record in page.records:
+            _print_record(record, as_json=as_json)
+            shown = record.offset
+        sys.stdout.flush()
+        if once and shown >= page.last:
+            return
+
+
+def _begin(endpoint: Endpoint) -> int:
+    page = fetch_changes(endpoint, None, limit=1)
+    return max(page.first - 1, page.last - LAST_SHOWN)
+
+
+def _print_record(record: ChangeRecord, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.encode(record).decode())
+        return
+    time = datetime.fromtimestamp(record.time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    refused = "" if isinstance(record.refused, msgspec.UnsetType) else f"  refused: {record.refused}"
+    line = (
+        f"{record.offset:>8}  {time}  {count(record.changes, 'change'):>13}  {record.client} {record.sequence}{refused}"
+    )
+    typer.echo(printable_line(line))
+
+
+def _fields(sent: Sent) -> dict[str, int]:
+    return {
+        "batches": sent.batches,
+        "changes": sent.changes,
+        "unchanged": sent.unchanged,
+        "repeated": sent.repeated,
+        "lastOffset": sent.last_offset,
+    }
+
+
+def _facts(sent: Sent, name: str) -> list[tuple[str, str]]:
+    batches = f"{sent.batches:,} {'batch' if sent.batches == 1 else 'batches'}"
+    repeated = f"; {sent.repeated:,} of them from an earlier run" if sent.repeated else ""
+    unchanged = f"; {count(sent.unchanged, 'edge')} changed nothing" if sent.unchanged else ""
+    return [
+        ("applied", f"{count(sent.changes, 'change')} in {batches}{repeated}{unchanged}"),
+        ("offset", f"{sent.last_offset:,}"),
+        ("client", name),
+    ]
+
+
+def _note(words: str) -> None:
+    print(f"note: {words}", file=sys.stderr)

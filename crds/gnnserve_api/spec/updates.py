@@ -1,0 +1,127 @@
+"""Changes of the graph that last: where their log lies, and how much memory they may take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol
+
+from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, Device
+from gnnserve_api.quantity import is_more
+from gnnserve_api.spec.endpoint import EndpointSpec
+from gnnserve_api.spec.fields import ApiModel, ObjectName, text
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.worker import Worker
+
+
+class SqliteLog(ApiModel):
+    """A SQLite file in the repository, for one worker."""
+
+
+class PostgresLog(ApiModel):
+    """A database of PostgreSQL 15 or newer, which several services may share: each has a log of its own in it."""
+
+    secret_name: ObjectName
+    """A Secret in the namespace of the service. Its key `uri` is the address of the database,
+    `postgresql://user:password@host/database`; a changed one is followed without a restart."""
+
+
+class UpdatesLog(ApiModel):
+    """Where changes last; exactly one member."""
+
+    sqlite: SqliteLog | None = None
+    """A SQLite file in the repository, for one worker: `sqlite: {}`. It goes with the claim that it lies in."""
+    postgres: PostgresLog | None = None
+    """A database of PostgreSQL 15 or newer, for any number of workers. In a cluster only; `gnnserve run` has
+    `--postgres-uri-file`, and without it keeps changes in SQLite."""
+
+    @rule(
+        "[has(self.sqlite), has(self.postgres)].filter(given, given).size() == 1",
+        "exactly one of sqlite and postgres must be set",
+    )
+    def _exactly_one(self) -> bool:
+        return (self.sqlite is None) != (self.postgres is None)
+
+
+class UpdatesSpec(ApiModel):
+    """Changes of the graph while it is served. Without `endpoint.writeTokens` workers follow a log that no request
+    writes."""
+
+    log: UpdatesLog
+    """Where changes last. Each service has a log of its own, named by its uid: a service that is deleted and made again
+    begins another."""
+    max_delta: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] = "2Gi"
+    """Memory that the changes may take in each worker, beside what it takes without any. Beyond it no further ones are
+    taken, and requests are answered as before."""
+
+
+class _Spec(Protocol):
+    """The parts of a GNNServiceSpec that rules about `updates` read."""
+
+    updates: UpdatesSpec | None
+    worker: Worker
+    endpoint: EndpointSpec
+
+
+@rule(
+    "!has(self.updates) || !has(self.updates.log.sqlite) || self.worker.replicas <= 1",
+    "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "
+    "updates.log.postgres",
+)
+def sqlite_has_one_worker(spec: _Spec) -> bool | str:
+    replicas = spec.worker.replicas
+    if spec.updates is None or spec.updates.log.sqlite is None or replicas <= 1:
+        return True
+    return (
+        f"worker.replicas {replicas} must be at most 1 with updates.log.sqlite: several workers share a log in "
+        "PostgreSQL, updates.log.postgres"
+    )
+
+
+@rule(
+    "!has(self.updates) || (self.worker.device != 'GPU' && !has(self.worker.gpu))",
+    "worker.gpu must not be given with updates, nor worker.device be GPU: workers that follow changes compute on the "
+    "CPU",
+)
+def changes_are_followed_on_the_cpu(spec: _Spec) -> bool:
+    return spec.updates is None or (spec.worker.device is not Device.GPU and spec.worker.gpu is None)
+
+
+_LIMITS = "self.worker.resources.limits"
+
+
+@rule(
+    f"!has(self.updates) || !has({_LIMITS}) || !('memory' in {_LIMITS}) || !isQuantity(string({_LIMITS}['memory'])) || "
+    f"quantity(self.updates.maxDelta).compareTo(quantity(string({_LIMITS}['memory']))) < 0",
+    "updates.maxDelta must be less than worker.resources.limits.memory, within which a worker has the changes and all "
+    "else: lower the one, or raise the other",
+)
+def changes_fit_memory(spec: _Spec) -> bool | str:
+    limit = spec.worker.resources.limits.get("memory")
+    if spec.updates is None or limit is None or is_more(limit, spec.updates.max_delta):
+        return True
+    return (
+        f"updates.maxDelta {spec.updates.max_delta} must be less than worker.resources.limits.memory {limit}, within "
+        "which a worker has the changes and all else: lower the one, or raise the other"
+    )
+
+
+_NAME_OF_LOG = "self.updates.log.postgres.secretName"
+_OTHERS = ("tls", "tokens", "writeTokens")
+
+
+@rule(
+    "!has(self.updates) || !has(self.updates.log.postgres) || "
+    + "(" + " && ".join(
+        f"(!has(self.endpoint.{other}) || self.endpoint.{other}.secretName != {_NAME_OF_LOG})" for other in _OTHERS
+    ) + ")",
+    "updates.log.postgres must name a Secret of its own: each value of those of endpoint is a token or a key",
+)  # fmt: skip
+def log_has_a_secret_of_its_own(spec: _Spec) -> bool | str:
+    if spec.updates is None or spec.updates.log.postgres is None:
+        return True
+    name, endpoint = spec.updates.log.postgres.secret_name, spec.endpoint
+    others = {"tls": endpoint.tls, "tokens": endpoint.tokens, "writeTokens": endpoint.write_tokens}
+    same = [field for field, other in others.items() if other is not None and other.secret_name == name]
+    return not same or (
+        f"updates.log.postgres and endpoint.{same[0]} both name the Secret {name!r}, and must name two: each value of "
+        "those of endpoint is a token or a key"
+    )

@@ -1,0 +1,130 @@
+"""Do workers follow the log of changes?
+
+Each tells in `GET /v1/route` how far it is and what is wrong (`gnnserve_api.updates`). The operator reads no log and
+has no address of one. Requests are answered all the while, as of what a worker has applied, so Ready is not touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from msgspec import UNSET
+
+from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.status import UpdatesStatus
+from gnnserve_api.updates import UpdatesProblemKind, UpdatesState
+from gnnserve_operator.desired.deployment import wanted_replicas
+from gnnserve_operator.observed import Observed
+from gnnserve_routing.verdict import Verdict, sentence
+
+_MOST_BEHIND_S = 30.0
+"""Longest time for which a worker may lack a part of the log; a burst of changes is applied within seconds."""
+_ANEW = timedelta(minutes=1)
+"""Shortest time between two figures in the status: with each change of it, the API server tells all who watch."""
+
+_REASONS: Mapping[str, Reason] = {
+    UpdatesProblemKind.LOG_CONFLICT: Reason.LOG_CONFLICT,
+    UpdatesProblemKind.LOG_UNAVAILABLE: Reason.LOG_UNAVAILABLE,
+    UpdatesProblemKind.DELTA_FULL: Reason.DELTA_FULL,
+}
+"""In the order in which they are told: a log that never comes right by itself first."""
+_CURES = {
+    Reason.LOG_CONFLICT: "Give the service a log of its own, as it was; until then this worker applies no changes.",
+    Reason.LOG_UNAVAILABLE: "It answers as of what it has applied, and tries again by itself.",
+    Reason.DELTA_FULL: "Requests are answered, and no changes taken. Raise spec.updates.maxDelta, and with it "
+    "spec.worker.resources.limits.memory.",
+}
+
+
+def decide_updates(spec: GNNServiceSpec, is_rolled_out: bool, observed: Observed) -> Verdict | None:
+    """None: the spec asks for no updates."""
+    if spec.updates is None:
+        return None
+    answers = sorted(observed.answers, key=lambda answer: answer.pod)
+    routes = [(answer.pod, answer.route) for answer in answers if answer.route is not None]
+    if not routes:
+        return Verdict(None, Reason.NOT_SERVING, "No worker answers yet: whether changes are followed is not known.")
+    states = {pod: route.updates for pod, route in routes if route.updates is not UNSET}
+    if (problem := _find_problem(states) or _find_behind(states)) is not None:
+        return problem
+    silent = next((pod for pod, _ in routes if pod not in states), None)
+    if silent is not None:
+        why = (
+            "its image is older than spec.updates. Set spec.image to one of the operator's version"
+            if is_rolled_out
+            else "it is being replaced"
+        )
+        return Verdict(None, Reason.UPDATES_UNKNOWN, f"Worker {silent} does not tell of changes: {why}.")
+    return Verdict(True, Reason.FOLLOWING, f"Workers follow the log of changes.{_words_of_writing(spec)}")
+
+
+def describe_updates(
+    spec: GNNServiceSpec, observed: Observed, before: Mapping[str, Any], now: datetime
+) -> UpdatesStatus | None:
+    """For the status: how far workers are, over all that tell. `before`: the status as it is; what it says stays while
+    no worker tells, and for a minute where figures change."""
+    if spec.updates is None or wanted_replicas(spec) == 0:
+        return None
+    routes = (answer.route for answer in observed.answers if answer.route is not None)
+    states = [route.updates for route in routes if route.updates is not UNSET]
+    said = _read(before)
+    if not states:
+        return said
+    seen = UpdatesStatus(
+        last=max(state.last for state in states),
+        applied=min(state.applied for state in states),
+        staleness_seconds=max(math.ceil(state.staleness_seconds) for state in states),
+        as_of=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    if said is None:
+        return seen
+    is_same = seen.model_copy(update={"as_of": said.as_of}) == said
+    is_recent = timedelta(0) <= now - datetime.fromisoformat(said.as_of) < _ANEW
+    return said if is_same or is_recent else seen
+
+
+def _read(status: Mapping[str, Any]) -> UpdatesStatus | None:
+    try:
+        said = UpdatesStatus.model_validate(status.get("updates"))
+        is_time = datetime.fromisoformat(said.as_of).tzinfo is not None
+    except ValueError:  # written by hand
+        return None
+    return said if is_time else None
+
+
+def _find_problem(states: Mapping[str, UpdatesState]) -> Verdict | None:
+    found = [
+        # A newer worker may tell of another kind: then its words are what is known.
+        (_REASONS.get(state.problem.kind, Reason.LOG_UNAVAILABLE), pod, state.problem.message)
+        for pod, state in states.items()
+        if state.problem is not UNSET
+    ]
+    for reason in _REASONS.values():
+        for told, pod, message in found:
+            if told is reason:
+                return Verdict(False, reason, f"Worker {pod} says: {sentence(message)}. {_CURES[reason]}")
+    return None
+
+
+def _find_behind(states: Mapping[str, UpdatesState]) -> Verdict | None:
+    for pod, state in states.items():
+        if state.staleness_seconds > _MOST_BEHIND_S:
+            # No figures: those that change with every look would write the status each time.
+            return Verdict(
+                False,
+                Reason.WORKER_BEHIND,
+                f"Worker {pod} has lacked a part of the log of changes for over {_MOST_BEHIND_S:.0f} seconds; "
+                "status.updates has the figures. If it lasts, send fewer changes at a time, or give workers more "
+                "processors.",
+            )
+    return None
+
+
+def _words_of_writing(spec: GNNServiceSpec) -> str:
+    if spec.endpoint.write_tokens is not None:
+        return ""
+    return " No request may write to it: spec.endpoint names no writeTokens."

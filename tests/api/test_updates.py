@@ -1,0 +1,80 @@
+"""`spec.updates`: what goes together with it, in sentences that have the values; and where a log lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.updates import logs_folder, sqlite_file
+from gnnserve_worker.repository.paths import ServicePaths
+
+SQLITE: dict[str, Any] = {"log": {"sqlite": {}}}
+POSTGRES: dict[str, Any] = {"log": {"postgres": {"secretName": "log"}}}
+
+
+def spec_of(updates: dict[str, Any], **rest: Any) -> GNNServiceSpec:
+    graph = {"source": {"builtin": "Digits"}}
+    return GNNServiceSpec.model_validate({"graph": graph, "updates": updates, **rest})
+
+
+def test_they_are_off_by_default_and_take_two_gibibytes_where_they_are_on() -> None:
+    assert GNNServiceSpec.model_validate({"graph": {"source": {"builtin": "Digits"}}}).updates is None
+    updates = spec_of(POSTGRES).updates
+    assert updates is not None
+    assert updates.max_delta == "2Gi"
+
+
+TAKEN = {
+    "one worker with SQLite": (SQLITE, {"worker": {"replicas": 1}}),
+    "none of them": (SQLITE, {"worker": {"replicas": 0}}),
+    "several with PostgreSQL": (POSTGRES, {"worker": {"replicas": 9}}),
+    "a limit above it": ({**SQLITE, "maxDelta": "1Gi"}, {"worker": {"resources": {"limits": {"memory": "1025Mi"}}}}),
+    "no limit of memory": (SQLITE, {"worker": {"resources": {"limits": {"cpu": 1}}}}),
+    "a Secret each": (
+        POSTGRES, {"endpoint": {"tokens": {"secretName": "one"}, "writeTokens": {"secretName": "two"}}}
+    ),
+    "nobody who may write": (POSTGRES, {"endpoint": {}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("updates", "rest"), TAKEN.values(), ids=TAKEN)
+def test_what_goes_together(updates: dict[str, Any], rest: dict[str, Any]) -> None:
+    assert spec_of(updates, **rest).updates is not None
+
+
+REFUSED = {
+    "no log": ({"log": {}}, {}, "exactly one of sqlite and postgres must be set"),
+    "two logs": ({"log": SQLITE["log"] | POSTGRES["log"]}, {}, "exactly one of sqlite and postgres must be set"),
+    "several workers with SQLite": (
+        SQLITE, {"worker": {"replicas": 3}},
+        "worker.replicas 3 must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL",
+    ),
+    "workers on a GPU": (POSTGRES, {"worker": {"gpu": {}, "device": "GPU"}}, "worker.gpu must not be given with"),
+    "a GPU that would idle": (POSTGRES, {"worker": {"gpu": {}}}, "worker.gpu must not be given with updates"),
+    "a limit as large as the delta": (
+        {**POSTGRES, "maxDelta": "1024Mi"}, {"worker": {"resources": {"limits": {"memory": "1Gi"}}}},
+        "updates.maxDelta 1024Mi must be less than worker.resources.limits.memory 1Gi",
+    ),
+    "one Secret for log and tokens": (
+        POSTGRES, {"endpoint": {"tokens": {"secretName": "log"}}},
+        "updates.log.postgres and endpoint.tokens both name the Secret 'log'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("updates", "rest", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_is_refused_in_a_sentence(updates: dict[str, Any], rest: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        spec_of(updates, **rest)
+    assert said in str(refusal.value)
+
+
+def test_operator_and_command_line_name_the_same_file() -> None:
+    root = Path("/repository")
+    paths = ServicePaths(root / "shop" / "digits")
+    assert paths.updates == root / logs_folder("shop", "digits")
+    assert paths.log("an-id") == paths.updates / sqlite_file("an-id") == paths.updates / "an-id" / "log.sqlite"

@@ -1,0 +1,114 @@
+"""`spec.updates` without a cluster: where the log of `gnnserve run` lies, whose it is, and what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gnnserve_api.device import CachePolicy, Device
+from gnnserve_api.errors import InputError, RepositoryError
+from gnnserve_api.spec.service import GNNService
+from gnnserve_cli.serving import choose_credentials, choose_device
+from gnnserve_cli.updates import own_uid, updates_of
+from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
+from gnnserve_worker.repository.repository import Repository
+
+SQLITE: dict[str, Any] = {"log": {"sqlite": {}}, "maxDelta": "3Mi"}
+POSTGRES: dict[str, Any] = {"log": {"postgres": {"secretName": "digits-log"}}}
+
+
+def service_of(updates: dict[str, Any] | None, **spec: Any) -> GNNService:
+    graph = {"source": {"builtin": "Digits"}}
+    return GNNService.model_validate(
+        {
+            "apiVersion": "gnnserve.dev/v1alpha1",
+            "kind": "GNNService",
+            "metadata": {"name": "digits", "namespace": "shop"},
+            "spec": {"graph": graph, **({} if updates is None else {"updates": updates}), **spec},
+        }
+    )
+
+
+def test_without_updates_there_is_no_log_and_nothing_is_written(tmp_path: Path) -> None:
+    assert updates_of(service_of(None), Repository(tmp_path, "shop", "digits"), None) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_lies_in_the_repository_under_the_uid_that_the_first_start_made(tmp_path: Path) -> None:
+    stored = Repository(tmp_path, "shop", "digits")
+    options, again = (updates_of(service_of(SQLITE), stored, None) for _ in range(2))
+    assert options is not None
+    assert options == again
+    assert options.log == SqliteFile(tmp_path / "shop" / "digits" / "updates" / options.uid / "log.sqlite")
+    assert options.max_delta_bytes == 3 * 2**20
+    other = updates_of(service_of(SQLITE), Repository(tmp_path / "other", "shop", "digits"), None)
+    assert other is not None
+    assert other.uid != options.uid
+
+
+def test_two_servers_that_start_at_once_have_one_uid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second finds none, and the first has written its own by the time that it writes."""
+    first = own_uid(tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda self, **_: False)
+    assert own_uid(tmp_path) == first
+    assert [path.name for path in tmp_path.iterdir()] == ["uid"]
+
+
+def test_a_uid_that_was_overwritten_is_told(tmp_path: Path) -> None:
+    own_uid(tmp_path)
+    (tmp_path / "uid").chmod(0o644)
+    (tmp_path / "uid").write_text("mine")
+    with pytest.raises(RepositoryError, match="is not the uid that was written there; put back what was there"):
+        own_uid(tmp_path)
+
+
+def test_a_database_takes_the_place_of_the_file(tmp_path: Path) -> None:
+    stored, uri = Repository(tmp_path, "shop", "digits"), tmp_path / "uri"
+    for updates in (SQLITE, POSTGRES):
+        options = updates_of(service_of(updates), stored, uri)
+        assert options is not None
+        assert options.log == PostgresAddress(uri)
+        UUID(options.uid)
+
+
+def notes_of(service: GNNService, capsys: pytest.CaptureFixture[str], **options: Path) -> list[str]:
+    given = {"certificate": None, "key": None, "tokens": None, "write_tokens": None, "log_uri": None} | options
+    choose_credentials(service, *given.values())
+    return capsys.readouterr().err.splitlines()
+
+
+def test_what_a_laptop_has_in_place_of_a_secret_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    uri = tmp_path / "uri"
+    uri.write_text("postgresql://a@b/c")
+    service = service_of(POSTGRES)
+    assert notes_of(service, capsys, write_tokens=tmp_path) == [
+        "note: spec.updates.log.postgres names a Secret of a cluster: this server keeps changes in SQLite, in its "
+        "repository; --postgres-uri-file would change that"
+    ]
+    assert notes_of(service, capsys, write_tokens=tmp_path, log_uri=uri) == []
+    assert notes_of(service_of(SQLITE), capsys, write_tokens=tmp_path) == []
+    assert notes_of(service_of(SQLITE), capsys) == [
+        "note: this server takes no changes of the graph, since no token may write; --write-token-file names some"
+    ]
+    writers = service_of(SQLITE, endpoint={"writeTokens": {"secretName": "writing"}})
+    (note,) = notes_of(writers, capsys)
+    assert "this server takes no labels and no changes" in note
+
+
+def test_an_address_that_cannot_be_used_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--postgres-uri-file: is given, and the manifest has no spec\.updates"):
+        choose_credentials(service_of(None), None, None, None, None, tmp_path / "uri")
+    with pytest.raises(InputError, match="cannot be read"):
+        choose_credentials(service_of(SQLITE), None, None, None, None, tmp_path / "uri")
+
+
+def test_servers_that_follow_changes_compute_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert choose_device(service_of(None), None, None, None).device is Device.AUTO
+    assert choose_device(service_of(SQLITE), None, None, None).device is Device.CPU
+    assert choose_device(service_of(SQLITE), Device.AUTO, CachePolicy.FIFO, None).device is Device.CPU
+    assert "--cache FIFO changes nothing: with spec.updates the device is CPU" in capsys.readouterr().err
+    with pytest.raises(InputError, match="--device: is GPU, and servers that follow changes compute on the CPU"):
+        choose_device(service_of(SQLITE), Device.GPU, None, None)

@@ -1,0 +1,192 @@
+"""A graph that changes answers as one that is built anew does, whatever comes and goes, in whatever batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch_of, generated, ids_of, stored_ids
+from tests.support.overlays import RULES
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.overlay import arrange_overlay
+from gnnserve_worker.graph.view import Part, view_of
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.served import served_revision
+
+NODES = 40
+CLOSE = 2e-5
+UNDIRECTED = EdgeRules(Direction.UNDIRECTED)
+
+
+def opened(
+    root: Path, plain: PlainGraph, architecture: str = "GraphSAGE", *, max_delta_bytes: int = ROOM_BYTES
+) -> LivingRevision:
+    ids = None if plain.first_ids == [*range(len(plain.first_ids))] else stored_ids(plain.first_ids)
+    loaded = generated(root, "living", architecture, plain.built(), ids=ids, max_delta_bytes=max_delta_bytes)
+    return LivingRevision(loaded, 0, max_delta_bytes)
+
+
+def assert_equal_to_the_graph_built_anew(
+    root: Path, living: LivingRevision, plain: PlainGraph, architecture: str = "GraphSAGE", digest: str = "rebuilt"
+) -> None:
+    rebuilt = generated(root, digest, architecture, plain.built())
+    positions = living.graph.ids.find(ids_of([*plain.lists]))
+    assert positions.min() >= 0
+    for name in rebuilt.variants:
+        expected = infer_batch(rebuilt, name, np.arange(len(positions)), 0).scores
+        found = infer_batch(living._loaded, name, positions, 0).scores
+        np.testing.assert_allclose(found, expected, atol=CLOSE, rtol=CLOSE, err_msg=name)
+
+
+@pytest.mark.parametrize("rules", RULES, ids=lambda rules: f"{rules.direction}-{rules.duplicates}")
+@pytest.mark.parametrize("architecture", MODELS)
+def test_after_any_changes_answers_are_those_of_the_graph_built_anew(
+    tmp_path: Path, architecture: str, rules: EdgeRules
+) -> None:
+    plain, draw = PlainGraph(NODES, 3, rules), np.random.default_rng(4)
+    living, fresh = opened(tmp_path, plain, architecture), [*range(10_000, 9_000, -1)]
+    for offset in range(1, 13):
+        assert isinstance(living.apply(offset, plain.random_batch(draw, 12, fresh)), Applied)
+    assert {"x1", "x2", "projected", "stored1"} <= {*living._loaded.variants}
+    assert_equal_to_the_graph_built_anew(tmp_path, living, plain, architecture)
+    assert living.nodes == len(plain.lists)
+
+
+@pytest.mark.parametrize("kind", ["positions", "integers", "texts"])
+def test_nodes_are_found_by_whatever_they_are_called(tmp_path: Path, kind: str) -> None:
+    ids = {"positions": None, "integers": [7 * i - 50 for i in range(NODES)], "texts": [f"n{i}" for i in range(NODES)]}
+    plain, draw = PlainGraph(NODES, 5, UNDIRECTED, ids[kind]), np.random.default_rng(6)
+    fresh = [f"new {i}" for i in range(500)] if kind == "texts" else [*range(2_000_000, 1_999_000, -1)]
+    living = opened(tmp_path, plain)
+    for offset in range(1, 40):
+        assert isinstance(living.apply(offset, plain.random_batch(draw, 6, fresh)), Applied)
+    assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
+    shown = living.graph.ids.shown(0, living.graph.ids.count)
+    assert shown == [*plain.lists]
+    assert living.graph.ids.shown(5, 9) == [
+        id_ for id_ in shown if living.graph.ids.find(ids_of([id_]))[0] in range(5, 9)
+    ]
+
+
+def test_a_node_may_come_back_under_its_id(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 7, UNDIRECTED)
+    living, row = opened(tmp_path, plain), np.ones((1, FEATURES), np.float32)
+    living.apply(1, batch_of(row[:0], removed=[3]))
+    plain.remove_node(3)
+    assert living.graph.ids.find(ids_of([3])).tolist() == [-1]
+    for offset in (2, 4):
+        assert isinstance(living.apply(offset, batch_of(row, [3], edges=[(3, 5)])), Applied)
+        assert living.graph.ids.find(ids_of([3])).tolist() == [NODES + offset // 2 - 1]
+        living.apply(offset + 1, batch_of(row[:0], removed=[3]))
+    assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
+
+
+def test_one_order_of_changes_or_another_make_one_graph(tmp_path: Path) -> None:
+    """Lists are the same arrays, so that equal keys draw equal neighbours."""
+    edges = [(i, j) for i in range(20) for j in range(i)]
+    graphs = []
+    for name, order in (("a", edges), ("b", edges[::-1])):
+        plain = PlainGraph(NODES, 8, UNDIRECTED)
+        living = opened(tmp_path / name, plain)
+        for offset, start in enumerate(range(0, len(order), 10), start=1):
+            living.apply(offset, batch_of(np.zeros((0, FEATURES), np.float32), edges=order[start : start + 10]))
+        graphs.append(living.graph.lists)
+    first, second = (lists.entries_of(np.arange(NODES)) for lists in graphs)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_an_overlay_is_answered_over_the_graph_as_it_is_now(tmp_path: Path) -> None:
+    plain, draw = PlainGraph(NODES, 9, UNDIRECTED), np.random.default_rng(10)
+    living, fresh = opened(tmp_path, plain), [*range(1000, 900, -1)]
+    for offset in range(1, 8):
+        living.apply(offset, plain.random_batch(draw, 8, fresh))
+    known = [*plain.lists]
+    row, ends = draw.normal(size=(1, FEATURES)).astype(np.float32), known[-4:]
+    plain.lists[-1], plain.features[-1] = [], row[0]
+    for other in ends:
+        plain.add_edge(other, -1)
+    rebuilt = generated(tmp_path, "rebuilt", "GraphSAGE", plain.built())
+    served = served_revision(living._loaded, living)
+    room, positions = served.nodes, living.graph.ids.find(ids_of(known))
+    assert served.overlays is not None
+    edges = np.array([[positions[-1 - i], room] for i in range(len(ends))])
+    seeds = np.array([*positions, room])
+    for name in rebuilt.variants:
+        overlay, numbered = served.overlays.arrange(row.copy(), np.zeros(0, np.int64), edges, seeds.copy())
+        view = view_of(room, [Part(len(seeds), overlay, None)], numbered)
+        found = served.infer(name, numbered, 1, view=view).scores
+        expected = infer_batch(rebuilt, name, np.arange(len(seeds)), 1).scores
+        np.testing.assert_allclose(found, expected, atol=CLOSE, rtol=CLOSE, err_msg=name)
+    assert arrange_overlay  # the same function arranges over both
+
+
+def refused(living: LivingRevision, batch: ChangeBatch) -> ChangeRefusal:
+    before = living.graph.lists.entries_of(np.arange(living.graph.ids.count))
+    told = living.check(batch)
+    offset = living.offset
+    found = living.apply(offset + 1, batch)
+    assert isinstance(found, ChangeRefusal)
+    assert found == told
+    assert living.offset == offset + (found.problem is not ChangeProblem.NO_ROOM)
+    np.testing.assert_array_equal(living.graph.lists.entries_of(np.arange(living.graph.ids.count)), before)
+    return found
+
+
+def test_what_is_wrong_is_named_and_changes_nothing(tmp_path: Path) -> None:
+    living = opened(tmp_path, PlainGraph(NODES, 11, UNDIRECTED))
+    none, one, two = (np.zeros((rows, FEATURES), np.float32) for rows in range(3))
+    for batch, problem, field, words in (
+        (batch_of(none, edges=[(1, 2), (3, 99)]), ChangeProblem.UNKNOWN_NODE, "edges[1][1]", "99 is no node"),
+        (batch_of(none, removed_edges=[(-4, 2)]), ChangeProblem.UNKNOWN_NODE, "removedEdges[0][0]", "-4 is no node"),
+        (batch_of(none, removed=[1, 77]), ChangeProblem.UNKNOWN_NODE, "removedNodes[1]", "77"),
+        (batch_of(none, removed=[1, 1]), ChangeProblem.REPEATED_NODE, "removedNodes[1]", "1 is there twice"),
+        (batch_of(two, [100, 100]), ChangeProblem.REPEATED_NODE, "nodes[1].id", "100"),
+        (batch_of(two, overrides=[4, 4]), ChangeProblem.REPEATED_NODE, "overrides[1].id", "4"),
+        (batch_of(two, [100, 5]), ChangeProblem.STORED_NODE, "nodes[1].id", "5 is a node of the graph"),
+        (batch_of(one[:, :3], [100]), ChangeProblem.WRONG_LENGTH, "features", "3 features a node"),
+        (batch_of(one * np.nan, [100]), ChangeProblem.INVALID_VALUE, "nodes[0].features[0]", "nan is not finite"),
+        (batch_of(one + np.inf, [], [3]), ChangeProblem.INVALID_VALUE, "overrides[0].features[0]", "inf"),
+    ):  # fmt: skip
+        found = refused(living, batch)
+        assert (found.problem, found.field) == (problem, field)
+        assert words in found.message
+
+
+def test_columns_stay_only_where_the_revision_keeps_them(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 12, UNDIRECTED)
+    loaded = generated(
+        tmp_path, "products", "GraphSAGE", plain.built(), variants={"pruning": {"factors": []}, "stored": [1]},
+        max_delta_bytes=ROOM_BYTES,
+    )  # fmt: skip
+    living, row = LivingRevision(loaded, 0, ROOM_BYTES), np.ones((1, FEATURES), np.float32)
+    row[0, 4] = np.nan
+    found = refused(living, batch_of(row, overrides=[3]))
+    assert (found.problem, found.field) == (ChangeProblem.MISSING_COLUMN, "overrides[0].features[4]")
+
+
+def test_changes_end_where_their_memory_does_and_predictions_go_on(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 13, UNDIRECTED)
+    living, row = opened(tmp_path, plain, max_delta_bytes=100_000), np.ones((1, FEATURES), np.float32)
+    offset = 0
+    while isinstance(
+        said := living.apply(offset + 1, batch_of(row, [1000 + offset], edges=[(1000 + offset, 1)])), Applied
+    ):
+        offset += 1
+        assert offset < 1000
+    assert said.problem is ChangeProblem.NO_ROOM
+    assert living.offset == offset
+    assert living.delta_bytes >= 100_000
+    served = served_revision(living._loaded, living)
+    assert np.isfinite(served.infer("x1", np.arange(NODES), 0).scores).all()
+
+
+def test_what_is_warmed_up_is_all_that_changes_compile(tmp_path: Path) -> None:
+    living = opened(tmp_path, PlainGraph(NODES, 14, UNDIRECTED))
+    served = served_revision(living._loaded, living)
+    served.warm_up()
+    assert served.node_count == NODES
+    assert served.nodes > NODES

@@ -1,0 +1,277 @@
+"""Following a log: a thread that applies its records to a replica, one after the other, while the worker lives.
+
+No error ends it. What this worker appends itself comes from memory, everything else from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from gnnserve_worker.changes.lag import Lag
+from gnnserve_worker.changes.log import ChangeLog, LogBehindError, LogConflictError, LogError, Record
+from gnnserve_worker.changes.replica import Replica
+from gnnserve_worker.changes.rules import require_offset
+from gnnserve_worker.graph.change_batch import (
+    Applied,
+    BatchFormError,
+    ChangeBatch,
+    ChangeProblem,
+    ChangeRefusal,
+    decode_batch,
+)
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES = 4 << 20
+_HANDED_BYTES = 64 << 20
+"""Appended records that are kept in memory until they are applied. Beyond it they are read from the log."""
+_WAIT_S = 0.25
+"""How soon the thread notices that it is to end, or to follow another replica."""
+_LOOK_S = 1.0
+"""How often the end of the log is asked for, by which a log that lost its end is noticed."""
+_HANDING_S = 0.002
+"""How long to wait for a record that this worker is appending before the log is read: it is often the next one."""
+_SLICE_S = 0.001
+"""Time of applying after which batches of predictions have their turn."""
+_PAUSE_S = 0.00005
+"""A thread that waits for a lock needs so long to wake up. Without a pause, the one that gave it back has it again."""
+_BACKOFF_S = (0.1, 5.0)
+_ROOM_S = 1.0
+"""How often a record is tried again for which there was no room."""
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """A record, and its batch where it is known."""
+
+    record: Record
+    batch: ChangeBatch | None = None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What the replica said of a record."""
+
+    offset: int
+    said: Applied | ChangeRefusal
+
+
+class NoRoomError(LogError):
+    """Changes take as much memory as they may: a record of the log is not applied."""
+
+    def __init__(self, refusal: ChangeRefusal) -> None:
+        super().__init__(f"{refusal.message}: {refusal.remedy}")
+        self.refusal = refusal
+
+
+class Applier:
+    """Applies records to one replica, and checks that they follow each other."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self._checksum: int | None = None
+        """Checksum of the last record that was applied; None: none was."""
+
+    def apply(self, handed: Handed) -> Applied | ChangeRefusal:
+        """Raises LogError where it is not the next record, and NoRoomError; then it is not applied."""
+        record, after = handed.record, self.replica.offset
+        if record.offset != after + 1:
+            raise LogError(f"the log of changes gave offset {record.offset:,} behind {after:,}: it lacks some")
+        if self._checksum not in (None, record.previous):
+            raise LogBehindError(
+                f"the log of changes has another record at offset {after:,} than this worker has applied: it was "
+                "restored from an older backup, and written since. Restart the workers, so that they apply what it "
+                "has; batches that it lost must be sent again"
+            )
+        try:
+            batch = decode_batch(record.body) if handed.batch is None else handed.batch
+        except BatchFormError as error:
+            raise LogConflictError(
+                f"this release cannot read the batch at offset {record.offset:,} of the log of changes: {error}. "
+                "Update the worker"
+            ) from error
+        said = self.replica.apply(record.offset, batch)
+        if isinstance(said, ChangeRefusal) and said.problem is ChangeProblem.NO_ROOM:
+            raise NoRoomError(said)
+        self._checksum = record.checksum
+        return said
+
+
+def catch_up(log: ChangeLog, replica: Replica, on_said: Callable[[Sequence[Said]], None]) -> None:
+    """Apply all that the log has by now. `on_said` is called with what the replica said, before any LogError too."""
+    applier = Applier(replica)
+    last = log.position().last
+    require_offset(last, replica.offset)
+    while replica.offset < last:
+        said: list[Said] = []
+        try:
+            for record in log.read(replica.offset, _READ_BYTES):
+                said.append(Said(record.offset, applier.apply(Handed(record))))
+        finally:
+            on_said(said)
+
+
+class Follower:
+    """Its thread begins with the first replica."""
+
+    def __init__(
+        self,
+        log: ChangeLog,
+        lag: Lag,
+        on_said: Callable[[Sequence[Said]], None],
+        on_stuck: Callable[[LogError], None],
+        *,
+        pause: Callable[[], None] = lambda: time.sleep(_PAUSE_S),
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The callables are called in the follower's thread: with what was applied, when the next record cannot be
+        applied before something is done about it, and between slices."""
+        self.problem: LogError | None = None
+        """Why nothing is applied now; None: nothing is in the way."""
+        self._log = log
+        self._lag = lag
+        self._on_said = on_said
+        self._on_stuck = on_stuck
+        self._pause = pause
+        self._clock_s = clock_s
+        self._replica: Replica | None = None
+        self._handed: deque[Handed] = deque()
+        self._handed_bytes = 0
+        self._is_handing = False
+        """This worker is appending."""
+        self._changed = threading.Condition()
+        """Held while any of the four above is changed."""
+        self._is_closed = False
+        self._failures = 0
+        self._looked_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="changes-follower", daemon=True)
+
+    def follow(self, replica: Replica | None) -> None:
+        """Apply to this replica from now on. A record that is being applied to the one before may still be."""
+        with self._changed:
+            self._replica = replica
+            self._changed.notify_all()
+        if replica is not None and self._thread.ident is None:
+            self._thread.start()
+
+    def expect(self) -> None:
+        """Records are being appended, and handed over soon."""
+        with self._changed:
+            self._is_handing = True
+
+    def hand(self, handed: Iterable[Handed]) -> None:
+        """Hand over records that were appended, if any: they need not be read."""
+        with self._changed:
+            self._is_handing = False
+            for one in handed:
+                self._handed.append(one)
+                self._handed_bytes += len(one.record.body)
+            if self._handed_bytes > _HANDED_BYTES or self._replica is None:
+                self._handed.clear()
+                self._handed_bytes = 0
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        applier: Applier | None = None
+        while (replica := self._await_replica()) is not None:
+            if applier is None or applier.replica is not replica:
+                applier = Applier(replica)
+                self._lag.begin()
+                self._looked_s, self.problem, self._failures = 0.0, None, 0
+            try:
+                self._step(applier)
+                self.problem, self._failures = None, 0
+            except LogError as error:
+                self._fail(replica, error)
+            except Exception as error:  # noqa: BLE001  (a follower that died would leave the worker behind for ever)
+                _log.exception("unexpected error while following the log of changes")
+                self._fail(replica, LogError(f"applying the log of changes failed: {type(error).__name__}"))
+
+    def _await_replica(self) -> Replica | None:
+        """The replica to follow; None: the follower is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._replica is not None)
+            return None if self._is_closed else self._replica
+
+    def _step(self, applier: Applier) -> None:
+        """Apply what comes next, or wait for it for a moment."""
+        after = applier.replica.offset
+        self._look(after)
+        if not (handed := self._take_handed(after)) and (self._lag.last > after or self._log.wait(after, _WAIT_S)):
+            handed = self._await_handed(after) or [Handed(one) for one in self._log.read(after, _READ_BYTES)]
+        self._apply(applier, handed)
+
+    def _look(self, after: int) -> None:
+        now_s = self._clock_s()
+        if now_s - self._looked_s >= _LOOK_S:
+            position = self._log.position()
+            require_offset(position.last, after)
+            self._lag.see_end(position)
+            # A follower that has enough to do never waits, and the server keeps notifications until they are taken.
+            self._log.wait(after, 0.0)
+            self._looked_s = now_s
+
+    def _await_handed(self, after: int) -> list[Handed]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_handing, _HANDING_S)
+            return self._take_handed(after)
+
+    def _take_handed(self, after: int) -> list[Handed]:
+        """The records behind `after` that are in memory, without a gap."""
+        taken: list[Handed] = []
+        with self._changed:
+            while self._handed and self._handed[0].record.offset <= after + len(taken) + 1:
+                one = self._handed.popleft()
+                self._handed_bytes -= len(one.record.body)
+                if one.record.offset > after:
+                    taken.append(one)
+        return taken
+
+    def _apply(self, applier: Applier, handed: Sequence[Handed]) -> None:
+        """Apply them, in slices: others take their turns in between."""
+        for one in (*handed[:1], *handed[-1:]):
+            self._lag.see_record(one.record)
+        said: list[Said] = []
+        began_s = self._clock_s()
+        try:
+            for one in handed:
+                if self._replica is not applier.replica or self._is_closed:
+                    return
+                said.append(Said(one.record.offset, applier.apply(one)))
+                self._lag.see_applied(one.record)
+                if self._clock_s() - began_s > _SLICE_S:
+                    self._on_said(said)
+                    said = []
+                    self._pause()
+                    began_s = self._clock_s()
+        finally:
+            if said:
+                self._on_said(said)
+
+    def _fail(self, replica: Replica, error: LogError) -> None:
+        """Tell what is wrong, and wait before the next try."""
+        if self.problem is None or str(self.problem) != str(error):
+            _log.warning("%s (%s)", error, error.__cause__ or "no other cause")
+        self.problem = error
+        shortest_s, longest_s = _BACKOFF_S
+        delay_s = min(longest_s, shortest_s * 2 ** min(self._failures, 16))
+        if isinstance(error, NoRoomError | LogConflictError):
+            self._on_stuck(error)
+            delay_s = _ROOM_S
+        self._failures += 1
+        # Jitter: when a database comes back, the workers should not ask all at once.
+        delay_s *= 0.5 + random.random() / 2  # noqa: S311 - no secret
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._replica is not replica, delay_s)

@@ -1,0 +1,34 @@
+"""All kinds of logs. A new one is added here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gnnserve_worker.changes.log import ChangeLog
+from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
+from gnnserve_worker.changes.sqlite_log import SqliteLog
+
+
+def _open_sqlite(place: SqliteFile, service_uid: str) -> ChangeLog:
+    return SqliteLog(place.path, service_uid)
+
+
+def _open_postgres(place: PostgresAddress, service_uid: str) -> ChangeLog:
+    # psycopg is for those who use it: it takes 8 MB, and looks for a library of the system.
+    from gnnserve_worker.changes.postgres_log import PostgresLog  # noqa: PLC0415
+
+    return PostgresLog(place.uri_file, service_uid)
+
+
+LOGS: Mapping[type[object], Callable[[Any, str], ChangeLog]] = {
+    SqliteFile: _open_sqlite,
+    PostgresAddress: _open_postgres,
+}
+"""What opens a log, by where it is."""
+
+
+def open_log(place: SqliteFile | PostgresAddress, service_uid: str) -> ChangeLog:
+    """A service's log. Nothing is opened before the first use, which raises LogError where it fails: a worker starts
+    without its log, and answers."""
+    return LOGS[type(place)](place, service_uid)

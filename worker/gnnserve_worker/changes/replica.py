@@ -1,0 +1,26 @@
+"""What applies the log's batches: the living graph of a revision, as the follower of the log sees it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeRefusal
+
+
+class Replica(Protocol):
+    """One thread at a time calls `apply`; `check` may be called from any."""
+
+    @property
+    def offset(self) -> int:
+        """The last offset that it has applied; at first the one that its revision's graph was made at."""
+        ...  # pragma: no cover
+
+    def check(self, batch: ChangeBatch) -> ChangeRefusal | None:
+        """What `apply` would say now; None: it would apply the batch."""
+        ...  # pragma: no cover
+
+    def apply(self, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
+        """Apply the batch as a whole, or nothing of it: no batch of predictions sees a part. What it says depends on
+        the graph that it began with and the batches before alone, so that all workers say the same; but for `NO_ROOM`,
+        which leaves `offset` where it was."""
+        ...  # pragma: no cover

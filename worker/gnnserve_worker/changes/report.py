@@ -1,0 +1,27 @@
+"""What a worker tells of its log of changes: to operators and to people."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from gnnserve_api.updates import UpdatesProblem, UpdatesProblemKind, UpdatesState
+from gnnserve_worker.changes.follower import NoRoomError
+from gnnserve_worker.changes.log import LogConflictError, LogError
+from gnnserve_worker.changes.updates import Updates
+
+_KINDS: tuple[tuple[type[LogError], UpdatesProblemKind], ...] = (
+    (NoRoomError, UpdatesProblemKind.DELTA_FULL),
+    (LogConflictError, UpdatesProblemKind.LOG_CONFLICT),
+    (LogError, UpdatesProblemKind.LOG_UNAVAILABLE),
+)
+"""The first that an error is counts."""
+
+
+def state_of(updates: Updates) -> UpdatesState:
+    error = updates.problem_error
+    problem = UNSET if error is None else UpdatesProblem(_kind_of(error), str(error))
+    return UpdatesState(updates.last, updates.applied, updates.changes_behind, updates.staleness_s, problem)
+
+
+def _kind_of(error: LogError) -> UpdatesProblemKind:
+    return next(kind for type_, kind in _KINDS if isinstance(error, type_))

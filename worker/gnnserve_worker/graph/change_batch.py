@@ -1,0 +1,176 @@
+"""A batch of changes: nodes, edges, features and labels that come to a graph, or leave it, together.
+
+Its binary form is what the log keeps and what clients may send, all little-endian:
+
+    int64 [10]       form, new nodes, overrides, labelled nodes, edges, removed edges, removed nodes, features of a
+                     node, bytes of texts, bytes of labels
+    ids              form 1: int64 [ids]. Form 2: int64 [ids + 1] offsets, then the texts as UTF-8, with zeros up to a
+                     multiple of 8 bytes
+    float32 [new nodes + overrides, features], with zeros up to a multiple of 8 bytes; NaN: the column stays as it is
+    labels           JSON: a list with the label of each new node, then of each labelled node; null: none. Empty: there
+                     are no labelled nodes, and no new node has a label
+
+Ids stand in this order: new nodes, overrides, labelled nodes, edges (source, target), removed edges (source, target),
+removed nodes. It is also the order in which changes take effect.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, StrEnum
+
+import msgspec
+import numpy as np
+
+_HEADER = struct.Struct("<10q")
+_UNIT = 8
+_ID_BYTES = 8
+_FEATURE_BYTES = 4
+MOST_ITEMS = 1 << 20
+"""Items of one batch. It is applied in one go, for which predictions wait."""
+
+
+class BatchFormError(ValueError):
+    """These bytes are no batch of changes; the message says where they are wrong."""
+
+
+class _Form(IntEnum):
+    INTEGERS = 1
+    TEXTS = 2
+
+
+class ChangeCounts(msgspec.Struct, frozen=True):
+    """How many items of each kind a batch has."""
+
+    new_nodes: int = 0
+    overrides: int = 0
+    labelled: int = 0
+    edges: int = 0
+    removed_edges: int = 0
+    removed_nodes: int = 0
+
+    @property
+    def items(self) -> int:
+        return self.new_nodes + self.overrides + self.labelled + self.edges + self.removed_edges + self.removed_nodes
+
+    @property
+    def ids(self) -> int:
+        return self.items + self.edges + self.removed_edges
+
+    @property
+    def rows(self) -> int:
+        """Rows of features."""
+        return self.new_nodes + self.overrides
+
+
+class ChangeIds(msgspec.Struct, frozen=True):
+    """Ids as the graph's source has them, in the order of the binary form."""
+
+    integers: np.ndarray | None
+    """int64 [ids]; None: they are texts."""
+    texts: np.ndarray | None = None
+    """UTF-8, uint8 [bytes]."""
+    offsets: np.ndarray | None = None
+    """Where each text begins and ends, int64 [ids + 1]."""
+
+    def __len__(self) -> int:
+        if self.integers is not None:
+            return len(self.integers)
+        return 0 if self.offsets is None else len(self.offsets) - 1
+
+
+class ChangeBatch(msgspec.Struct, frozen=True):
+    counts: ChangeCounts
+    ids: ChangeIds
+    features: np.ndarray
+    """float32 [new nodes + overrides, features], as in the source; NaN: the column stays as it is."""
+    labels: bytes = b""
+    """JSON, as in the binary form."""
+
+
+class ChangeProblem(StrEnum):
+    """Why a batch is refused, by every worker alike."""
+
+    UNKNOWN_NODE = "UnknownNode"
+    STORED_NODE = "StoredNode"
+    """A new node has the id of one that is there."""
+    REPEATED_NODE = "RepeatedNode"
+    INVALID_VALUE = "InvalidValue"
+    WRONG_LENGTH = "WrongLength"
+    """Rows of features are not as wide as the graph's."""
+    MISSING_COLUMN = "MissingColumn"
+    """A column is to stay as it is, and the revision does not keep what it is."""
+    UNKNOWN_LABEL = "UnknownLabel"
+    NO_ROOM = "NoRoom"
+    """Changes take as much memory as they may; nothing was wrong with these."""
+
+
+class ChangeRefusal(msgspec.Struct, frozen=True):
+    problem: ChangeProblem
+    field: str
+    """The place in the JSON form: `edges[3][0]`."""
+    message: str
+    remedy: str
+
+
+class Applied(msgspec.Struct, frozen=True):
+    unchanged: int
+    """Edges that changed nothing: they were there, or were not."""
+
+
+def encode_batch(batch: ChangeBatch) -> bytes:
+    """The binary form. ValueError: its parts do not fit its counts."""
+    counts, ids, features = batch.counts, batch.ids, batch.features
+    if len(ids) != counts.ids or len(features) != counts.rows:
+        raise ValueError(f"{len(ids)} ids and {len(features)} rows, expected {counts.ids} and {counts.rows}")
+    form = _Form.INTEGERS if ids.integers is not None else _Form.TEXTS
+    text_bytes = 0 if ids.texts is None else len(ids.texts)
+    parts = [_HEADER.pack(form, *msgspec.structs.astuple(counts), features.shape[1], text_bytes, len(batch.labels))]
+    if ids.integers is not None:
+        parts.append(np.ascontiguousarray(ids.integers, "<i8").tobytes())
+    elif ids.offsets is not None and ids.texts is not None:
+        parts += [np.ascontiguousarray(ids.offsets, "<i8").tobytes(), ids.texts.tobytes(), _padding(text_bytes)]
+    rows = np.ascontiguousarray(features, "<f4").tobytes()
+    return b"".join([*parts, rows, _padding(len(rows)), batch.labels])
+
+
+def decode_batch(body: bytes) -> ChangeBatch:
+    """Arrays are views of the body. Raises BatchFormError; texts and labels are not read, but for where they end."""
+    if len(body) < _HEADER.size:
+        raise BatchFormError(f"{len(body):,} bytes are less than the {_HEADER.size} of its counts")
+    form, *numbers, features, text_bytes, label_bytes = _HEADER.unpack_from(body)
+    if form not in tuple(_Form):
+        raise BatchFormError(f"form {form} is neither 1, with integers as ids, nor 2, with texts")
+    if min(*numbers, features, text_bytes, label_bytes) < 0:
+        raise BatchFormError(f"a count of {', '.join(map(str, numbers))} is below 0")
+    counts = ChangeCounts(*numbers)
+    if counts.items > MOST_ITEMS:
+        raise BatchFormError(f"{counts.items:,} changes, more than the {MOST_ITEMS:,} of one batch")
+    id_bytes = _ID_BYTES * (counts.ids + (form == _Form.TEXTS))
+    row_bytes = _FEATURE_BYTES * counts.rows * features
+    starts = [_HEADER.size]
+    starts.append(starts[-1] + id_bytes)
+    starts.append(starts[-1] + text_bytes + len(_padding(text_bytes)))
+    starts.append(starts[-1] + row_bytes + len(_padding(row_bytes)))
+    expected = starts[-1] + label_bytes
+    if len(body) != expected or (form == _Form.INTEGERS and text_bytes):
+        raise BatchFormError(
+            f"{len(body):,} bytes, where its counts make {expected:,}: {_HEADER.size} of counts, {id_bytes:,} of ids, "
+            f"{text_bytes:,} of texts, {row_bytes:,} of features, {label_bytes:,} of labels"
+        )
+    rows = np.frombuffer(body, "<f4", counts.rows * features, starts[2]).reshape(counts.rows, features)
+    return ChangeBatch(counts, _read_ids(body, form, counts.ids, starts, text_bytes), rows, body[starts[3] :])
+
+
+def _read_ids(body: bytes, form: int, count: int, starts: Sequence[int], text_bytes: int) -> ChangeIds:
+    if form == _Form.INTEGERS:
+        return ChangeIds(np.frombuffer(body, "<i8", count, starts[0]))
+    offsets = np.frombuffer(body, "<i8", count + 1, starts[0])
+    if offsets[0] != 0 or offsets[-1] != text_bytes or (np.diff(offsets) < 0).any():
+        raise BatchFormError(f"offsets of texts do not ascend from 0 to {text_bytes:,}")
+    return ChangeIds(None, np.frombuffer(body, np.uint8, text_bytes, starts[1]), offsets)
+
+
+def _padding(length: int) -> bytes:
+    return bytes(-length % _UNIT)

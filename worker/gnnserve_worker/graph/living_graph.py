@@ -1,0 +1,215 @@
+"""A graph that changes: which nodes there are, what they are called, and whose features each of them reads.
+
+Positions are given in the order in which nodes come, and are never given twice. A node that has left keeps its position
+and its row, which nothing reads any more. Features and what is made of them are `inference/living.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gnnserve_api.edges import EdgeRules
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.living_ids import LivingIds
+from gnnserve_worker.graph.living_lists import LivingLists, entries_of_edges, merges
+from gnnserve_worker.graph.store import Graph
+
+_NO_ENTRIES = np.zeros((0, 2), np.int64)
+_FIELDS = ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNodes")
+"""The lists of a batch in JSON, in the order of its ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNodes:
+    """Positions of a batch's nodes, int64; new ones have those that they would get."""
+
+    new: np.ndarray
+    overridden: np.ndarray
+    edges: np.ndarray
+    """[edges, 2]"""
+    removed_edges: np.ndarray
+    """[removed edges, 2]"""
+    removed: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    added: np.ndarray
+    """Entries that lists gained: (reader, sender), int64 [entries, 2]."""
+    removed: np.ndarray
+    """Entries that lists lost, after that."""
+    unchanged: int
+    """Edges that were there, or were not."""
+
+    @property
+    def readers(self) -> np.ndarray:
+        """Nodes whose lists are others now: int64, ascending, distinct."""
+        return np.unique(np.concatenate((self.added[:, 0], self.removed[:, 0])))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LivingGraph:
+    lists: LivingLists
+    readers: LivingLists | None
+    """Who reads each node; None: edges go both ways, so that the lists say it."""
+    ids: LivingIds
+    rules: EdgeRules
+    most_nodes: int
+    """Positions that there is room for."""
+
+    @property
+    def graph(self) -> Graph:
+        return self.lists.graph
+
+    def readers_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Nodes that read any of these (int64): int64, ascending, distinct."""
+        return np.unique((self.readers or self.lists).of(nodes))
+
+    def entries_reading(self, nodes: np.ndarray) -> np.ndarray:
+        """Entries of lists that name any of these nodes (int64): (reader, sender), int64 [entries, 2]."""
+        return np.ascontiguousarray((self.readers or self.lists).entries_of(nodes)[:, ::-1])
+
+    def find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
+        """Find its nodes; or what is wrong with them."""
+        counts, ids = batch.counts, batch.ids
+        try:
+            positions = self.ids.find(ids)
+        except ValueError as error:
+            return ChangeRefusal(
+                ChangeProblem.INVALID_VALUE, "body", f"{error}", "use ids as GET /v1/variants (`nodeIds`) says"
+            )
+        new = counts.new_nodes
+        if new:
+            if (refusal := self._check_new(batch, positions)) is not None:
+                return refusal
+            positions = _with_new(batch, positions, self.ids.count)
+        if len(positions) and positions.min() < 0:
+            first = int(positions.argmin())
+            remedy = "name a node that the graph has, or bring it in `nodes`"
+            return _refused(batch, first, ChangeProblem.UNKNOWN_NODE, "is no node of the graph", remedy)
+        bounds = np.cumsum([0, new, counts.overrides, counts.labelled, 2 * counts.edges, 2 * counts.removed_edges])
+        for number in (1, 5):
+            start, end = int(bounds[number]), int(bounds[number + 1]) if number < 5 else len(positions)
+            if (again := _repeated(positions[start:end])) >= 0:
+                remedy = "give each node once"
+                return _refused(batch, start + again, ChangeProblem.REPEATED_NODE, "is there twice", remedy)
+        if self.ids.count + new > self.most_nodes:
+            return no_room(f"{self.ids.count:,} nodes have been there, and there is room for {self.most_nodes:,}")
+        return FoundNodes(
+            np.arange(self.ids.count, self.ids.count + new),
+            positions[bounds[1] : bounds[2]],
+            positions[bounds[3] : bounds[4]].reshape(-1, 2),
+            positions[bounds[4] : bounds[5]].reshape(-1, 2),
+            positions[bounds[5] :],
+        )
+
+    def _check_new(self, batch: ChangeBatch, positions: np.ndarray) -> ChangeRefusal | None:
+        new = batch.counts.new_nodes
+        if positions[:new].max() >= 0:
+            first = int((positions[:new] >= 0).argmax())
+            remedy = "give a new node an id of its own; other features of a stored one go into `overrides`"
+            return _refused(batch, first, ChangeProblem.STORED_NODE, "is a node of the graph", remedy)
+        if (again := _repeated(_comparable(batch)[:new])) >= 0:
+            return _refused(batch, again, ChangeProblem.REPEATED_NODE, "is there twice", "give each node once")
+        return None
+
+    def apply(self, batch: ChangeBatch, found: FoundNodes) -> Effect:
+        """Apply what `find` found right."""
+        if len(found.new):
+            self.ids.add(batch.ids, len(found.new))
+        added, added_nothing = self._change(found.edges, adds=True)
+        removed, removed_nothing = self._change(found.removed_edges, adds=False)
+        if len(found.removed):
+            removed = np.concatenate((removed, self._remove(found.removed)))
+        return Effect(added, removed, added_nothing + removed_nothing)
+
+    def _change(self, edges: np.ndarray, *, adds: bool) -> tuple[np.ndarray, int]:
+        """Entries that changed lists, and how many edges changed nothing."""
+        if not len(edges):
+            return _NO_ENTRIES, 0
+        there, back = entries_of_edges(edges, self.rules)
+        changed = self._change_entries(there, adds=adds)
+        changed_back = self._change_entries(back, adds=adds)
+        unchanged = len(edges) - int(np.count_nonzero(changed))
+        return np.concatenate((there[changed], back[changed_back])), unchanged
+
+    def _change_entries(self, entries: np.ndarray, *, adds: bool) -> np.ndarray:
+        changed = self.lists.change(entries, adds=adds, merges=merges(self.rules))
+        if self.readers is not None:
+            reversed_ = np.ascontiguousarray(entries[changed, ::-1])
+            self.readers.change(reversed_, adds=adds, merges=False)
+        return changed
+
+    def _remove(self, nodes: np.ndarray) -> np.ndarray:
+        """Take nodes away with all of their edges; returns the entries that lists lost."""
+        self.ids.remove(nodes)
+        own = self.lists.entries_of(nodes)
+        # An entry between two of the nodes is in both.
+        entries = np.concatenate((own, self.entries_reading(nodes)))
+        return np.asarray(entries[self._change_entries(entries, adds=False)])
+
+
+def no_room(message: str) -> ChangeRefusal:
+    return ChangeRefusal(ChangeProblem.NO_ROOM, "body", message, "raise spec.updates.maxDelta")
+
+
+def place_in_batch(batch: ChangeBatch, index: int) -> str:
+    """Where the id stands that is `index` in their order, as a field of the JSON form."""
+    counts = batch.counts
+    sizes = (counts.new_nodes, counts.overrides, counts.labelled, counts.edges, counts.removed_edges)
+    for field, size in zip(_FIELDS, (*sizes, counts.removed_nodes), strict=True):
+        is_edge = field in ("edges", "removedEdges")
+        ids = 2 * size if is_edge else size
+        if index < ids:
+            if is_edge:
+                return f"{field}[{index // 2}][{index % 2}]"
+            return f"{field}[{index}]" if field == "removedNodes" else f"{field}[{index}].id"
+        index -= ids
+    raise IndexError(index)
+
+
+def _refused(batch: ChangeBatch, index: int, problem: ChangeProblem, words: str, remedy: str) -> ChangeRefusal:
+    ids = batch.ids
+    if ids.integers is not None:
+        shown = str(int(ids.integers[index]))
+    else:
+        assert ids.texts is not None and ids.offsets is not None  # noqa: S101
+        start, end = int(ids.offsets[index]), int(ids.offsets[index + 1])
+        shown = repr(ids.texts[start : min(end, start + 64)].tobytes().decode(errors="replace"))
+    return ChangeRefusal(problem, place_in_batch(batch, index), f"{shown} {words}", remedy)
+
+
+def _comparable(batch: ChangeBatch) -> np.ndarray:
+    """Ids as an array whose entries can be compared."""
+    ids = batch.ids
+    if ids.integers is not None:
+        return ids.integers
+    assert ids.texts is not None and ids.offsets is not None  # noqa: S101
+    whole, bounds = ids.texts.tobytes(), ids.offsets.tolist()
+    texts = np.empty(len(bounds) - 1, object)
+    texts[:] = [whole[start:end] for start, end in pairwise(bounds)]
+    return texts
+
+
+def _repeated(values: np.ndarray) -> int:
+    """The place of the first value that was there before; -1: there is none."""
+    if len(values) < 2:
+        return -1
+    order = np.argsort(values, kind="stable")
+    same = values[order[1:]] == values[order[:-1]]
+    return int(order[1:][same].min()) if same.any() else -1
+
+
+def _with_new(batch: ChangeBatch, positions: np.ndarray, first: int) -> np.ndarray:
+    """Positions with those that new nodes would get, also where edges name them."""
+    values, new = _comparable(batch), batch.counts.new_nodes
+    missing = np.flatnonzero(positions < 0)
+    order = np.argsort(values[:new], kind="stable")
+    places = np.minimum(np.searchsorted(values[:new], values[missing], sorter=order), new - 1)
+    candidates = order[places]
+    is_new = values[candidates] == values[missing]
+    positions[missing[is_new]] = first + candidates[is_new]
+    return positions

@@ -1,0 +1,210 @@
+"""Neighbour lists that edges are added to and removed from, in place.
+
+A list lies where the revision's file has it until it outgrows its place; then it moves to the room behind, to a place
+that is a power of two long, and moves on as it grows. Places that lists have left are used again. Lists stay ascending,
+so that equal graphs have equal lists, whatever order their edges came in. One thread at a time writes, and no other
+reads meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.kernel_cache import inlined, kernel
+
+_CLASSES = 40
+"""Places are 2^0 to 2^39 entries long."""
+_FEWEST = 2
+"""2^2 entries: the smallest place, which holds the number of the next free one in two of them."""
+_END, _STORED, _FREE = 0, 1, 2
+"""What stands where in `state`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LivingLists:
+    """The neighbours that each node reads: those lists that `Graph` has."""
+
+    bounds: np.ndarray
+    """Begin and end of each list in `indices`, int64 [room for nodes, 2]."""
+    indices: np.ndarray
+    """int32 [room for entries]."""
+    places: np.ndarray
+    """How long the place of each list is, int32 [room for nodes]."""
+    state: np.ndarray
+    """int64: the end of what is used of `indices`, the end of the file's, then the first free place of each length, -1:
+    none."""
+
+    @property
+    def graph(self) -> Graph:
+        # Read-only, as files are mapped.
+        indices = self.indices.view()
+        indices.flags.writeable = False
+        return Graph(self.bounds, indices)
+
+    @property
+    def used_entries(self) -> int:
+        """Entries of `indices` up to the end of what was ever used."""
+        return int(self.state[_END])
+
+    def lengths(self, nodes: np.ndarray) -> np.ndarray:
+        """Neighbours of these nodes (int64)."""
+        return np.asarray(self.bounds[nodes, 1] - self.bounds[nodes, 0])
+
+    def change(self, entries: np.ndarray, *, adds: bool, merges: bool) -> np.ndarray:
+        """Add entries, or remove them: (reader, sender), int64 [entries, 2]. Returns which of them changed anything,
+        bool [entries]. `merges`: an entry that is there is not added again."""
+        changed = np.zeros(len(entries), np.bool_)
+        _change(self.bounds, self.indices, self.places, self.state, entries, adds, merges, changed)
+        return changed
+
+    def of(self, nodes: np.ndarray) -> np.ndarray:
+        """The lists of these nodes (int64), one behind the other, int64."""
+        lists = [self.indices[begin:end] for begin, end in self.bounds[nodes].tolist()]
+        return np.concatenate(lists).astype(np.int64) if lists else np.zeros(0, np.int64)
+
+    def entries_of(self, nodes: np.ndarray) -> np.ndarray:
+        """(node, neighbour) of all of their lists, int64 [entries, 2]."""
+        return np.stack((np.repeat(nodes, self.lengths(nodes)), self.of(nodes)), axis=1)
+
+
+def living_lists(indptr: np.ndarray, indices: np.ndarray, bounds: np.ndarray, places: np.ndarray) -> LivingLists:
+    """Lists over a graph's. `indptr`: int64 [nodes + 1]. `indices`: its entries, with room behind. `bounds` and
+    `places`: zeros, with room for as many nodes as there may ever be."""
+    nodes = len(indptr) - 1
+    bounds[:nodes, 0], bounds[:nodes, 1] = indptr[:-1], indptr[1:]
+    places[:nodes] = np.diff(indptr)
+    state = np.full(_FREE + _CLASSES, -1, np.int64)
+    state[_END] = state[_STORED] = indptr[-1]
+    return LivingLists(bounds, indices, places, state)
+
+
+def entries_of_edges(edges: np.ndarray, rules: EdgeRules) -> tuple[np.ndarray, np.ndarray]:
+    """Entries that edges become by the rules that the source's own followed: (reader, sender), and where edges go both
+    ways those the other way round, int64 [entries, 2]. `edges`: (source, target), int64 [edges, 2]."""
+    there = edges if rules.direction is Direction.REVERSED else edges[:, ::-1]
+    is_loop = edges[:, 0] == edges[:, 1]
+    if rules.self_loops is SelfLoops.REMOVE:
+        there, is_loop = there[~is_loop], is_loop[~is_loop]
+    back = there[~is_loop, ::-1] if rules.direction is Direction.UNDIRECTED else there[:0]
+    return np.ascontiguousarray(there), np.ascontiguousarray(back)
+
+
+def merges(rules: EdgeRules) -> bool:
+    return rules.duplicates is Duplicates.MERGE
+
+
+def reversed_lists(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes that read each node, as `Graph` has lists. `indptr`: int64 [nodes + 1]; `indices`: int32 [edges]."""
+    counts = np.zeros(len(indptr), np.int64)
+    readers = np.empty(len(indices), np.int32)
+    _reverse(indptr, indices, counts, readers)
+    return counts, readers
+
+
+@kernel
+def _reverse(indptr: np.ndarray, indices: np.ndarray, starts: np.ndarray, readers: np.ndarray) -> None:
+    nodes = len(indptr) - 1
+    for entry in range(len(indices)):
+        starts[indices[entry] + 1] += 1
+    for node in range(nodes):
+        starts[node + 1] += starts[node]
+    ends = starts[:nodes].copy()
+    for node in range(nodes):
+        for entry in range(indptr[node], indptr[node + 1]):
+            readers[ends[indices[entry]]] = node
+            ends[indices[entry]] += 1
+
+
+@kernel
+def _change(
+    bounds: np.ndarray, indices: np.ndarray, places: np.ndarray, state: np.ndarray, entries: np.ndarray, adds: bool,
+    merges: bool, changed: np.ndarray,
+) -> None:  # fmt: skip
+    for i in range(len(entries)):
+        reader = entries[i, 0]
+        sender = int(entries[i, 1])
+        begin = bounds[reader, 0]
+        end = bounds[reader, 1]
+        place = _lower_bound(indices, begin, end, sender)
+        is_there = place < end and indices[place] == sender
+        if not adds:
+            if is_there:
+                for at in range(place, end - 1):
+                    indices[at] = indices[at + 1]
+                bounds[reader, 1] = end - 1
+                changed[i] = True
+            continue
+        if is_there and merges:
+            continue
+        if end - begin == places[reader]:
+            moved = _move(bounds, indices, places, state, reader)
+            place += moved - begin
+            begin = moved
+            end = bounds[reader, 1]
+        for at in range(end, place, -1):
+            indices[at] = indices[at - 1]
+        indices[place] = sender
+        bounds[reader, 1] = end + 1
+        changed[i] = True
+
+
+@inlined
+def _lower_bound(indices: np.ndarray, begin: int, end: int, sender: int) -> int:
+    low = begin
+    high = end
+    while low < high:
+        middle = (low + high) // 2
+        if indices[middle] < sender:
+            low = middle + 1
+        else:
+            high = middle
+    return int(low)
+
+
+@inlined
+def _move(bounds: np.ndarray, indices: np.ndarray, places: np.ndarray, state: np.ndarray, reader: int) -> int:
+    """Move a list to a place with room for one more entry at least; returns where it begins there."""
+    begin = bounds[reader, 0]
+    length = bounds[reader, 1] - begin
+    size = _FEWEST
+    # A quarter more than it has, so that a long list does not move at every power of two's edge.
+    while (np.int64(1) << size) < length + length // 4 + 1:
+        size += 1
+    free = state[_FREE + size]
+    if free >= 0:
+        state[_FREE + size] = _next_free(indices, free)
+        moved = free
+    else:
+        moved = state[_END]
+        state[_END] = moved + (np.int64(1) << size)
+    for i in range(length):
+        indices[moved + i] = indices[begin + i]
+    held = np.int64(places[reader])
+    # The file's own places are of any length, and are not used again.
+    if begin >= state[_STORED] and held > 0:
+        left = _FEWEST
+        while (np.int64(1) << left) < held:
+            left += 1
+        _set_next_free(indices, begin, state[_FREE + left])
+        state[_FREE + left] = begin
+    bounds[reader, 0] = moved
+    bounds[reader, 1] = moved + length
+    places[reader] = np.int64(1) << size
+    return int(moved)
+
+
+@inlined
+def _next_free(indices: np.ndarray, place: int) -> int:
+    """The number that is kept in the first two entries of a free place."""
+    low = np.int64(indices[place]) & np.int64(0xFFFFFFFF)
+    return int((np.int64(indices[place + 1]) << np.int64(32)) | low)
+
+
+@inlined
+def _set_next_free(indices: np.ndarray, place: int, following: int) -> None:
+    indices[place] = np.int32(following & np.int64(0xFFFFFFFF))
+    indices[place + 1] = np.int32(np.int64(following) >> np.int64(32))

@@ -1,0 +1,41 @@
+"""A server's log of changes, from its options on: opening it, and revisions that follow it.
+
+Pods and the command line share it. A revision has applied what the log has before it answers. Where the log cannot be
+read then, the revision answers all the same, and the server tells what is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gnnserve_worker.changes.log import LogError
+from gnnserve_worker.changes.options import UpdatesOptions
+from gnnserve_worker.changes.registry import open_log
+from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.repository.loaded import LoadedRevision
+
+_log = logging.getLogger(__name__)
+
+_FIRST_OFFSET = 0
+"""What a revision's graph was made at: the graph of its source, before any change."""
+
+
+class FollowedLog:
+    def __init__(self, options: UpdatesOptions) -> None:
+        self._options = options
+        self.updates = Updates(open_log(options.log, options.uid))
+
+    def open(self, load: Callable[[int], LoadedRevision]) -> ServedRevision:
+        """Open a revision that follows the log, and apply to it what the log has by now. `load` is given the memory
+        that changes may take, in bytes. It takes as long as applying them does."""
+        max_delta_bytes = self._options.max_delta_bytes
+        loaded = load(max_delta_bytes)
+        replica = LivingRevision(loaded, _FIRST_OFFSET, max_delta_bytes)
+        try:
+            self.updates.catch_up(replica)
+        except LogError as error:
+            _log.warning("answering from offset %d: %s", replica.offset, error)
+        return served_revision(loaded, replica)

@@ -1,0 +1,65 @@
+"""What a worker tells of itself: `GET /v1/variants` and `GET /v1/route`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gnnserve_api.live_accuracy import VariantAccuracy
+from gnnserve_api.protocol import AccuracyTier, VariantsAnswer
+from gnnserve_api.routing import CredentialState, Route
+from gnnserve_api.tiers import points_of, stated_tiers
+from gnnserve_worker.changes.report import state_of
+from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.serving.model import ServedModel
+
+
+def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> VariantsAnswer:
+    revision = lane.revision
+    manifest = revision.manifest
+    return VariantsAnswer(
+        service=service,
+        revision=manifest.revision,
+        recipe=manifest.recipe,
+        nodes=revision.node_count,
+        node_ids=revision.node_ids,
+        features=len(manifest.ranking.columns),
+        classes=revision.classes,
+        multi_label=revision.multi_label,
+        profile=manifest.profile,
+        provenance=revision.provenance,
+        device=revision.device_stats().device,
+        tiers=tuple(
+            AccuracyTier(permille, within.point.name, within.point.accuracy, within.relative_latency)
+            for permille, within in stated_tiers(points_of(manifest.profile)).items()
+        ),
+        accuracy=_observed(watch),
+    )
+
+
+def describe_route(
+    model: ServedModel, revision: ServedRevision, updates: Updates | None, *, needs_token: bool,
+    credentials: tuple[CredentialState, ...],
+) -> Route:  # fmt: skip
+    device, route, damage = revision.device_stats(), model.route(), model.damage
+    return msgspec.structs.replace(
+        route,
+        # Limits of what is refused whatever they are would promise it.
+        overlay=msgspec.UNSET if revision.overlays is None else route.overlay,
+        needs_token=needs_token,
+        credentials=credentials,
+        device=device.device,
+        device_problem=msgspec.UNSET if device.problem is None else device.problem,
+        accuracy=_observed(model.watch),
+        inputs=model.watch.drifted_inputs() or msgspec.UNSET,
+        damaged=msgspec.UNSET if damage is None else damage,
+        updates=msgspec.UNSET if updates is None else state_of(updates),
+    )
+
+
+def _observed(watch: AccuracyWatch) -> tuple[VariantAccuracy, ...] | msgspec.UnsetType:
+    """The variants of which anything is known in service."""
+    observed = tuple(figure for figure in watch.figures() if figure.labels or figure.agreement)
+    return observed or msgspec.UNSET

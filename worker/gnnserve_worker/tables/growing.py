@@ -1,0 +1,73 @@
+"""Arrays that changes are written into: a file's numbers, with room for more behind them.
+
+The file is mapped privately at the beginning of reserved address space, so that what is not written to is shared with
+other processes and may be dropped from memory, and a page that is written to is copied once. Address space behind it
+costs nothing until it is used. For kernels it is one array.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_worker.tables.table import read_header
+
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+)  # fmt: skip
+
+
+def map_growing(path: Path, rows: int) -> np.ndarray:
+    """A writable array over a .npy file, with room for `rows` in all; those behind the file's are zeros. The file stays
+    as it is.
+
+    ValueError: not such a file, or it has more rows. OSError: it cannot be read, or there is no address space.
+    """
+    with path.open("rb") as file:
+        header = read_header(file)
+        if rows < header.shape[0]:
+            raise ValueError(f"{header.shape[0]:,} rows, and room for {rows:,}")
+        shape = (rows, *header.shape[1:])
+        reserved = _reserve(header.bytes + int(np.prod(shape)) * header.dtype.itemsize)
+        size = header.bytes + int(np.prod(header.shape)) * header.dtype.itemsize
+        _map_over(reserved, file.fileno(), size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        reserved.madvise(mmap.MADV_HUGEPAGE)
+    count = int(np.prod(shape))
+    return np.frombuffer(reserved, dtype=header.dtype, count=count, offset=header.bytes).reshape(shape)
+
+
+def empty_growing(shape: tuple[int, ...], dtype: type[np.generic] | np.dtype) -> np.ndarray:
+    """A writable array of zeros, whose memory is taken as it is written to. OSError: there is no address space."""
+    count = int(np.prod(shape))
+    return np.frombuffer(_reserve(max(1, count) * np.dtype(dtype).itemsize), dtype=dtype, count=count).reshape(shape)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A view of the array that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _reserve(size: int) -> mmap.mmap:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return mmap.mmap(-1, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _map_over(reserved: mmap.mmap, descriptor: int, size: int) -> None:
+    """Put the file's first `size` bytes at the beginning of the reserved space, which ends with it."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(reserved))
+    flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
+    found = _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0)
+    if found != address:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mapping a file to write changes over it: {os.strerror(number)}")
