@@ -63,7 +63,7 @@ def measure_answers(architecture: str, changes: int) -> AnswerErrors:
         living, fresh, done = LivingRevision(loaded, 0, _MAX_DELTA_BYTES), [*range(10**9, 10**9 + changes)], 0
         while done < changes:
             batch = plain.random_batch(draw, _BATCH, fresh)
-            said = living.apply(living.offset + 1, batch)
+            (said,) = living.apply(living.offset + 1, [batch])
             if not isinstance(said, Applied):
                 raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
             done += batch.counts.items

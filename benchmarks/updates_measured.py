@@ -58,7 +58,8 @@ class MemoryPoint(msgspec.Struct, frozen=True):
 class ExactSums(msgspec.Struct, frozen=True):
     changes: int
     passed: bool
-    """Whether all sums that were kept are, to the bit, those of their neighbours now."""
+    """Whether what rounding left of the sums that were kept is, to the bit, what it was at first, and nothing
+    where they were made from lists since."""
 
 
 class GraphFigures(msgspec.Struct, frozen=True):

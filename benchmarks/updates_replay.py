@@ -133,7 +133,7 @@ def measure_replay(name: str, effort: ReplayEffort) -> Replay:
         loaded = _generated(root, spec, first, recording, _MAX_DELTA_BYTES)
         living, batches = LivingRevision(loaded, 0, _MAX_DELTA_BYTES), 0
         for batches, batch in enumerate(world.batches(_BATCH_NODES), start=1):
-            said = living.apply(batches, batch)
+            (said,) = living.apply(batches, [batch])
             if not isinstance(said, Applied):
                 raise SystemExit(f"a batch was refused: {said.field}: {said.message}")
         rebuilt = _rebuilt(root, spec, world, first, recording)

@@ -24,7 +24,6 @@ from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods import device
 from gnnserve_worker.pods.device import DeviceSettings
-from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
@@ -159,7 +158,12 @@ def serve_routed(
     """Serves until SIGINT or SIGTERM. `load` opens the revision; it is given the memory that changes may take, in
     bytes, or None where the graph stays as it is."""
     exit_on_memory_fault(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
-    followed = None if options.updates is None else FollowedLog(options.updates)
+    followed = None
+    if options.updates is not None:
+        # Most servers have no log.
+        from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
+
+        followed = FollowedLog(options.updates)
     served = device.open_served(load(None), options.device) if followed is None else followed.open(load)
     _say_device(served.device_stats(), was_asked=service.spec.worker.gpu is not None)
     with slow_loop(service.spec, options.source) as begin_routing:

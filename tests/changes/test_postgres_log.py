@@ -20,6 +20,7 @@ from tests.support.waiting import WAIT_S
 
 from gnnserve_worker.changes import postgres_connections, postgres_log
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError
+from gnnserve_worker.changes.postgres_connections import Connection
 from gnnserve_worker.changes.postgres_log import PostgresLog
 
 
@@ -44,6 +45,28 @@ def test_workers_that_begin_at_the_same_time_make_one_log(postgres: LogPlace) ->
     with ThreadPoolExecutor(len(logs)) as threads:
         appended = threads.map(lambda at: logs[at].append(entries(f"c{at}", 1)), range(len(logs)))
     assert sorted(one[0].offset for one in appended) == list(range(1, len(logs) + 1))
+
+
+def test_threads_of_a_worker_that_begin_at_the_same_time_make_one_log(
+    postgres: LogPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread has asked for the log, in vain, when another one makes it."""
+    log = postgres.open()
+    asked: list[str] = []
+    execute = Connection.execute
+
+    def interrupted(self: Connection, query: str, *arguments: object) -> object:
+        cursor = execute(self, query, *arguments)
+        if query.startswith("SELECT id"):
+            asked.append(query)
+            if len(asked) == 1:
+                log.position()
+        return cursor
+
+    monkeypatch.setattr(Connection, "execute", interrupted)
+    assert log.position().last == 0
+    assert len(asked) > 2
+    assert postgres.change("SELECT count(*) FROM {log}") == [(1,)]
 
 
 @pytest.mark.parametrize("when", [Severed.BEFORE_COMMIT, Severed.AFTER_COMMIT])

@@ -640,6 +640,7 @@ def test_waiting_for_an_offset(sqlite: LogPlace) -> None:
 
 def test_records_are_applied_in_slices(sqlite: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "_SLICE_S", 0.0)
+    monkeypatch.setattr(follower, "_GROUP_ITEMS", 1)
     pauses: list[int] = []
 
     async def scene() -> None:

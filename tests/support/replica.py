@@ -63,11 +63,23 @@ class FakeReplica:
     def offset(self) -> int:
         return self._offset
 
+    @property
+    def is_busy(self) -> bool:
+        return self._lock.locked()
+
     def check(self, batch: ChangeBatch) -> ChangeRefusal | None:
         with self._lock:
             return self._check(batch)
 
-    def apply(self, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
+    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[Applied | ChangeRefusal]:
+        said: list[Applied | ChangeRefusal] = []
+        for number, batch in enumerate(batches):
+            said.append(self._apply_one(offset + number, batch))
+            if self._offset < offset + number:
+                break
+        return said
+
+    def _apply_one(self, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
         self.reached.set()
         assert self.gate.wait(60)
         if self.fault is not None:

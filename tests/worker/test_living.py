@@ -10,7 +10,7 @@ from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch
 from tests.support.overlays import RULES
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_batch import OF_THIS_WORKER, Applied, ChangeBatch, ChangeProblem, ChangeRefusal
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch
@@ -28,6 +28,11 @@ def opened(
     ids = None if plain.first_ids == [*range(len(plain.first_ids))] else stored_ids(plain.first_ids)
     loaded = generated(root, "living", architecture, plain.built(), ids=ids, max_delta_bytes=max_delta_bytes)
     return LivingRevision(loaded, 0, max_delta_bytes)
+
+
+def apply_one(living: LivingRevision, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
+    (said,) = living.apply(offset, [batch])
+    return said
 
 
 def assert_equal_to_the_graph_built_anew(
@@ -50,10 +55,52 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(
     plain, draw = PlainGraph(NODES, 3, rules), np.random.default_rng(4)
     living, fresh = opened(tmp_path, plain, architecture), [*range(10_000, 9_000, -1)]
     for offset in range(1, 13):
-        assert isinstance(living.apply(offset, plain.random_batch(draw, 12, fresh)), Applied)
+        assert isinstance(apply_one(living, offset, plain.random_batch(draw, 12, fresh)), Applied)
     assert {"x1", "x2", "projected", "stored1"} <= {*living._loaded.variants}
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain, architecture)
     assert living.nodes == len(plain.lists)
+
+
+@pytest.mark.parametrize("rules", [UNDIRECTED, EdgeRules(Direction.DIRECTED)], ids=["both ways", "directed"])
+def test_batches_together_are_as_one_after_the_other(tmp_path: Path, rules: EdgeRules) -> None:
+    draw, plain = np.random.default_rng(21), PlainGraph(NODES, 20, rules)
+    living = opened(tmp_path, plain)
+    fresh = [*range(10_000, 9_000, -1)]
+    wrong = batch_of(np.zeros((0, FEATURES), np.float32), removed=[-7])
+    batches = [plain.random_batch(draw, 8, fresh) for _ in range(30)]
+    said = living.apply(1, [*batches[:20], wrong, *batches[20:]])
+    assert [isinstance(one, Applied) for one in said] == [number != 20 for number in range(31)]
+    assert living.offset == 31
+    assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
+
+
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
+def test_sums_never_drift(tmp_path: Path, architecture: str) -> None:
+    """What rounding a first sum leaves stays the same to the bit; one that was made from its list has none."""
+    plain, draw = PlainGraph(NODES, 22, UNDIRECTED), np.random.default_rng(23)
+    living, fresh = opened(tmp_path, plain, architecture), [*range(10_000, 9_000, -1)]
+    (sums,) = living._sums.values()
+    stored = np.arange(NODES)
+    sums.begin(stored)
+    first, _ = sums.residuals(stored)
+    assert np.abs(first).max() > 0
+    living.apply(1, [plain.random_batch(draw, 8, fresh) for _ in range(8)])
+    now, from_list = sums.residuals(np.arange(living.graph.ids.count))
+    is_kept = (now != -1).any(axis=1)
+    assert (now[is_kept & from_list] == 0).all()
+    is_first = is_kept[:NODES] & ~from_list[:NODES]
+    assert is_first.any()
+    np.testing.assert_array_equal(now[:NODES][is_first], first[is_first])
+
+
+def test_a_number_beyond_all_others_is_followed_too(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 24, UNDIRECTED)
+    living = opened(tmp_path, plain)
+    for offset, size in enumerate((1.0, 1e6, 1.0, 1e30, 1.0), start=1):
+        row = np.full((1, FEATURES), size, np.float32)
+        plain.features[3] = row[0]
+        assert isinstance(apply_one(living, offset, batch_of(row, overrides=[3])), Applied)
+    assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
 
 
 @pytest.mark.parametrize("kind", ["positions", "integers", "texts"])
@@ -63,7 +110,7 @@ def test_nodes_are_found_by_whatever_they_are_called(tmp_path: Path, kind: str) 
     fresh = [f"new {i}" for i in range(500)] if kind == "texts" else [*range(2_000_000, 1_999_000, -1)]
     living = opened(tmp_path, plain)
     for offset in range(1, 40):
-        assert isinstance(living.apply(offset, plain.random_batch(draw, 6, fresh)), Applied)
+        assert isinstance(apply_one(living, offset, plain.random_batch(draw, 6, fresh)), Applied)
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
     shown = living.graph.ids.shown(0, living.graph.ids.count)
     assert shown == [*plain.lists]
@@ -75,13 +122,13 @@ def test_nodes_are_found_by_whatever_they_are_called(tmp_path: Path, kind: str) 
 def test_a_node_may_come_back_under_its_id(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 7, UNDIRECTED)
     living, row = opened(tmp_path, plain), np.ones((1, FEATURES), np.float32)
-    living.apply(1, batch_of(row[:0], removed=[3]))
+    apply_one(living, 1, batch_of(row[:0], removed=[3]))
     plain.remove_node(3)
     assert living.graph.ids.find(ids_of([3])).tolist() == [-1]
     for offset in (2, 4):
-        assert isinstance(living.apply(offset, batch_of(row, [3], edges=[(3, 5)])), Applied)
+        assert isinstance(apply_one(living, offset, batch_of(row, [3], edges=[(3, 5)])), Applied)
         assert living.graph.ids.find(ids_of([3])).tolist() == [NODES + offset // 2 - 1]
-        living.apply(offset + 1, batch_of(row[:0], removed=[3]))
+        apply_one(living, offset + 1, batch_of(row[:0], removed=[3]))
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
 
 
@@ -93,7 +140,7 @@ def test_one_order_of_changes_or_another_make_one_graph(tmp_path: Path) -> None:
         plain = PlainGraph(NODES, 8, UNDIRECTED)
         living = opened(tmp_path / name, plain)
         for offset, start in enumerate(range(0, len(order), 10), start=1):
-            living.apply(offset, batch_of(np.zeros((0, FEATURES), np.float32), edges=order[start : start + 10]))
+            apply_one(living, offset, batch_of(np.zeros((0, FEATURES), np.float32), edges=order[start : start + 10]))
         graphs.append(living.graph.lists)
     first, second = (lists.entries_of(np.arange(NODES)) for lists in graphs)
     np.testing.assert_array_equal(first, second)
@@ -103,7 +150,7 @@ def test_an_overlay_is_answered_over_the_graph_as_it_is_now(tmp_path: Path) -> N
     plain, draw = PlainGraph(NODES, 9, UNDIRECTED), np.random.default_rng(10)
     living, fresh = opened(tmp_path, plain), [*range(1000, 900, -1)]
     for offset in range(1, 8):
-        living.apply(offset, plain.random_batch(draw, 8, fresh))
+        apply_one(living, offset, plain.random_batch(draw, 8, fresh))
     known = [*plain.lists]
     row, ends = draw.normal(size=(1, FEATURES)).astype(np.float32), known[-4:]
     plain.lists[-1], plain.features[-1] = [], row[0]
@@ -128,10 +175,10 @@ def refused(living: LivingRevision, batch: ChangeBatch) -> ChangeRefusal:
     before = living.graph.lists.entries_of(np.arange(living.graph.ids.count))
     told = living.check(batch)
     offset = living.offset
-    found = living.apply(offset + 1, batch)
+    found = apply_one(living, offset + 1, batch)
     assert isinstance(found, ChangeRefusal)
     assert found == told
-    assert living.offset == offset + (found.problem is not ChangeProblem.NO_ROOM)
+    assert living.offset == offset + (found.problem not in OF_THIS_WORKER)
     np.testing.assert_array_equal(living.graph.lists.entries_of(np.arange(living.graph.ids.count)), before)
     return found
 
@@ -156,6 +203,57 @@ def test_what_is_wrong_is_named_and_changes_nothing(tmp_path: Path) -> None:
         assert words in found.message
 
 
+def test_columns_of_a_node_that_is_new_in_the_batch_stay_as_it_brings_them(tmp_path: Path) -> None:
+    plain, row = PlainGraph(NODES, 30, UNDIRECTED), np.arange(FEATURES, dtype=np.float32)
+    living, other = opened(tmp_path, plain), np.full(FEATURES, np.nan, np.float32)
+    other[3] = 50.0
+    apply_one(living, 1, batch_of(np.stack([row, other]), [900], [900], edges=[(900, 1)]))
+    plain.lists[900], plain.features[900] = [], np.where(np.isnan(other), row, other)
+    plain.add_edge(900, 1)
+    assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
+
+
+def test_a_node_that_all_others_read_can_leave(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 31, UNDIRECTED)
+    living, none = opened(tmp_path, plain), np.zeros((0, FEATURES), np.float32)
+    edges = [(5, other) for other in range(NODES)]
+    for edge in edges:
+        plain.add_edge(*edge)
+    plain.remove_node(5)
+    said = living.apply(1, [batch_of(none, edges=edges), batch_of(none, removed=[5])])
+    assert all(isinstance(one, Applied) for one in said)
+    assert_equal_to_the_graph_built_anew(tmp_path, living, plain)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+def test_numbers_that_are_none_reach_their_readers(tmp_path: Path) -> None:
+    """Products of numbers near float32's end may be no numbers: an answer must not hide it."""
+    plain = PlainGraph(NODES, 32, UNDIRECTED)
+    living, row = opened(tmp_path, plain), np.resize(np.array([3e38, -3e38], np.float32), (1, FEATURES))
+    apply_one(living, 1, batch_of(row, overrides=[3]))
+    readers = living.graph.readers_of(np.array([3]))
+    assert len(readers)
+    products = living._loaded.makers[-1].table.rows.values[3]
+    scores = infer_batch(living._loaded, "stored1", readers, 0).scores
+    assert np.isfinite(products).all() or not np.isfinite(scores).all()
+
+
+def test_a_revision_that_is_half_changed_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    living, row = opened(tmp_path, PlainGraph(NODES, 33, UNDIRECTED)), np.ones((1, FEATURES), np.float32)
+    served = served_revision(living._loaded, living)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(living, "_write_stored", fail)
+    with pytest.raises(MemoryError):
+        living.apply(1, [batch_of(row, overrides=[3])])
+    monkeypatch.undo()
+    for call in (lambda: living.apply(2, [batch_of(row, overrides=[4])]), lambda: served.infer("x1", np.arange(2), 0)):
+        with pytest.raises(RuntimeError, match="applied in part: start the worker anew"):
+            call()
+
+
 def test_columns_stay_only_where_the_revision_keeps_them(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 12, UNDIRECTED)
     loaded = generated(
@@ -173,7 +271,7 @@ def test_changes_end_where_their_memory_does_and_predictions_go_on(tmp_path: Pat
     living, row = opened(tmp_path, plain, max_delta_bytes=100_000), np.ones((1, FEATURES), np.float32)
     offset = 0
     while isinstance(
-        said := living.apply(offset + 1, batch_of(row, [1000 + offset], edges=[(1000 + offset, 1)])), Applied
+        said := apply_one(living, offset + 1, batch_of(row, [1000 + offset], edges=[(1000 + offset, 1)])), Applied
     ):
         offset += 1
         assert offset < 1000

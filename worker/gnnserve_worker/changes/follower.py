@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from gnnserve_worker.changes.log import ChangeLog, LogBehindError, LogConflictEr
 from gnnserve_worker.changes.replica import Replica
 from gnnserve_worker.changes.rules import require_offset
 from gnnserve_worker.graph.change_batch import (
+    OF_THIS_WORKER,
     Applied,
     BatchFormError,
     ChangeBatch,
@@ -40,6 +41,8 @@ _HANDING_S = 0.002
 """How long to wait for a record that this worker is appending before the log is read: it is often the next one."""
 _SLICE_S = 0.001
 """Time of applying after which batches of predictions have their turn."""
+_GROUP_ITEMS = 1024
+"""Items of records that are applied in one go: of many small records, the nodes that they reach are made anew once."""
 _PAUSE_S = 0.00005
 """A thread that waits for a lock needs so long to wake up. Without a pause, the one that gave it back has it again."""
 _BACKOFF_S = (0.1, 5.0)
@@ -77,29 +80,70 @@ class Applier:
         self._checksum: int | None = None
         """Checksum of the last record that was applied; None: none was."""
 
-    def apply(self, handed: Handed) -> Applied | ChangeRefusal:
-        """Raises LogError where it is not the next record, and NoRoomError; then it is not applied."""
-        record, after = handed.record, self.replica.offset
-        if record.offset != after + 1:
-            raise LogError(f"the log of changes gave offset {record.offset:,} behind {after:,}: it lacks some")
-        if self._checksum not in (None, record.previous):
-            raise LogBehindError(
-                f"the log of changes has another record at offset {after:,} than this worker has applied: it was "
-                "restored from an older backup, and written since. Restart the workers, so that they apply what it "
-                "has; batches that it lost must be sent again"
-            )
-        try:
-            batch = decode_batch(record.body) if handed.batch is None else handed.batch
-        except BatchFormError as error:
-            raise LogConflictError(
-                f"this release cannot read the batch at offset {record.offset:,} of the log of changes: {error}. "
-                "Update the worker"
-            ) from error
-        said = self.replica.apply(record.offset, batch)
-        if isinstance(said, ChangeRefusal) and said.problem is ChangeProblem.NO_ROOM:
-            raise NoRoomError(said)
-        self._checksum = record.checksum
-        return said
+    def apply(self, group: Sequence[Handed], said: list[Said]) -> None:
+        """Apply these records in one go, and add to `said` what the replica said of each. Raises LogError where one is
+        not the next record, and NoRoomError; then those before it are applied."""
+        first = self.replica.offset + 1
+        batches: list[ChangeBatch] = []
+        problem: LogError | None = None
+        checksum = self._checksum
+        for number, handed in enumerate(group):
+            try:
+                batches.append(_next_batch(handed, first + number, checksum))
+            except LogError as error:
+                problem = error
+                break
+            checksum = handed.record.checksum
+        answers = self.replica.apply(first, batches) if batches else []
+        if answers and isinstance(last := answers[-1], ChangeRefusal) and last.problem in OF_THIS_WORKER:
+            answers = answers[:-1]
+            problem = NoRoomError(last) if last.problem is ChangeProblem.NO_ROOM else _unfit(first + len(answers), last)
+        if answers:
+            self._checksum = group[len(answers) - 1].record.checksum
+        said += [Said(first + number, answer) for number, answer in enumerate(answers)]
+        if problem is not None:
+            raise problem
+
+
+def _unfit(offset: int, refusal: ChangeRefusal) -> LogConflictError:
+    return LogConflictError(
+        f"the batch at offset {offset:,} of the log of changes does not fit the revision that is served: "
+        f"{refusal.field}: {refusal.message}. Serve one that can follow it: with a float32 table of all features, of a "
+        "graph with the same columns"
+    )
+
+
+def _next_batch(handed: Handed, offset: int, checksum: int | None) -> ChangeBatch:
+    """The batch of a record, which must be that of the offset. `checksum`: of the record before, None: it is not
+    known."""
+    record = handed.record
+    if record.offset != offset:
+        raise LogError(f"the log of changes gave offset {record.offset:,} behind {offset - 1:,}: it lacks some")
+    if checksum not in (None, record.previous):
+        raise LogBehindError(
+            f"the log of changes has another record at offset {offset - 1:,} than this worker has applied: it was "
+            "restored from an older backup, and written since. Restart the workers, so that they apply what it "
+            "has; batches that it lost must be sent again"
+        )
+    try:
+        return decode_batch(record.body) if handed.batch is None else handed.batch
+    except BatchFormError as error:
+        raise LogConflictError(
+            f"this release cannot read the batch at offset {record.offset:,} of the log of changes: {error}. "
+            "Update the worker"
+        ) from error
+
+
+def grouped(handed: Sequence[Handed]) -> Iterator[Sequence[Handed]]:
+    """Records that are applied in one go: as many as have so few items together, at least one."""
+    start, items = 0, 0
+    for number, one in enumerate(handed):
+        items += one.record.changes
+        if number > start and items > _GROUP_ITEMS:
+            yield handed[start:number]
+            start, items = number, one.record.changes
+    if start < len(handed):
+        yield handed[start:]
 
 
 def catch_up(log: ChangeLog, replica: Replica, on_said: Callable[[Sequence[Said]], None]) -> None:
@@ -110,8 +154,8 @@ def catch_up(log: ChangeLog, replica: Replica, on_said: Callable[[Sequence[Said]
     while replica.offset < last:
         said: list[Said] = []
         try:
-            for record in log.read(replica.offset, _READ_BYTES):
-                said.append(Said(record.offset, applier.apply(Handed(record))))
+            for group in grouped([Handed(record) for record in log.read(replica.offset, _READ_BYTES)]):
+                applier.apply(group, said)
         finally:
             on_said(said)
 
@@ -246,11 +290,11 @@ class Follower:
         said: list[Said] = []
         began_s = self._clock_s()
         try:
-            for one in handed:
+            for group in grouped(handed):
                 if self._replica is not applier.replica or self._is_closed:
                     return
-                said.append(Said(one.record.offset, applier.apply(one)))
-                self._lag.see_applied(one.record)
+                applier.apply(group, said)
+                self._lag.see_applied(group[-1].record)
                 if self._clock_s() - began_s > _SLICE_S:
                     self._on_said(said)
                     said = []

@@ -247,9 +247,11 @@ class PostgresLog:
             if not _has_tables(connection):
                 connection.execute(sql.TABLES)
             connection.execute("SELECT pg_advisory_unlock(%s, 0)", (sql.LOCK_SPACE,))
+        # Asked before the database is: another thread may make the log in between.
+        was_found = self._was_found
         find = "SELECT id, schema_version FROM gnnserve.log WHERE service_uid = %s"
         row = connection.execute(find, (self._service_uid,)).fetchone()
-        if row is None and not self._was_found:
+        if row is None and not was_found:
             connection.execute(
                 "INSERT INTO gnnserve.log (service_uid, schema_version, first, last, total_changes, checksum) "
                 "VALUES (%s, %s, 1, 0, 0, 0) ON CONFLICT (service_uid) DO NOTHING",

@@ -1,4 +1,4 @@
-"""All kinds of logs. A new one is added here."""
+"""All kinds of logs. A new one is added here; what it imports is for those who use it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 
 from gnnserve_worker.changes.log import ChangeLog
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
-from gnnserve_worker.changes.sqlite_log import SqliteLog
 
 
 def _open_sqlite(place: SqliteFile, service_uid: str) -> ChangeLog:
+    from gnnserve_worker.changes.sqlite_log import SqliteLog  # noqa: PLC0415
+
     return SqliteLog(place.path, service_uid)
 
 
 def _open_postgres(place: PostgresAddress, service_uid: str) -> ChangeLog:
-    # psycopg is for those who use it: it takes 8 MB, and looks for a library of the system.
+    # It takes 8 MB, and looks for a library of the system.
     from gnnserve_worker.changes.postgres_log import PostgresLog  # noqa: PLC0415
 
     return PostgresLog(place.uri_file, service_uid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeRefusal
@@ -15,12 +16,18 @@ class Replica(Protocol):
         """The last offset that it has applied; at first the one that its revision's graph was made at."""
         ...  # pragma: no cover
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether `check` would wait."""
+        ...  # pragma: no cover
+
     def check(self, batch: ChangeBatch) -> ChangeRefusal | None:
         """What `apply` would say now; None: it would apply the batch."""
         ...  # pragma: no cover
 
-    def apply(self, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
-        """Apply the batch as a whole, or nothing of it: no batch of predictions sees a part. What it says depends on
-        the graph that it began with and the batches before alone, so that all workers say the same; but for `NO_ROOM`,
-        which leaves `offset` where it was."""
+    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[Applied | ChangeRefusal]:
+        """Apply batches from that offset on, each as a whole or nothing of it: no batch of predictions sees a part.
+        What is said of each depends on the graph that it began with and the batches before alone, so that all workers
+        say the same; but for `OF_THIS_WORKER`, which is the last thing that is said, and leaves `offset` where it was.
+        An error leaves nothing that can be used."""
         ...  # pragma: no cover

@@ -72,7 +72,8 @@ class NotAppliedError(LogError):
 class _Durable(msgspec.Struct, frozen=True):
     """A batch that is durable, and not known to be applied."""
 
-    submission: Submission
+    told: asyncio.Future[Outcome]
+    """Its client's. Bodies are not kept."""
     is_repeated: bool
 
 
@@ -299,12 +300,14 @@ class Updates:
             self._known = max(self._known, one.result.offset)
             # Where a first try had an unknown outcome, it is that try's record.
             is_repeated = one.result.is_repeated and not one.submission.is_attempted
-            self._durable.setdefault(one.result.offset, []).append(_Durable(one.submission, is_repeated))
+            if (told := self._open.get(one.submission)) is not None:
+                self._durable.setdefault(one.result.offset, []).append(_Durable(told, is_repeated))
         self._settle()
 
     def _take_said(self, said: Sequence[Said]) -> None:
         self._keep(said)
-        self._noted = max(self._noted, said[-1].offset)
+        # The last words about a replica that is not followed any more may be of more than this one has.
+        self._noted = max(self._noted, min(said[-1].offset, self.applied))
         self._known = max(self._known, self._noted)
         self._settle()
 
@@ -325,9 +328,8 @@ class Updates:
         """Tell those whose offset is applied."""
         for offset in [offset for offset in self._durable if offset <= self._noted]:
             for one in self._durable.pop(offset):
-                future = self._open.get(one.submission)
-                if future is not None and not future.done():
-                    future.set_result(self._outcome(offset, one.is_repeated))
+                if not one.told.done():
+                    one.told.set_result(self._outcome(offset, one.is_repeated))
         if self._next_waited <= self._noted:
             for waiter, offset in self._waiters.items():
                 if offset <= self._noted and not waiter.done():
@@ -342,7 +344,8 @@ class Updates:
     def _fail_durable(self, error: LogError) -> None:
         for offset, durable in self._durable.items():
             for one in durable:
-                self._fail(one.submission, NotAppliedError(offset, error))
+                if not one.told.done():
+                    one.told.set_exception(NotAppliedError(offset, error))
         self._durable.clear()
 
     def _fail(self, submission: Submission, error: LogError) -> None:
@@ -352,6 +355,6 @@ class Updates:
 
 
 async def _check(replica: Replica, batch: ChangeBatch) -> ChangeRefusal | None:
-    if batch.counts.items <= _QUICK_ITEMS:
+    if batch.counts.items <= _QUICK_ITEMS and not replica.is_busy:
         return replica.check(batch)
     return await asyncio.to_thread(replica.check, batch)

@@ -31,6 +31,9 @@ MOST_ITEMS = 1 << 20
 """Items of one batch. It is applied in one go, for which predictions wait."""
 
 
+MOST_FEATURES = 1 << 24
+
+
 class BatchFormError(ValueError):
     """These bytes are no batch of changes; the message says where they are wrong."""
 
@@ -106,6 +109,11 @@ class ChangeProblem(StrEnum):
     """Changes take as much memory as they may; nothing was wrong with these."""
 
 
+OF_THIS_WORKER = frozenset({ChangeProblem.NO_ROOM, ChangeProblem.MISSING_COLUMN, ChangeProblem.WRONG_LENGTH})
+"""Problems that hang on the revision or the memory of a worker. Others may apply the batch, so that it is not passed
+over: the worker stays before it, and says so."""
+
+
 class ChangeRefusal(msgspec.Struct, frozen=True):
     problem: ChangeProblem
     field: str
@@ -145,6 +153,8 @@ def decode_batch(body: bytes) -> ChangeBatch:
     if min(*numbers, features, text_bytes, label_bytes) < 0:
         raise BatchFormError(f"a count of {', '.join(map(str, numbers))} is below 0")
     counts = ChangeCounts(*numbers)
+    if features > MOST_FEATURES:
+        raise BatchFormError(f"{features:,} features of a node, more than {MOST_FEATURES:,}")
     if counts.items > MOST_ITEMS:
         raise BatchFormError(f"{counts.items:,} changes, more than the {MOST_ITEMS:,} of one batch")
     id_bytes = _ID_BYTES * (counts.ids + (form == _Form.TEXTS))
@@ -167,7 +177,7 @@ def _read_ids(body: bytes, form: int, count: int, starts: Sequence[int], text_by
     if form == _Form.INTEGERS:
         return ChangeIds(np.frombuffer(body, "<i8", count, starts[0]))
     offsets = np.frombuffer(body, "<i8", count + 1, starts[0])
-    if offsets[0] != 0 or offsets[-1] != text_bytes or (np.diff(offsets) < 0).any():
+    if offsets[0] != 0 or offsets[-1] != text_bytes or (offsets[1:] < offsets[:-1]).any():
         raise BatchFormError(f"offsets of texts do not ascend from 0 to {text_bytes:,}")
     return ChangeIds(None, np.frombuffer(body, np.uint8, text_bytes, starts[1]), offsets)
 

@@ -18,6 +18,7 @@ from gnnserve_worker.graph.living_lists import LivingLists, entries_of_edges, me
 from gnnserve_worker.graph.store import Graph
 
 _NO_ENTRIES = np.zeros((0, 2), np.int64)
+_NOBODY = np.zeros(0, np.int64)
 _FIELDS = ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNodes")
 """The lists of a batch in JSON, in the order of its ids."""
 
@@ -66,10 +67,16 @@ class LivingGraph:
 
     def readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64): int64, ascending, distinct."""
-        return np.unique((self.readers or self.lists).of(nodes))
+        return np.unique((self.readers or self.lists).of(nodes)) if len(nodes) else _NOBODY
+
+    def readers_counts(self, nodes: np.ndarray) -> np.ndarray:
+        """How many entries of lists name each of these nodes (int64): int64 [nodes]."""
+        return (self.readers or self.lists).lengths(nodes)
 
     def entries_reading(self, nodes: np.ndarray) -> np.ndarray:
         """Entries of lists that name any of these nodes (int64): (reader, sender), int64 [entries, 2]."""
+        if not len(nodes):
+            return _NO_ENTRIES
         return np.ascontiguousarray((self.readers or self.lists).entries_of(nodes)[:, ::-1])
 
     def find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
@@ -147,8 +154,8 @@ class LivingGraph:
         """Take nodes away with all of their edges; returns the entries that lists lost."""
         self.ids.remove(nodes)
         own = self.lists.entries_of(nodes)
-        # An entry between two of the nodes is in both.
-        entries = np.concatenate((own, self.entries_reading(nodes)))
+        # An entry between two of the nodes is in both. From the ends of lists on, where nothing has to move up.
+        entries = np.ascontiguousarray(np.concatenate((own, self.entries_reading(nodes)))[::-1])
         return np.asarray(entries[self._change_entries(entries, adds=False)])
 
 

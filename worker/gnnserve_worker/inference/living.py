@@ -8,23 +8,22 @@ layers of all nodes that a change reaches, which are made anew from their neighb
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_batch import OF_THIS_WORKER, Applied, ChangeBatch, ChangeProblem, ChangeRefusal
 from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, no_room
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
-from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
+from gnnserve_worker.tables.growing import CopiedPages
 from gnnserve_worker.tables.table import Rows, Table
 
-_PAGE_BYTES = 4096
 _ENTRY_BYTES = 4
 _ID_BYTES = 64
 """Memory of a new node beside its rows: its id in a hash table, and where its list is."""
@@ -43,30 +42,30 @@ class LivingRevision:
         self._loaded = loaded
         self._makers = loaded.makers
         found = [variant.rows for variant in loaded.variants.values() if isinstance(variant.rows, StoredRowMaker)]
-        makers = {id(maker.table): maker for maker in found}.values()
+        makers = [*{id(maker.table): maker for maker in found}.values()]
+        self._nodes = self.graph.ids.count
+        """Nodes of the revision's own."""
         self._sums = {
-            id(maker.products.table): LivingSums(maker.products.table, self.graph.lists)
+            id(maker.products.table): sums
             for maker in makers
-            if maker.sums_up
+            if (sums := maker.sums(self.graph.lists, self._nodes)) is not None
         }
         """Sums that are kept by increments, of each table of products."""
         self._stored = [(maker, self._sums.get(id(maker.products.table))) for maker in makers]
         """Makers of stored layers, one of each table, and their sums."""
         whole = (maker for maker in self._makers if maker.keeps_features(loaded.features))
         self._features: RowMaker | None = next(whole, None)
-        self._nodes = self.graph.ids.count
-        """Nodes of the revision's own."""
         self._entries = self.graph.lists.used_entries
-        self._row_pages, self._row_bytes = _sizes([maker.table for maker in self._makers])
-        stored_pages, stored_bytes = _sizes([maker.table for maker in makers])
-        aggregated = [maker.aggregated for maker in makers if maker.aggregated is not None]
+        row_bytes = _row_bytes([maker.table for maker in self._makers])
+        aggregated = [_bytes(maker.aggregated) for maker in makers if maker.aggregated is not None]
         # A sum takes as much as the row that is aggregated.
-        self._stored_pages = stored_pages + 2 * sum(_pages(rows) for rows in aggregated)
-        self._new_bytes = self._row_bytes + stored_bytes + 2 * sum(map(_bytes, aggregated)) + _ID_BYTES
-        self._written = np.zeros((3, self._nodes), np.bool_)
-        """Whether memory of the revision's own nodes was copied to be written to: rows of features, of stored layers,
-        lists."""
-        self._copied_pages = 0
+        stored_bytes = _row_bytes([maker.table for maker in makers]) + aggregated + aggregated
+        self._new_bytes = sum(row_bytes) + sum(stored_bytes) + _ID_BYTES
+        self._rows_copied = [CopiedPages(self._nodes, size) for size in row_bytes]
+        self._stored_copied = [CopiedPages(self._nodes, size) for size in stored_bytes]
+        self._lists_copied = CopiedPages(self._entries, _ENTRY_BYTES)
+        self._is_broken = False
+        """An error has left a batch half applied."""
         self._computing = threading.Lock()
         """Held while a batch of predictions is computed, or one of changes is applied."""
         self._writing = threading.Lock()
@@ -75,6 +74,11 @@ class LivingRevision:
     @property
     def offset(self) -> int:
         return self._offset
+
+    @property
+    def first_edges(self) -> int:
+        """Entries of the revision's own lists."""
+        return self._entries
 
     @property
     def nodes(self) -> int:
@@ -87,7 +91,8 @@ class LivingRevision:
         lists = self.graph.lists.used_entries - self._entries
         both = 2 if self.graph.readers is not None else 1
         new_nodes = self.graph.ids.count - self._nodes
-        return self._copied_pages * _PAGE_BYTES + both * lists * _ENTRY_BYTES + new_nodes * self._new_bytes
+        pages = (*self._rows_copied, *self._stored_copied, *both * (self._lists_copied,))
+        return sum(copied.nbytes for copied in pages) + both * lists * _ENTRY_BYTES + new_nodes * self._new_bytes
 
     def guarded(self, infer: Infer) -> Infer:
         """`infer` with no change applied meanwhile."""
@@ -101,6 +106,7 @@ class LivingRevision:
             view: BatchView | None = None,
         ) -> Inference:
             with self._computing:
+                self._require_whole()
                 return infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
 
         return infer_alone
@@ -111,24 +117,41 @@ class LivingRevision:
             found = self._find(batch)
         return found if isinstance(found, ChangeRefusal) else None
 
-    def apply(self, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
-        """Apply the batch of that offset as a whole, or nothing of it."""
+    def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[Applied | ChangeRefusal]:
+        """Apply batches from that offset on, each as a whole or nothing of it; what was said of each. One that there is
+        no room for is the last that something is said of."""
         if offset != self._offset + 1:
             raise ValueError(f"offset {offset} after {self._offset}")
-        found = self._find(batch)
-        if isinstance(found, ChangeRefusal):
-            if found.problem is not ChangeProblem.NO_ROOM:
-                self._offset = offset
-            return found
+        said: list[Applied | ChangeRefusal] = []
+        reached: list[np.ndarray] = []
         with self._alone():
-            unchanged = self._write(batch, found)
-            self._offset = offset
-        return Applied(unchanged)
+            for batch in batches:
+                found = self._find(batch)
+                said.append(found if isinstance(found, ChangeRefusal) else self._write(batch, found, reached))
+                if isinstance(found, ChangeRefusal) and found.problem in OF_THIS_WORKER:
+                    break
+                self._offset += 1
+            self._write_stored(reached)
+        return said
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `check` would wait."""
+        return self._writing.locked()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         with self._computing, self._writing:
-            yield
+            self._require_whole()
+            try:
+                yield
+            except BaseException:
+                self._is_broken = True
+                raise
+
+    def _require_whole(self) -> None:
+        if self._is_broken:
+            raise RuntimeError("a batch of changes was applied in part: start the worker anew, which applies all again")
 
     def _find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         if (refusal := self._check_features(batch)) is not None:
@@ -165,35 +188,58 @@ class LivingRevision:
             )
         return None
 
-    def _write(self, batch: ChangeBatch, found: FoundNodes) -> int:
-        """Returns the number of edges that changed nothing."""
+    def _write(self, batch: ChangeBatch, found: FoundNodes, reached: list[np.ndarray]) -> Applied:
+        """All but rows of stored layers; adds the nodes whose rows these are to `reached`."""
         renewed = np.concatenate((found.new, found.overridden))
         if len(renewed):
-            features = self._whole_features(batch, found)
-            reading = self.graph.entries_reading(found.overridden)
-            self._change_sums(reading, adds=False)
-            for maker in self._makers:
-                maker.write(features, renewed)
-            self._change_sums(reading, adds=True)
-            self._count_copies(0, renewed, self._row_pages)
+            self._write_rows(self._whole_features(batch, found), found, renewed)
+        for sums in self._sums.values():
+            sums.begin(self._near(found))
         effect = self.graph.apply(batch, found)
-        self._change_sums(effect.added, adds=True)
-        self._change_sums(effect.removed, adds=False)
+        for sums in self._sums.values():
+            sums.change(effect.added, adds=True)
+            sums.change(effect.removed, adds=False)
         roots, lists, readers = self._loaded.neighbour_roots, self.graph.lists, effect.readers
         if roots is not None:
             roots[found.new] = 1.0
             renew_inverse_roots(lists.bounds, lists.indices, readers, roots)
-        self._count_copies(2, readers, 1)
+        self._lists_copied.note(lists.bounds[readers, 0])
         if self._stored:
-            reached = self._reached(renewed, readers)
-            for stored, sums in self._stored:
-                stored.write(reached, sums)
-            self._count_copies(1, reached, self._stored_pages)
-        return effect.unchanged
+            reached.append(self._reached(renewed, readers))
+        return Applied(effect.unchanged)
 
-    def _change_sums(self, entries: np.ndarray, *, adds: bool) -> None:
-        for sums in self._sums.values():
-            sums.change(entries, adds=adds)
+    def _write_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray) -> None:
+        """Rows that are made of features, and what they change of their readers' sums."""
+        reading = self.graph.entries_reading(found.overridden)
+        before = {}
+        for key, sums in self._sums.items():
+            sums.begin(np.concatenate((renewed, reading[:, 0])))
+            before[key] = sums.rows_of(found.overridden)
+        for maker in self._makers:
+            maker.write(features, renewed)
+        # Entries are in the order of the overridden nodes.
+        places = np.repeat(np.arange(len(found.overridden)), self.graph.readers_counts(found.overridden))
+        for key, sums in self._sums.items():
+            sums.move(reading, places, before[key])
+        for copied in self._rows_copied:
+            copied.note(renewed)
+
+    def _near(self, found: FoundNodes) -> np.ndarray:
+        """Nodes whose lists may change, int64."""
+        ends = np.concatenate((found.edges.ravel(), found.removed_edges.ravel()))
+        if not len(found.removed):
+            return ends
+        return np.concatenate((ends, found.removed, self.graph.entries_reading(found.removed)[:, 0]))
+
+    def _write_stored(self, reached: Sequence[np.ndarray]) -> None:
+        """Rows of stored layers, of these nodes."""
+        if not reached:
+            return
+        nodes = reached[0] if len(reached) == 1 else np.unique(np.concatenate(reached))
+        for stored, sums in self._stored:
+            stored.write(nodes, sums)
+        for copied in self._stored_copied:
+            copied.note(nodes)
 
     def _whole_features(self, batch: ChangeBatch, found: FoundNodes) -> np.ndarray:
         """Features of new nodes and of overridden ones, float32 [rows, features]."""
@@ -202,7 +248,11 @@ class LivingRevision:
         is_kept = np.isnan(overridden)
         if is_kept.any() and self._features is not None:
             partly = np.flatnonzero(is_kept.any(axis=1))
-            stored = self._features.features_of(found.overridden[partly])
+            nodes = found.overridden[partly]
+            stored = self._features.features_of(nodes)
+            # Those that are new in the same batch have no row yet.
+            is_new = nodes >= self.graph.ids.count
+            stored[is_new] = features[nodes[is_new] - self.graph.ids.count]
             overridden[partly] = np.where(is_kept[partly], stored, overridden[partly])
         return features
 
@@ -214,27 +264,17 @@ class LivingRevision:
             sources = np.concatenate((renewed, readers))
         return np.unique(np.concatenate((renewed, readers, self.graph.readers_of(sources))))
 
-    def _count_copies(self, what: int, nodes: np.ndarray, pages: int) -> None:
-        own = nodes[nodes < self._nodes]
-        first = own[~self._written[what, own]]
-        self._written[what, first] = True
-        self._copied_pages += pages * len(first)
-
 
 def _field_of(row: int, new_nodes: int, column: int) -> str:
     is_new = row < new_nodes
     return f"{'nodes' if is_new else 'overrides'}[{row if is_new else row - new_nodes}].features[{column}]"
 
 
-def _sizes(tables: list[Table]) -> tuple[int, int]:
-    """Pages that are copied to write one row of each, and the bytes of these rows."""
+def _row_bytes(tables: Sequence[Table]) -> list[int]:
+    """Bytes of a row in each matrix of these tables."""
     rows = [rows for table in tables for rows in {id(part): part for part in (table.rows, table.own)}.values()]
-    return sum(map(_pages, rows)), sum(map(_bytes, rows))
+    return [_bytes(each) for each in rows]
 
 
 def _bytes(rows: Rows) -> int:
     return int(rows.values.shape[1]) * rows.values.itemsize
-
-
-def _pages(rows: Rows) -> int:
-    return -(-_bytes(rows) // _PAGE_BYTES)

@@ -118,9 +118,9 @@ def _change_graphs(root: Path) -> None:
         loaded = repository.load(repository.revisions()[0].revision, _DELTA_BYTES)
         replica = LivingRevision(loaded, 0, _DELTA_BYTES)
         served_revision(loaded, replica).warm_up()
-        counts = ChangeCounts(new_nodes=1, edges=1, removed_edges=1, removed_nodes=1)
-        ids = ChangeIds(np.array([_NODES, 0, _NODES, 0, _NODES, 1]))
-        replica.apply(1, ChangeBatch(counts, ids, np.zeros((1, _COLUMNS), np.float32)))
+        counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
+        ids = ChangeIds(np.array([_NODES, 2, 0, _NODES, 0, _NODES, 1]))
+        replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
 
 
 def _sample_for_training() -> None:

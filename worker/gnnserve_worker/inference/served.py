@@ -205,7 +205,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         raise ValueError("a staged revision has no manifest: commit it, then load it")
     no_overlays = _why_no_overlays(loaded.manifest)
     infer = with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades)
-    edges = loaded.graph.edges if replica is None else replica.graph.lists.used_entries
+    edges = loaded.graph.edges if replica is None else replica.first_edges
     return ServedRevision(
         manifest=loaded.manifest,
         nodes=loaded.graph.nodes,

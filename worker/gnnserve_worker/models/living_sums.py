@@ -1,12 +1,13 @@
 """Sums over neighbours that are kept by increments while a graph changes, and never drift.
 
 A sum holds its addends as whole numbers: each is scaled by a power of two and rounded, so that what was added can be
-taken away to the bit, in any order, ever again. The power is the node's own. It leaves room for twice as many
-neighbours, and twice as large ones, as the node had when it was chosen; a sum that outgrows that is made anew. Sums are
-made when they are first asked for, so that nodes that nothing ever happens to take no memory.
+taken away to the bit, in any order, ever again. The power is the node's own, and leaves room for a number of increments
+of a certain size; a sum that outgrows that is made anew from the node's list. A node's first sum is what was aggregated
+ahead of time, so that it costs no more for long lists than for short ones; sums of nodes that nothing ever happens to
+take no memory.
 
-Increments in place of recomputation: a linear aggregation changes by what its inputs change by (RIPPLE++; measured in
-fixed point against float32, whose sums drift by 1e-5 after ten million changes).
+Increments in place of recomputation: a linear aggregation changes by what its inputs change by (RIPPLE++). Sums in
+float32 would drift by 1e-5 after ten million changes.
 """
 
 from __future__ import annotations
@@ -19,25 +20,44 @@ from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.models.network import Layer
 from gnnserve_worker.tables.growing import empty_growing
-from gnnserve_worker.tables.table import Table
+from gnnserve_worker.tables.table import Rows, Table
 
-_NOT_KEPT = np.int8(-128)
-"""In place of the power of a sum that is not kept yet, or not any more."""
-_BITS = 30
-"""A sum stays below 2^30."""
+_NEVER, _OUTGROWN, _ZERO = 0, -1, 1000
+"""In place of the power of a sum that was never kept, or is not kept any more; what is added to a power."""
+_SUM_BITS, _CHANGE_BITS = 29, 28
+"""A sum begins below 2^29, and all increments that it has room for stay below 2^28 each way."""
+_FEWEST = 64
+"""Increments that a sum has room for beside two for each neighbour."""
+_COARSE_BITS = 14
+"""A sum that becomes smaller than 2^14 is made anew."""
+_FROM_LIST = 1
 
 
 class LivingSums:
     """Sums of the rows of a table of products, float32, over each node's neighbours."""
 
-    def __init__(self, table: Table, lists: LivingLists) -> None:
-        room, width = len(lists.bounds), table.columns
-        self._table, self._lists = table, lists
-        self._sums = empty_growing((room, width), np.int32)
-        self._powers = np.frombuffer(bytearray(b"\x80") * room, np.int8)
-        """By which power of two the node's addends are multiplied."""
-        self._counts = empty_growing((room, 2), np.int32)
-        """How many addends the sum has, and how many it may have."""
+    def __init__(self, table: Table, lists: LivingLists, aggregated: Rows, layer: Layer, nodes: int) -> None:
+        """`aggregated`: what the layer aggregates of the first `nodes`, as it was made ahead of time."""
+        room = len(lists.bounds)
+        self._table, self._lists, self._aggregated, self._nodes = table, lists, aggregated, nodes
+        self._is_mean, self._own_factor = layer.aggregation.mean, layer.aggregation.own_factor
+        self._sums = empty_growing((room, table.columns), np.int32)
+        self._powers = empty_growing((room,), np.int16)
+        """_ZERO + the power of two by which the node's addends are multiplied; _NEVER, _OUTGROWN."""
+        self._counts = empty_growing((room, 3), np.int32)
+        """How many increments the sum has had, how many it has room for, and whether it was made from the list."""
+
+    def begin(self, nodes: np.ndarray) -> None:
+        """Begin the sums of these nodes (int64) that were never kept. To be called before anything that they are made
+        of changes: the node's list, its row, what was aggregated."""
+        _begin(
+            self._sums, self._powers, self._counts, self._table.rows.values, self._table.own.values,
+            self._aggregated.values, self._lists.bounds, nodes, self._nodes, self._is_mean, self._own_factor,
+        )  # fmt: skip
+
+    def rows_of(self, nodes: np.ndarray) -> np.ndarray:
+        """A copy of the table's rows of these nodes (int64), float32 [nodes, columns and padding]."""
+        return np.asarray(self._table.rows.values[nodes])
 
     def change(self, entries: np.ndarray, *, adds: bool) -> None:
         """Add the rows of nodes that lists gained, or take away those of nodes that they lost, as the table has them
@@ -45,25 +65,106 @@ class LivingSums:
         if len(entries):
             _change(self._sums, self._powers, self._counts, self._table.rows.values, entries, adds)
 
-    def aggregate(self, nodes: np.ndarray, layer: Layer, out: np.ndarray) -> None:
+    def move(self, entries: np.ndarray, places: np.ndarray, before: np.ndarray) -> None:
+        """Put the rows that the table has now in the place of others. `entries`: (reader, sender), int64 [entries, 2];
+        `before`: rows that it had, float32 [rows, columns at least], `places`: that of each entry, int64 [entries]."""
+        if len(entries):
+            _move(self._sums, self._powers, self._counts, self._table.rows.values, entries, places, before)
+
+    def aggregate(self, nodes: np.ndarray, out: np.ndarray) -> None:
         """What the layer aggregates of these nodes (int64), without bias and ReLU: float32 [nodes, columns]."""
-        aggregation, lists = layer.aggregation, self._lists
+        lists = self._lists
         _aggregate(
             self._sums, self._powers, self._counts, self._table.rows.values, self._table.own.values, lists.bounds,
-            lists.indices, nodes, aggregation.mean, aggregation.own_factor, out,
+            lists.indices, nodes, self._is_mean, self._own_factor, out,
         )  # fmt: skip
 
-    def as_made_anew(self, nodes: np.ndarray) -> bool:
-        """Whether the sums of these nodes that are kept are, to the bit, those of their neighbours now."""
-        kept = nodes[self._powers[nodes] != _NOT_KEPT]
-        return bool(
-            _is_exact(self._sums, self._powers, self._table.rows.values, self._lists.bounds, self._lists.indices, kept)
-        )
+    def residuals(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By what the sums of these nodes (int64) differ from those of their neighbours now, in the sums' own units,
+        int64 [nodes, columns]; and which of them were made from lists, bool [nodes], -1 in all columns of those that
+        are not kept. As long as a sum is kept its residual stays the same to the bit, and one that was made from a list
+        has none."""
+        found = np.full((len(nodes), self._sums.shape[1]), -1, np.int64)
+        lists = self._lists
+        _residuals(self._sums, self._powers, self._table.rows.values, lists.bounds, lists.indices, nodes, found)
+        return found, self._counts[nodes, 2] == _FROM_LIST
 
 
 @inlined
 def _scale_of(power: int) -> np.float32:
-    return np.float32(2.0 ** np.float64(power))
+    return np.float32(2.0 ** np.float64(power - _ZERO))
+
+
+@inlined
+def _largest(row: np.ndarray, width: int) -> np.float32:
+    """Infinite where any of the row's numbers is none."""
+    largest = np.float32(0.0)
+    for column in range(width):
+        size = abs(row[column])
+        if not size <= largest:
+            largest = size if size == size else np.float32(np.inf)  # noqa: PLR0124 - only NaN differs from itself
+    return largest
+
+
+@inlined
+def _keep(node: int, powers: np.ndarray, counts: np.ndarray, degree: int, total: float, addend: float) -> bool:
+    """Choose the power of a sum whose numbers are `total` at most, with room for addends up to `addend`. False: these
+    are no numbers to be kept."""
+    most = 2 * degree + _FEWEST
+    bound = max(total, 2.0 * most * addend)
+    if not bound <= 1e37:
+        powers[node] = _OUTGROWN
+        return False
+    power = _SUM_BITS - math.ceil(math.log2(max(bound, 1e-30)))
+    powers[node] = _ZERO + max(min(power, 60), -120)
+    counts[node, 0] = 0
+    counts[node, 1] = most
+    return True
+
+
+@inlined
+def _takes(node: int, powers: np.ndarray, counts: np.ndarray, largest: np.float32) -> bool:
+    """Count an increment; False: the sum is not kept, or no longer."""
+    if powers[node] <= 0:
+        return False
+    counts[node, 0] += 1
+    most = counts[node, 1]
+    scale = _scale_of(powers[node])
+    if counts[node, 0] > most or not largest * scale * np.float32(most) <= np.float32(1 << _CHANGE_BITS):
+        powers[node] = _OUTGROWN
+        return False
+    return True
+
+
+@kernel
+def _begin(
+    sums: np.ndarray, powers: np.ndarray, counts: np.ndarray, rows: np.ndarray, own_rows: np.ndarray,
+    aggregated: np.ndarray, bounds: np.ndarray, nodes: np.ndarray, stored: int, mean: bool, own_factor: float,
+) -> None:  # fmt: skip
+    width = sums.shape[1]
+    factor = np.float32(own_factor)
+    for i in range(len(nodes)):
+        node = nodes[i]
+        if powers[node] != _NEVER:
+            continue
+        if node >= stored:
+            powers[node] = _OUTGROWN
+            continue
+        degree = bounds[node, 1] - bounds[node, 0]
+        times = np.float32(degree) if mean else np.float32(1.0)
+        own = own_rows[node]
+        begun = aggregated[node]
+        largest = np.float32(0.0)
+        for column in range(width):
+            largest = max(largest, abs((begun[column] - factor * own[column]) * times))
+        addend = max(8.0 * float(largest) / max(degree, 1), 2.0 * float(_largest(rows[node], width)))
+        if not _keep(node, powers, counts, degree, float(largest), addend):
+            continue
+        counts[node, 2] = 0
+        scale = times * _scale_of(powers[node])
+        total = sums[node]
+        for column in range(width):
+            total[column] = np.int32(np.rint((begun[column] - factor * own[column]) * scale))
 
 
 @kernel
@@ -74,26 +175,31 @@ def _change(
     sign = np.int32(1 if adds else -1)
     for i in range(len(entries)):
         reader = entries[i, 0]
-        if powers[reader] == _NOT_KEPT:
-            continue
-        count = counts[reader, 0] + sign
-        most = counts[reader, 1]
-        if count > most:
-            powers[reader] = _NOT_KEPT
-            continue
-        counts[reader, 0] = count
-        scale = _scale_of(powers[reader])
         row = rows[entries[i, 1]]
-        total = sums[reader]
-        largest = np.float32(0.0)
-        for column in range(width):
-            largest = max(largest, abs(row[column]))
-        # Not so by comparison alone: a number that is no number is refused, too.
-        if not largest * scale * np.float32(most) <= np.float32(1 << _BITS):
-            powers[reader] = _NOT_KEPT
+        if not _takes(reader, powers, counts, _largest(row, width)):
             continue
+        scale = _scale_of(powers[reader])
+        total = sums[reader]
         for column in range(width):
             total[column] += sign * np.int32(np.rint(row[column] * scale))
+
+
+@kernel
+def _move(
+    sums: np.ndarray, powers: np.ndarray, counts: np.ndarray, rows: np.ndarray, entries: np.ndarray,
+    places: np.ndarray, before: np.ndarray,
+) -> None:  # fmt: skip
+    width = sums.shape[1]
+    for i in range(len(entries)):
+        reader = entries[i, 0]
+        row = rows[entries[i, 1]]
+        old = before[places[i]]
+        if not _takes(reader, powers, counts, max(_largest(row, width), _largest(old, width))):
+            continue
+        scale = _scale_of(powers[reader])
+        total = sums[reader]
+        for column in range(width):
+            total[column] += np.int32(np.rint(row[column] * scale)) - np.int32(np.rint(old[column] * scale))
 
 
 @inlined
@@ -101,31 +207,34 @@ def _make(
     node: int, sums: np.ndarray, powers: np.ndarray, counts: np.ndarray, rows: np.ndarray, bounds: np.ndarray,
     indices: np.ndarray,
 ) -> bool:  # fmt: skip
-    """Make a node's sum anew; False: its addends have no bound."""
+    """Make a node's sum from its list; False: it cannot be kept."""
     width = sums.shape[1]
     begin = bounds[node, 0]
     end = bounds[node, 1]
     largest = np.float32(0.0)
     for entry in range(begin, end):
-        row = rows[indices[entry]]
-        for column in range(width):
-            largest = max(largest, abs(row[column]))
-    most = 2 * (end - begin) + 2
-    if not largest <= np.float32(3e38):
+        largest = max(largest, _largest(rows[indices[entry]], width))
+    degree = end - begin
+    if not _keep(node, powers, counts, degree, degree * float(largest), max(2.0 * float(largest), 1e-6)):
         return False
-    bits = math.ceil(math.log2(most * max(2.0 * float(largest), 1e-6)))
-    power = max(min(_BITS - bits, 60), -120)
-    scale = _scale_of(power)
+    counts[node, 2] = _FROM_LIST
+    scale = _scale_of(powers[node])
     total = sums[node]
     total[:] = 0
     for entry in range(begin, end):
         row = rows[indices[entry]]
         for column in range(width):
             total[column] += np.int32(np.rint(row[column] * scale))
-    powers[node] = power
-    counts[node, 0] = end - begin
-    counts[node, 1] = most
     return True
+
+
+@inlined
+def _is_coarse(total: np.ndarray, width: int) -> bool:
+    """Whether a sum is so small in its own units that rounding shows: large addends have left it."""
+    largest = np.int32(0)
+    for column in range(width):
+        largest = max(largest, abs(total[column]))
+    return bool(largest < 1 << _COARSE_BITS)
 
 
 @kernel
@@ -141,7 +250,10 @@ def _aggregate(
         degree = bounds[node, 1] - bounds[node, 0]
         share = np.float32(1.0 / degree) if mean and degree > 0 else np.float32(1.0)
         own = own_rows[node]
-        if powers[node] == _NOT_KEPT and not _make(node, sums, powers, counts, rows, bounds, indices):
+        if powers[node] > 0 and 4 * degree < counts[node, 1] - _FEWEST:
+            # The list is half as long as at first: what rounding left of so many addends would begin to show.
+            powers[node] = _OUTGROWN
+        if powers[node] <= 0 and not _make(node, sums, powers, counts, rows, bounds, indices):
             for column in range(width):
                 row[column] = np.float32(0.0)
             for entry in range(bounds[node, 0], bounds[node, 1]):
@@ -150,23 +262,29 @@ def _aggregate(
             for column in range(width):
                 row[column] = row[column] * share + factor * own[column]
             continue
-        step = share / _scale_of(powers[node])
         total = sums[node]
+        if counts[node, 0] > 0 and degree > 0 and _is_coarse(total, width):
+            _make(node, sums, powers, counts, rows, bounds, indices)
+        step = share / _scale_of(powers[node])
+        if degree == 0:
+            # Rounding has left something of the first sum, which is no neighbour's.
+            step = np.float32(0.0)
         for column in range(width):
             row[column] = np.float32(total[column]) * step + factor * own[column]
 
 
 @kernel
-def _is_exact(
-    sums: np.ndarray, powers: np.ndarray, rows: np.ndarray, bounds: np.ndarray, indices: np.ndarray, nodes: np.ndarray
-) -> bool:
-    width = sums.shape[1]
-    for node in nodes:
+def _residuals(
+    sums: np.ndarray, powers: np.ndarray, rows: np.ndarray, bounds: np.ndarray, indices: np.ndarray,
+    nodes: np.ndarray, found: np.ndarray,
+) -> None:  # fmt: skip
+    for i in range(len(nodes)):
+        node = nodes[i]
+        if powers[node] <= 0:
+            continue
         scale = _scale_of(powers[node])
-        for column in range(width):
+        for column in range(sums.shape[1]):
             total = np.int64(0)
             for entry in range(bounds[node, 0], bounds[node, 1]):
                 total += np.int64(np.rint(rows[indices[entry], column] * scale))
-            if total != sums[node, column]:
-                return False
-    return True
+            found[i, column] = sums[node, column] - total

@@ -180,10 +180,14 @@ def encode_rows(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_rows(rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
-    """Write rows that `encode_rows` made, in place of those of these nodes (int64). ValueError: they are read alone."""
-    if rows.written is None:
-        raise ValueError("these rows were not opened for changes")
-    rows.written.values[nodes] = values
+    """Write rows that `encode_rows` made, in place of those of these nodes (int64); or float32 ones without their
+    padding. ValueError: they are read alone."""
+    if rows.written is None or values is None:
+        raise ValueError("these rows were not opened for changes, or there are none to write")
+    written = rows.written.values
+    if values.shape[1] < written.shape[1]:
+        written = written[:, : values.shape[1]]
+    written[nodes] = values
     if rows.format.has_scales:
         rows.written.scales[nodes] = scales
 

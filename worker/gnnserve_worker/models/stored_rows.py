@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.network import Network, finish_aggregation, linear_part, multiply
-from gnnserve_worker.models.rows import RowMaker, encode_rows, multiplied, write_rows
+from gnnserve_worker.models.rows import RowMaker, multiplied, write_rows
 from gnnserve_worker.models.whole_lists import LayerScratch
+from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.sampling.kernels import slot_of
 from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 from gnnserve_worker.sampling.neighbours import NeighbourSample
@@ -28,8 +30,8 @@ from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView
 from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
 _space = LayerScratch()
-_MOST_WRITTEN = 4096
-"""Nodes whose rows are written at a time."""
+_MOST_WRITTEN = 512
+"""Nodes whose rows are written at a time: what is computed of them stays in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +70,37 @@ class StoredRowMaker:
         (values, scales), (own_values, own_scales) = made[0], made[-1]
         return RowsBehind(values, scales, own_values, own_scales)
 
-    @property
-    def sums_up(self) -> bool:
-        """Whether the layer aggregates a plain sum or mean, so that sums can be kept by increments."""
-        return self.layer.layers[0].aggregation.plain
+    def sums(self, lists: LivingLists, nodes: int) -> LivingSums | None:
+        """Sums of the products over the lists of a graph that changes, of which the table has `nodes`. None: the layer
+        aggregates something that cannot be continued."""
+        if self.aggregated is None:
+            return None
+        return LivingSums(self.products.table, lists, self.aggregated, self.layer.layers[0], nodes)
 
     def write(self, ids: np.ndarray, sums: LivingSums | None) -> None:
         """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
-        neighbours as they are now. `sums`: those of its products, where it `sums_up`; None: neighbours are read."""
-        layer = self.layer.layers[0]
-        for start in range(0, len(ids), _MOST_WRITTEN):
-            nodes = ids[start : start + _MOST_WRITTEN]
-            count = len(nodes)
-            flat = self._aggregate(nodes, sums)
-            block = flat[: count * layer.aggregated].reshape(count, layer.aggregated)
-            if self.aggregated is not None:
-                write_rows(self.aggregated, nodes, *encode_rows(self.aggregated, _padded(block, self.aggregated)))
-            finish_aggregation(layer, block)
-            hidden = multiply(layer, flat, count, _space.activations)[: count * layer.outputs]
-            hidden = hidden.reshape(count, layer.outputs)
-            for product, rows in zip(self.next_products, (self.table.rows, self.table.own), strict=False):
-                write_rows(rows, nodes, *multiplied(hidden, product, rows))
+        neighbours as they are now. `sums`: those of its products, None: neighbours are read."""
+        parts = -(-len(ids) // _MOST_WRITTEN)
+        map_parallel(lambda i: self._write_part(ids[i * _MOST_WRITTEN : (i + 1) * _MOST_WRITTEN], sums), parts)
+
+    def _write_part(self, nodes: np.ndarray, sums: LivingSums | None) -> None:
+        layer, count = self.layer.layers[0], len(nodes)
+        flat = self._aggregate(nodes, sums)
+        block = flat[: count * layer.aggregated].reshape(count, layer.aggregated)
+        if self.aggregated is not None:
+            write_rows(self.aggregated, nodes, block, None)
+        finish_aggregation(layer, block)
+        hidden = multiply(layer, flat, count, _space.activations)[: count * layer.outputs]
+        hidden = hidden.reshape(count, layer.outputs)
+        for product, rows in zip(self.next_products, (self.table.rows, self.table.own), strict=False):
+            write_rows(rows, nodes, *multiplied(hidden, product, rows))
 
     def _aggregate(self, nodes: np.ndarray, sums: LivingSums | None) -> np.ndarray:
         """What the layer aggregates, without bias and ReLU, flat."""
         layer = self.layer.layers[0]
         if sums is not None:
             flat = _space.activations.hidden(len(nodes) * layer.aggregated)
-            sums.aggregate(nodes, layer, flat[: len(nodes) * layer.aggregated].reshape(len(nodes), layer.aggregated))
+            sums.aggregate(nodes, flat[: len(nodes) * layer.aggregated].reshape(len(nodes), layer.aggregated))
             return flat
         linear = linear_part(layer)
         sample = _space.sample(self.graph, nodes, self.neighbour_roots)
@@ -135,11 +140,6 @@ class StoredRowMaker:
         )  # fmt: skip
         output = multiply(layer, flat, len(ids), _space.activations)
         return output[: len(ids) * layer.outputs].reshape(len(ids), layer.outputs)
-
-
-def _padded(block: np.ndarray, rows: Rows) -> np.ndarray:
-    """The block, as wide as the rows with their padding."""
-    return np.pad(block, ((0, 0), (0, rows.values.shape[1] - block.shape[1])))
 
 
 def _given(rows: np.ndarray | None) -> np.ndarray:

@@ -115,7 +115,6 @@ def _serve(settings: WorkerSettings) -> int:
     from gnnserve_worker.following.routing import MountedRouting  # noqa: PLC0415
     from gnnserve_worker.following.routing_watch import RoutingWatch  # noqa: PLC0415
     from gnnserve_worker.inference.served import ServedRevision  # noqa: PLC0415
-    from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
@@ -126,7 +125,11 @@ def _serve(settings: WorkerSettings) -> int:
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     repository = Repository(settings.repository, settings.namespace, settings.service)
 
-    followed = None if settings.updates is None else FollowedLog(settings.updates)
+    followed = None
+    if settings.updates is not None:
+        from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
+
+        followed = FollowedLog(settings.updates)
 
     def load(revision: str) -> ServedRevision:
         if followed is not None:

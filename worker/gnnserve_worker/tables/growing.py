@@ -16,6 +16,7 @@ import numpy as np
 
 from gnnserve_worker.tables.table import read_header
 
+_PAGE_BYTES = 4096
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -48,7 +49,39 @@ def map_growing(path: Path, rows: int) -> np.ndarray:
 def empty_growing(shape: tuple[int, ...], dtype: type[np.generic] | np.dtype) -> np.ndarray:
     """A writable array of zeros, whose memory is taken as it is written to. OSError: there is no address space."""
     count = int(np.prod(shape))
-    return np.frombuffer(_reserve(max(1, count) * np.dtype(dtype).itemsize), dtype=dtype, count=count).reshape(shape)
+    reserved = _reserve(max(1, count) * np.dtype(dtype).itemsize)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        # Items far from each other are written to: huge pages would take five hundred times as much.
+        reserved.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(reserved, dtype=dtype, count=count).reshape(shape)
+
+
+class CopiedPages:
+    """Memory that writing to items of a mapped file has taken: a page is copied when it is first written to."""
+
+    def __init__(self, items: int, item_bytes: int) -> None:
+        self._items, self._item_bytes = items, item_bytes
+        self._is_small = item_bytes < _PAGE_BYTES
+        units = -(-items * item_bytes // _PAGE_BYTES) if self._is_small else items
+        self._is_copied = np.zeros(units + 1, np.bool_)
+        """Pages; or items, where one takes pages."""
+        self._copied = 0
+
+    def note(self, written: np.ndarray) -> None:
+        """These items (int64) are written to. Those behind the file's are not counted."""
+        units = written[written < self._items]
+        if self._is_small:
+            ends = ((units + 1) * self._item_bytes - 1) // _PAGE_BYTES
+            units = np.concatenate((units * self._item_bytes // _PAGE_BYTES, ends))
+        first = units[~self._is_copied[units]]
+        if len(first):
+            self._is_copied[first] = True
+            self._copied += len(np.unique(first))
+
+    @property
+    def nbytes(self) -> int:
+        pages = 1 if self._is_small else -(-self._item_bytes // _PAGE_BYTES)
+        return self._copied * pages * _PAGE_BYTES
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
