@@ -190,7 +190,7 @@ class Subject:
                 reached[:] = True
             for start in range(overridden, until, max(BATCHES)):
                 chosen = order[start : min(start + max(BATCHES), until)]
-                _apply(living, encode_batch(stream.overriding(chosen)))
+                _apply(living, [encode_batch(stream.overriding(chosen))])
                 reached[chosen] = True
                 reached[living.graph.readers_of(chosen)] = True
             overridden = until
