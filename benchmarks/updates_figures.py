@@ -71,12 +71,16 @@ def _beside_changes(found: Mapping[str, Any]) -> str:
                 f"{cost['changes_per_s']:,}",
                 f"{cost['p99_without_ms']:.2f}",
                 f"{cost['p99_with_ms']:.2f}",
-                f"{cost['ratio']:.2f} ({cost['low']:.2f} to {cost['high']:.2f})",
+                _ratio(cost),
             )
             for service in found["services"]
             for cost in service["predictions"]
         ),
     )
+
+
+def _ratio(measured: Mapping[str, Any]) -> str:
+    return f"{measured['ratio']:.2f} ({measured['low']:.2f} to {measured['high']:.2f})"
 
 
 def _gathered(found: Mapping[str, Any]) -> str:
@@ -87,7 +91,7 @@ def _gathered(found: Mapping[str, Any]) -> str:
                 f"{shape['shape']}, {one['variant']}",
                 f"{100 * one['changed_rows']:g}",
                 f"{one['mapped_ms']:.3g}",
-                f"{one['ratio']:.2f} ({one['low']:.2f} to {one['high']:.2f})",
+                _ratio(one),
             )
             for shape in found["shapes"]
             for one in shape["gathering"]

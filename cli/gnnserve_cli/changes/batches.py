@@ -134,7 +134,7 @@ def request_of(batch: Batch, kinds: TextKinds) -> ChangesRequest[Any]:
 
 
 def may_be_integers(batch: Batch) -> TextKinds:
-    """Which texts of the batch are all of digits."""
+    """The texts of the batch that are all of digits."""
 
     def are_integers(texts: Callable[[Change], tuple[Any, ...]]) -> bool:
         return all(

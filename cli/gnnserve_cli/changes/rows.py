@@ -38,7 +38,7 @@ class Change:
     """One row. Ids and labels of a CSV file are texts."""
 
     number: int
-    """Where the row is: in a CSV file its line, in a Parquet file its number from 1."""
+    """The row's place: in a CSV file its line, in a Parquet file its number from 1."""
     kind: Kind
     id: int | str | None = None
     source: int | str | None = None

@@ -25,7 +25,7 @@ class PostgresLog(ApiModel):
 
 
 class UpdatesLog(ApiModel):
-    """Where changes last; exactly one member."""
+    """The log that changes are kept in; exactly one member."""
 
     sqlite: SqliteLog | None = None
     """A SQLite file in the repository, for one worker: `sqlite: {}`. It goes with the claim that it lies in."""

@@ -29,9 +29,8 @@ _ID_BYTES = 8
 _FEATURE_BYTES = 4
 MOST_ITEMS = 1 << 20
 """Items of one batch. It is applied in one go, for which predictions wait."""
-
-
 MOST_FEATURES = 1 << 24
+"""Features of a node in a batch."""
 
 
 class BatchFormError(ValueError):
@@ -110,7 +109,7 @@ class ChangeProblem(StrEnum):
 
 
 OF_THIS_WORKER = frozenset({ChangeProblem.NO_ROOM, ChangeProblem.MISSING_COLUMN, ChangeProblem.WRONG_LENGTH})
-"""Problems that hang on the revision or the memory of a worker. Others may apply the batch, so that it is not passed
+"""Problems that depend on the revision or the memory of a worker. Others may apply the batch, so that it is not passed
 over: the worker stays before it, and says so."""
 
 

@@ -90,9 +90,10 @@ class LivingGraph:
             )
         new = counts.new_nodes
         if new:
-            if (refusal := self._check_new(batch, positions)) is not None:
+            values = _comparable(batch)
+            if (refusal := _check_new(batch, positions, values)) is not None:
                 return refusal
-            positions = _with_new(batch, positions, self.ids.count)
+            _place_new(positions, values, new, self.ids.count)
         if len(positions) and positions.min() < 0:
             first = int(positions.argmin())
             remedy = "name a node that the graph has, or bring it in `nodes`"
@@ -112,16 +113,6 @@ class LivingGraph:
             positions[bounds[4] : bounds[5]].reshape(-1, 2),
             positions[bounds[5] :],
         )
-
-    def _check_new(self, batch: ChangeBatch, positions: np.ndarray) -> ChangeRefusal | None:
-        new = batch.counts.new_nodes
-        if positions[:new].max() >= 0:
-            first = int((positions[:new] >= 0).argmax())
-            remedy = "give a new node an id of its own; other features of a stored one go into `overrides`"
-            return _refused(batch, first, ChangeProblem.STORED_NODE, "is a node of the graph", remedy)
-        if (again := _repeated(_comparable(batch)[:new])) >= 0:
-            return _refused(batch, again, ChangeProblem.REPEATED_NODE, "is there twice", "give each node once")
-        return None
 
     def apply(self, batch: ChangeBatch, found: FoundNodes) -> Effect:
         """Apply what `find` found right."""
@@ -210,13 +201,23 @@ def _repeated(values: np.ndarray) -> int:
     return int(order[1:][same].min()) if same.any() else -1
 
 
-def _with_new(batch: ChangeBatch, positions: np.ndarray, first: int) -> np.ndarray:
-    """Positions with those that new nodes would get, also where edges name them."""
-    values, new = _comparable(batch), batch.counts.new_nodes
+def _check_new(batch: ChangeBatch, positions: np.ndarray, values: np.ndarray) -> ChangeRefusal | None:
+    """`values`: ids as `_comparable` has them."""
+    new = batch.counts.new_nodes
+    if positions[:new].max() >= 0:
+        first = int((positions[:new] >= 0).argmax())
+        remedy = "give a new node an id of its own; other features of a stored one go into `overrides`"
+        return _refused(batch, first, ChangeProblem.STORED_NODE, "is a node of the graph", remedy)
+    if (again := _repeated(values[:new])) >= 0:
+        return _refused(batch, again, ChangeProblem.REPEATED_NODE, "is there twice", "give each node once")
+    return None
+
+
+def _place_new(positions: np.ndarray, values: np.ndarray, new: int, first: int) -> None:
+    """Write the positions that new nodes would get, also where edges name them, in place."""
     missing = np.flatnonzero(positions < 0)
     order = np.argsort(values[:new], kind="stable")
     places = np.minimum(np.searchsorted(values[:new], values[missing], sorter=order), new - 1)
     candidates = order[places]
     is_new = values[candidates] == values[missing]
     positions[missing[is_new]] = first + candidates[is_new]
-    return positions

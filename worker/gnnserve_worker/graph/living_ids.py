@@ -40,9 +40,6 @@ class LivingIds:
         self._came_integers, self._came_texts = np.zeros(_FEWEST_SLOTS // 2, np.int64), list[str]()
         """Ids that came, in the order of their positions; of one of the two kinds."""
 
-    def __len__(self) -> int:
-        return self.count
-
     @property
     def nodes(self) -> int:
         """How many nodes the graph has."""
@@ -98,8 +95,8 @@ class LivingIds:
         assert ids.texts is not None and ids.offsets is not None  # noqa: S101
         return self.find_strings(ids.texts, ids.offsets)
 
-    def add(self, ids: ChangeIds, count: int) -> np.ndarray:
-        """Give the first `count` of the ids, which no node has, the next positions; returns these, int64."""
+    def add(self, ids: ChangeIds, count: int) -> None:
+        """Give the first `count` of the ids, which no node has, the next positions."""
         positions = np.arange(self.count, self.count + count)
         if ids.integers is not None:
             came = np.array(ids.integers[:count], np.int64)
@@ -120,7 +117,6 @@ class LivingIds:
             self._texts.update(zip(texts, positions.tolist(), strict=True))
             self._came_texts += texts
         self.count += count
-        return positions
 
     def remove(self, positions: np.ndarray) -> None:
         """Take away the nodes at these positions (int64), which are there."""

@@ -17,7 +17,7 @@ from gnnserve_worker.graph.change_batch import OF_THIS_WORKER, Applied, ChangeBa
 from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, no_room
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
-from gnnserve_worker.models.rows import RowMaker
+from gnnserve_worker.models.rows import keeper_of
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
@@ -53,8 +53,7 @@ class LivingRevision:
         """Sums that are kept by increments, of each table of products."""
         self._stored = [(maker, self._sums.get(id(maker.products.table))) for maker in makers]
         """Makers of stored layers, one of each table, and their sums."""
-        whole = (maker for maker in self._makers if maker.keeps_features(loaded.features))
-        self._features: RowMaker | None = next(whole, None)
+        self._features = keeper_of(self._makers, loaded.features)
         self._entries = self.graph.lists.used_entries
         row_bytes = _row_bytes([maker.table for maker in self._makers])
         aggregated = [_bytes(maker.aggregated) for maker in makers if maker.aggregated is not None]

@@ -31,7 +31,7 @@ from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.thresholds import decisive_scores
-from gnnserve_worker.models.rows import RowMaker
+from gnnserve_worker.models.rows import RowMaker, keeper_of
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
@@ -252,7 +252,8 @@ def _overlay_support(loaded: LoadedRevision, manifest: RevisionManifest) -> Over
         return None
     columns = FeatureColumns(loaded.features, manifest.row_source.columns)
     makers = [variant.rows for variant in loaded.variants.values() if isinstance(variant.rows, RowMaker)]
-    features_of = next((maker.features_of for maker in makers if maker.keeps_features(loaded.features)), None)
+    keeper = keeper_of(makers, loaded.features)
+    features_of = None if keeper is None else keeper.features_of
     return OverlaySupport(columns, partial(arrange_overlay, loaded.graph, manifest.edge_rules), features_of)
 
 

@@ -6,6 +6,7 @@ columns of them or the product that the table stores, in its format. Rows of sto
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -177,6 +178,11 @@ def encode_rows(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         made = made.clip(-largest, largest)
     values, scales = rows.format.encode(made)
     return values, NO_SCALES if scales is None else scales
+
+
+def keeper_of(makers: Iterable[RowMaker], features: int) -> RowMaker | None:
+    """The first whose table holds all features of the source, as many as given; None: there is none."""
+    return next((maker for maker in makers if maker.keeps_features(features)), None)
 
 
 def write_rows(rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
