@@ -116,7 +116,7 @@ bench-cluster-routing: .venv/installed ## on a real cluster with Prometheus: fol
 bench-routing: .venv/installed ## our routing, static variants, each loop alone: in time, and how accurate; overload
 	$(BIN)/python -m benchmarks.routing $(if $(QUICK),--quick)
 
-bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers
+bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers, 45 minutes
 	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(FULL),--full)
 
 bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that this wave began from), in pairs; 20 minutes

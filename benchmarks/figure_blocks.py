@@ -70,6 +70,8 @@ _PARTS = {
 }
 """Lists of parts in a result file: the field that names a part, and what its run is called."""
 
+SHAPE_WORDS = {"arxiv": "ogbn-arxiv's shape", "reddit": "Reddit's shape", "products": "Products' shape"}
+
 Renderer = Callable[[Results], str]
 RENDERERS: dict[str, Renderer] = {}
 
@@ -98,3 +100,10 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = list(head)
     lines = [names, ["---"] * len(names), *(list(row) for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """`digits` significant ones, with thousands separated."""
+    if value >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}"

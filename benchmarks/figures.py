@@ -16,35 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import frontier_figures, updates_figures, verdict_figures  # noqa: F401 - they register their blocks
-from benchmarks.figure_blocks import Results, figures, fill, table
+from benchmarks.figure_blocks import SHAPE_WORDS, Results, figures, fill, number, table
+from benchmarks.peers_figures import ratios_by_shape
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/benchmarks.md")
 _BINARY = 2.0**20
 
 
-def _number(value: float, digits: int = 3) -> str:
-    """`digits` significant ones, with thousands separated."""
-    if value >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    return f"{value:#.{digits}g}"
-
-
-def _percentiles(median: Mapping[str, float]) -> str:
-    return f"{_number(median['p50_ms'])} / {_number(median['p99_ms'])}"
-
-
-SHAPE_WORDS = {"arxiv": "ogbn-arxiv's shape", "reddit": "Reddit's shape", "products": "Products' shape"}
-
-
 @figures("summary")
 def summary(results: Results) -> str:
     peers, routing, generation = results["peers"], results["routing"], results["generation"]
     startup, cluster, chaos, faults = results["startup"], results["cluster"], results["chaos"], results["faults"]
-    shapes = peers["shapes"]
 
-    def by_shape(key: str) -> str:
-        return " and ".join(f"{shapes[shape]['ratios'][key]:.1f}" for shape in ("arxiv", "reddit"))
+    def by_shape(measure: str) -> str:
+        return ratios_by_shape(peers, measure, ("arxiv", "reddit"), " times")
 
     bursts = routing["scenarios"]["bursts"]
     masters = [master for master in generation["masters"] if master["baseline"] is not None]
@@ -53,10 +39,10 @@ def summary(results: Results) -> str:
     lost = cluster["switch"]["failed"] + cluster["rollout"]["failed"]
     asked = cluster["switch"]["requests"] + cluster["rollout"]["requests"]
     rows = [
-        ("Latency of one seed, best other server over gnnserve, on two graphs", f"{by_shape('one_seed_p50')} times"),
+        ("Latency of one seed, best other server over gnnserve, on two graphs", by_shape("one_seed_p50")),
         ("Requests per second at 32 connections, gnnserve over the best other server",
-         f"{by_shape('throughput_32')} times"),
-        ("Latency of 1024 seeds, best other server over gnnserve", f"{by_shape('seeds_1024')} times"),
+         by_shape("throughput_32")),
+        ("Latency of 1024 seeds, best other server over gnnserve", by_shape("seeds_1024")),
         ("Bursts of load: answered within the objective / accuracy of those answers",
          f"{bursts['ours']['attained']:.2f} % / {bursts['ours']['accuracy']:.1f} %; the most accurate variant alone "
          f"{bursts['static']['x1']['attained']:.1f} % / {bursts['static']['x1']['accuracy']:.1f} %"),
@@ -144,29 +130,6 @@ def overload(results: Results) -> str:
     )
 
 
-_WORKLOADS = ("one_seed", "throughput_32", "seeds_1024")
-
-
-@figures("peers")
-def peers(results: Results) -> str:
-    found, rows = results["peers"], list[list[str]]()
-    for name, shape in found["shapes"].items():
-        graph, ratios = shape["graph"], shape["ratios"]
-        size = f"{graph['nodes']:,} nodes, {graph['edges'] / 1e6:.1f} million edges, {graph['features']} features"
-        rows.append([f"*{SHAPE_WORDS[name]}: {size}*", "", "", "", ""])
-        for server in shape["servers"].values():
-            medians = {load: run["median"] for load, run in server["workloads"].items() if run and run.get("median")}
-            cells = {load: _percentiles(median) for load, median in medians.items()}
-            rate = f"{medians['throughput_32']['requests_per_s']:,.0f}" if "throughput_32" in medians else ""
-            rows.append([server["label"], *(cells.get(load, "") for load in _WORKLOADS[:2]), rate,
-                         cells.get(_WORKLOADS[2], "")])  # fmt: skip
-        rows.append(["**best other server over gnnserve**", f"{ratios['one_seed_p50']:.1f}", "",
-                     f"{ratios['throughput_32']:.1f}", f"{ratios['seeds_1024']:.1f}"])  # fmt: skip
-    answered = {variant for shape in found["shapes"].values() for variant in shape["answeredBy"].values()}
-    head = ("p50 / p99, ms", "one seed", "one seed, 32 connections", "requests/s at 32", "1024 seeds in a request")
-    return f"{table(head, rows)}\n\ngnnserve answers by variant {', '.join(sorted(answered))}, {found['storage']}."
-
-
 _FACTORS = ("x1", "x2", "x4", "x8", "projected")
 
 
@@ -181,7 +144,7 @@ def roofline(results: Results) -> str:
             for factor in _FACTORS:
                 label = factor if storage == "float32" else f"{factor}-{storage}"
                 run = variants[label]["seeds"]["1024"] if label in variants else None
-                cells.append("" if run is None else f"{_number(run['p50_ms'])} ({run['over_bound']:.1f})")
+                cells.append("" if run is None else f"{number(run['p50_ms'])} ({run['over_bound']:.1f})")
             rows.append([f"{SHAPE_WORDS[name]}, {storage}", *cells])
     return table(("1024 seeds, ms (over the bound)", *_FACTORS), rows)
 
@@ -346,8 +309,7 @@ def misses(results: Results) -> str:
                           for name, e in zip(peers["shapes"], echoes, strict=True)),
              "one core has both: each request adds the 276 rows of its seed to the bytes and system calls of an echo"),
             ("ten times the best other server at 32 connections (a goal; five were wanted)",
-             " and ".join(f"{shape['ratios']['throughput_32']:.1f} ({SHAPE_WORDS[name]})"
-                          for name, shape in peers["shapes"].items()),
+             ratios_by_shape(peers, "throughput_32", tuple(peers["shapes"]), named=True),
              "as above"),
             ("Reddit's shape, 1024 seeds, unpruned, from 16 or 32 bits, in 15 ms", f"{unpruned:.1f} ms",
              "the bound alone is 7 to 15 ms, depending on how fast this shared machine's memory is in that hour"),

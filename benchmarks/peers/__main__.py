@@ -1,15 +1,15 @@
 """gnnserve against other ways to serve the same network: same graph, weights and load, on the same machine, in one run.
 
-All servers are up at the same time and take turns, so that a machine whose speed drifts is unfair to none of them.
-Each is verified first: it must give the exact scores of nodes whose neighbourhoods fit the fan-outs. gnnserve answers
-from an exact, unpruned variant and does the same JSON work as the others; its binary form, and an empty echo on the
-same HTTP server, are measured beside it.
+The servers of a group are up at the same time and take turns, so that a machine whose speed drifts is unfair to none of
+them; gnnserve takes part in every group. Each is verified first: it must give the exact scores of nodes whose
+neighbourhoods fit the fan-outs. gnnserve does the same JSON work as the others and runs twice: once pinned to
+`projected`, whose first layer is multiplied ahead of time, and once to `x1`, which computes the whole first layer in
+each request, as the peers do. Its binary form, and an empty echo on uvicorn, are measured beside them.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -17,84 +17,102 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.peers.contestants import BODIES, Contestant, Effort, measure, start, verified
 from benchmarks.peers.environments import PYG, build, versions
-from benchmarks.peers.processes import Running, busy_cores, running
-from benchmarks.peers.protocols import GNNSERVE_BINARY, Protocol
+from benchmarks.peers.protocols import GNNSERVE_BINARY
 from benchmarks.peers.ratios import (
     WORKLOADS,
     Figures,
-    Workload,
+    Ratios,
     compute_echo_ratios,
     compute_ratios,
+    lowest_of,
     median_of,
 )
 from benchmarks.peers.servers import (
     ECHO_SERVER,
-    MORE_PEERS,
-    PEERS,
-    QUICK_PEERS,
+    FULL_GROUPS,
+    GROUPS,
+    QUICK_GROUPS,
+    Groups,
     Server,
-    free_ports,
-    gnnserve_server,
-    variables_of,
-    with_ports,
+    choose_groups,
+    projected_server,
+    x1_server,
 )
 from benchmarks.results import write_result
-from benchmarks.shapes import PROBES, SHAPES, ShapeFiles, prepare
-from benchmarks.wrk import Load, generate_load, write_requests
+from benchmarks.shapes import SHAPES, ShapeFiles, prepare
 from gnnserve_api.protocol import PredictRequest
 from gnnserve_cli.client import Endpoint, fetch_prediction
 from gnnserve_cli.render import format_ms
 
-_START_LIMIT_S = 120.0
 _GENERATION_LIMIT_S = 1800.0
 """The first start of gnnserve on a shape generates the revision."""
-_LARGEST_ERROR = 1e-3
-_BODIES = {1: 8192, 1024: 64}
-"""Requests prepared, by seeds in each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    repetitions: int
-    seconds: int
-    """Duration of each run of wrk."""
+class OwnContestants:
+    """What is measured in every group beside the peers."""
+
+    ours: Contestant
+    """Pinned to `projected`."""
+    binary: Contestant
+    """The same server, asked in binary form."""
+    x1: Contestant
+    """Pinned to `x1`."""
+    echo: Contestant
+
+    @property
+    def all(self) -> tuple[Contestant, ...]:
+        return self.ours, self.binary, self.x1, self.echo
+
+    @property
+    def answering(self) -> tuple[Contestant, ...]:
+        return self.ours, self.binary, self.x1
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
-    """A protocol of a running server."""
-
-    name: str
-    label: str
-    protocol: Protocol
-    server: Running
-    largest_error: float | None
-    """Largest error of the probes' scores; None for the echo."""
+class MeasuredGroup:
+    ours: Ratios
+    binary: Ratios
+    x1: Ratios
+    echo_ratios: dict[str, float]
+    servers: dict[str, Any]
+    """Report of each server by name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tuned PyG alone, one shape, short runs")
     parser.add_argument("--full", action="store_true", help="LitServe, Ray Serve, MLServer and BentoML too")
+    parser.add_argument(
+        "--servers",
+        nargs="+",
+        choices=[peer.name for group in FULL_GROUPS for peer in group],
+        help="these peers alone, to see whether they work; writes no result",
+    )
     parser.add_argument("--shapes", nargs="+", choices=["arxiv", "reddit"], help="default: arxiv and reddit")
     parser.add_argument("--storage", default="float32", help="of gnnserve's table; the default is exact")
     options = parser.parse_args(arguments)
-    servers = QUICK_PEERS if options.quick else (*PEERS, *MORE_PEERS) if options.full else PEERS
+    groups = QUICK_GROUPS if options.quick else FULL_GROUPS if options.full else GROUPS
+    if options.servers:
+        groups = choose_groups(options.servers)
     effort = Effort(repetitions=2, seconds=1) if options.quick else Effort(repetitions=3, seconds=5)
     names = options.shapes or (["arxiv"] if options.quick else ["arxiv", "reddit"])
 
     absent: dict[str, str] = {}
-    peers = build_all(servers, absent)
-    shapes = {name: measure_shape(prepare(SHAPES[name]), peers, options.storage, effort, absent) for name in names}
+    groups = build_all(groups, absent)
+    shapes = {name: measure_shape(prepare(SHAPES[name]), groups, options.storage, effort, absent) for name in names}
+    if options.servers:
+        print("a part of the servers: no result is written", flush=True)
+        return
+    peers = [peer for group in groups for peer in group]
     body = {
         # Of the first shape; the others are below.
-        "ratios": shapes[names[0]]["ratios"],
-        "echoRatios": shapes[names[0]]["echoRatios"],
+        **{key: shapes[names[0]][key] for key in ("ratios", "x1Ratios", "echoRatios")},
         "peers": [peer.name for peer in peers if peer.name not in absent],
         "absent": absent,
         "storage": options.storage,
@@ -107,8 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_result("peers", options.quick, body)
 
 
-def build_all(servers: Sequence[Server], absent: dict[str, str]) -> list[Server]:
+def build_all(groups: Groups, absent: dict[str, str]) -> Groups:
     """The servers whose environment could be built; the others are noted in `absent`."""
+    servers = [server for group in groups for server in group]
     # PYG first: others copy what was compiled for it.
     for environment in dict.fromkeys([PYG, *(server.environment for server in servers if server.environment)]):
         try:
@@ -117,7 +136,7 @@ def build_all(servers: Sequence[Server], absent: dict[str, str]) -> list[Server]
             for server in servers:
                 if server.environment == environment:
                     note_absent(absent, server.name, str(error))
-    return [server for server in servers if server.name not in absent]
+    return choose_groups([server.name for server in servers if server.name not in absent], groups)
 
 
 def note_absent(absent: dict[str, str], name: str, why: str) -> None:
@@ -126,141 +145,101 @@ def note_absent(absent: dict[str, str], name: str, why: str) -> None:
 
 
 def measure_shape(
-    files: ShapeFiles, peers: Iterable[Server], storage: str, effort: Effort, absent: dict[str, str]
+    files: ShapeFiles, groups: Groups, storage: str, effort: Effort, absent: dict[str, str]
 ) -> dict[str, Any]:
     shape = files.shape
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="gnnserve-peers-")))
-        # Generation takes the whole machine, so nothing else runs yet; then the peers, whose failures are noted.
-        ours = start(stack, gnnserve_server(files, storage), files, scratch, _GENERATION_LIMIT_S)
-        binary = verified("gnnserve_binary", "gnnserve, binary", GNNSERVE_BINARY, ours.server, files)
-        contestants = [ours, binary, start(stack, ECHO_SERVER, files, scratch)]
+        # Generation takes the whole machine, so nothing else runs yet.
+        ours = start(stack, projected_server(files, storage), files, scratch, _GENERATION_LIMIT_S)
+        own = OwnContestants(
+            ours,
+            verified("gnnserve_binary", ours.label.replace("JSON", "binary"), GNNSERVE_BINARY, ours.server, files),
+            start(stack, x1_server(files, storage), files, scratch),
+            start(stack, ECHO_SERVER, files, scratch),
+        )
+        found = [measure_group(peers, own, files, effort, scratch, absent) for peers in groups]
+        answered_by = variants_of(own.ours)
+    measured = [group for group in found if group is not None]
+    if not measured:
+        raise SystemExit(f"no peer answers on {shape.name}: there is nothing to compare with")
+    compared, x1 = lowest_of([group.ours for group in measured]), lowest_of([group.x1 for group in measured])
+    print(
+        f"{shape.name}: {compared.ratios} against {compared.against}; x1: {x1.ratios} against {x1.against}", flush=True
+    )
+    return {
+        "graph": asdict(shape),
+        **asdict(compared),
+        "binaryRatios": lowest_of([group.binary for group in measured]).ratios,
+        "x1Ratios": x1.ratios,
+        "x1Against": x1.against,
+        "echoRatios": measured[0].echo_ratios,
+        "answeredBy": answered_by,
+        "groups": [
+            {
+                **asdict(group.ours),
+                "x1Ratios": group.x1.ratios,
+                "echoRatios": group.echo_ratios,
+                "servers": group.servers,
+            }
+            for group in measured
+        ],
+    }
+
+
+def measure_group(
+    peers: Iterable[Server],
+    own: OwnContestants,
+    files: ShapeFiles,
+    effort: Effort,
+    scratch: Path,
+    absent: dict[str, str],
+) -> MeasuredGroup | None:
+    """Starts the peers, measures them beside our own, and ends them; None where none of them answers."""
+    shape = files.shape
+    with ExitStack() as stack:
+        started = []
         for peer in peers:
             try:
-                contestants.append(start(stack, peer, files, scratch))
+                started.append(start(stack, peer, files, scratch))
             except RuntimeError as error:
                 note_absent(absent, peer.name, f"on {shape.name}: {error}")
-        not_peers = {ours.name, binary.name, ECHO_SERVER.name}
-        if all(contestant.name in not_peers for contestant in contestants):
-            raise SystemExit(f"no peer answers on {shape.name}: there is nothing to compare with")
+        if not started:
+            return None
+        contestants = [*own.all, *started]
         loads = measure(contestants, files, effort, scratch)
-        answered_by = {seeds: variant_for(ours.server.port, seeds) for seeds in _BODIES}
-        report = {
+        answered_by = {contestant.name: variants_of(contestant) for contestant in own.answering}
+        report: dict[str, Any] = {
             contestant.name: {
                 "label": contestant.label,
                 "bootS": contestant.server.boot_s,
                 "pssMiB": contestant.server.pss_mib(),
                 "largestError": contestant.largest_error,
+                **({"answeredBy": answered_by[contestant.name]} if contestant.name in answered_by else {}),
             }
             for contestant in contestants
         }
     medians = {name: {workload: median_of(found) for workload, found in of.items()} for name, of in loads.items()}
     show(shape.name, contestants, medians)
-    peer_medians = {name: found for name, found in medians.items() if name not in not_peers}
-    compared = compute_ratios(medians[ours.name], peer_medians)
-    echo_ratios = compute_echo_ratios(medians[ours.name], medians[ECHO_SERVER.name])
-    print(f"{shape.name}: {compared.ratios} against {compared.against}; {echo_ratios}", flush=True)
     for name, found in report.items():
         found["workloads"] = {
             workload: {"median": asdict(medians[name][workload]), "runs": [asdict(load) for load in runs]}
             for workload, runs in loads[name].items()
         }
-    return {
-        "graph": asdict(shape),
-        **asdict(compared),
-        "binaryRatios": compute_ratios(medians[binary.name], peer_medians).ratios,
-        "echoRatios": echo_ratios,
-        "answeredBy": answered_by,
-        "servers": report,
-    }
+    peer_medians = {peer.name: medians[peer.name] for peer in started}
+    ours, binary, x1 = (compute_ratios(medians[one.name], peer_medians) for one in own.answering)
+    return MeasuredGroup(ours, binary, x1, compute_echo_ratios(medians[own.ours.name], medians[own.echo.name]), report)
+
+
+def variants_of(contestant: Contestant) -> dict[int, str]:
+    """Variants of gnnserve that answer, by seeds of the request."""
+    return {seeds: variant_for(contestant.server.port, seeds) for seeds in BODIES}
 
 
 def variant_for(port: int, seeds: int) -> str:
     """The exact variant of gnnserve that answers requests of that size."""
     answer, _ = fetch_prediction(Endpoint("127.0.0.1", port), PredictRequest(tuple(range(seeds))))
     return answer.variant
-
-
-def start(
-    stack: ExitStack, server: Server, files: ShapeFiles, scratch: Path, limit_s: float = _START_LIMIT_S
-) -> Contestant:
-    """RuntimeError where it does not come up, or its scores are wrong."""
-    print(f"starting {server.name}", flush=True)
-    ports = free_ports(3)
-    process = stack.enter_context(
-        running(
-            [with_ports(part, ports) for part in server.command],
-            variables_of(server, files, ports),
-            scratch / f"{server.name}.log",
-            ports[0],
-            lambda: server.protocol.ask(ports[0], [0]),
-            limit_s,
-        )
-    )
-    return verified(server.name, server.label, server.protocol, process, files)
-
-
-def verified(name: str, label: str, protocol: Protocol, server: Running, files: ShapeFiles) -> Contestant:
-    return Contestant(name, label, protocol, server, verify(protocol, server.port, files))
-
-
-def verify(protocol: Protocol, port: int, files: ShapeFiles) -> float | None:
-    """The largest error over all probes, asked in another order and one of them twice, among other nodes."""
-    order = [*range(PROBES - 1, -1, -1), 0]
-    seeds = [files.shape.seeds_end + probe for probe in order]
-    scores = protocol.ask(port, [*seeds, 0, 1, 2])
-    if scores.shape[1] == 0:
-        return None
-    wanted = files.probe_scores()[order]
-    if scores.shape[1] != wanted.shape[1]:
-        raise RuntimeError(f"answers {scores.shape[1]} scores per seed, expected {wanted.shape[1]}")
-    error = float(np.abs(scores[: len(seeds)] - wanted).max())
-    if not error < _LARGEST_ERROR:
-        raise RuntimeError(f"scores are wrong by up to {error:g}, expected less than {_LARGEST_ERROR:g}")
-    return error
-
-
-def measure(
-    contestants: Sequence[Contestant], files: ShapeFiles, effort: Effort, scratch: Path
-) -> dict[str, dict[str, list[Load]]]:
-    """Measures every contestant under every workload."""
-    requests = {
-        (contestant.name, workload.name): prepare_requests(contestant, workload, files, scratch)
-        for contestant in contestants
-        for workload in WORKLOADS
-    }
-
-    def run(contestant: Contestant, workload: Workload, seconds: int) -> Load:
-        path = requests[contestant.name, workload.name]
-        return generate_load(contestant.server.port, path, workload.connections, seconds)
-
-    for workload in WORKLOADS:
-        for contestant in contestants:
-            run(contestant, workload, 1)
-    idle = busy_cores(lambda: time.sleep(1))
-    print(f"{len(contestants)} servers are warm; idle, the machine keeps {idle} cores busy", flush=True)
-    loads: dict[str, dict[str, list[Load]]] = {
-        contestant.name: {workload.name: [] for workload in WORKLOADS} for contestant in contestants
-    }
-    for repetition in range(effort.repetitions):
-        for workload in WORKLOADS:
-            # Another one goes first each time.
-            turn = repetition % len(contestants)
-            for contestant in [*contestants[turn:], *contestants[:turn]]:
-                load = run(contestant, workload, effort.seconds)
-                if load.errors:
-                    raise SystemExit(f"{contestant.name}, {workload.label}: errors {load.errors}: no figure to report")
-                loads[contestant.name][workload.name].append(load)
-    return loads
-
-
-def prepare_requests(contestant: Contestant, workload: Workload, files: ShapeFiles, scratch: Path) -> Path:
-    """The same seeds for every server."""
-    draw = np.random.default_rng(workload.seeds)
-    seeds = draw.integers(0, files.shape.seeds_end, (_BODIES[workload.seeds], workload.seeds)).tolist()
-    path = scratch / f"{contestant.name}-{workload.name}.requests"
-    write_requests(path, [contestant.protocol.request(contestant.server.port, of_one) for of_one in seeds])
-    return path
 
 
 def show(shape: str, contestants: Iterable[Contestant], medians: Mapping[str, Mapping[str, Figures]]) -> None:

@@ -78,6 +78,20 @@ def compute_ratios(ours: Measured, peers: Mapping[str, Measured]) -> Ratios:
     )
 
 
+def lowest_of(groups: Sequence[Ratios]) -> Ratios:
+    """The ratios over several groups: each measure from the group in which a peer comes nearest to us."""
+    nearest = {measure: _lowest(groups, measure) for measure in groups[0].ratios}
+    return Ratios(
+        ratios={measure: group.ratios[measure] for measure, group in nearest.items()},
+        against={measure: group.against[measure] for measure, group in nearest.items()},
+        throughput_32_p99=nearest["throughput_32"].throughput_32_p99,
+    )
+
+
+def _lowest(groups: Sequence[Ratios], measure: str) -> Ratios:
+    return min(groups, key=lambda group: group.ratios[measure])
+
+
 def compute_echo_ratios(ours: Measured, echo: Measured) -> dict[str, float]:
     """What the graph adds to HTTP: latency over the floor, and throughput as a share of the ceiling."""
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ import yaml
 from benchmarks.peers.environments import BENTOML, GRAPHBOLT, LITSERVE, MLSERVER, PYG, RAY, TRITON, Environment
 from benchmarks.peers.protocols import ECHO, GNNSERVE_JSON, SEEDS_JSON, V2_JSON, Protocol
 from benchmarks.shapes import FANOUTS, ShapeFiles, prepare_sources
+from gnnserve_api.variants import Storage, projected_name, variant_name
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _ROOT = Path(__file__).parents[2]
@@ -53,27 +54,38 @@ def _fastapi(
     return Server(name, label, _uvicorn(environment, workers), SEEDS_JSON, environment, variables)
 
 
-QUICK_PEERS = (_fastapi("pyg", "PyG behind FastAPI", PYG, "pyg_model"),)
-PEERS = (
-    *QUICK_PEERS,
+def _triton(name: str, label: str, instances: int) -> Server:
+    return Server(name, label, _program(TRITON, "serve_triton.py", "{port1}", str(instances)), V2_JSON, TRITON)
+
+
+def _litserve(name: str, label: str, workers: int) -> Server:
+    return Server(name, label, _program(LITSERVE, "serve_litserve.py", str(workers)), SEEDS_JSON, LITSERVE)
+
+
+def _ray(name: str, label: str, replicas: int) -> Server:
+    command = _program(RAY, "serve_ray.py", str(replicas))
+    return Server(name, label, command, SEEDS_JSON, RAY, {"RAY_USAGE_STATS_ENABLED": "0"})
+
+
+_PYG_ALONE = _fastapi("pyg", "PyG behind FastAPI", PYG, "pyg_model")
+_FASTAPI = (
+    _PYG_ALONE,
     _fastapi("pyg_2_processes", "the same, 2 uvicorn processes", PYG, "pyg_model", workers=2),
     _fastapi("pyg_2_threads", "the same, 2 torch threads", PYG, "pyg_model", threads=2),
-    Server(
-        "triton", "Triton, dynamic batching", _program(TRITON, "serve_triton.py", "{port1}"), V2_JSON, TRITON
-    ),
     _fastapi("graphbolt", "DGL GraphBolt behind FastAPI", GRAPHBOLT, "graphbolt_model"),
     _fastapi("graphbolt_2_threads", "the same, 2 torch threads", GRAPHBOLT, "graphbolt_model", threads=2),
-)  # fmt: skip
-MORE_PEERS = (
-    Server("litserve", "LitServe, batches", _program(LITSERVE, "serve_litserve.py"), SEEDS_JSON, LITSERVE),
-    Server(
-        "ray",
-        "Ray Serve, batches",
-        _program(RAY, "serve_ray.py"),
-        SEEDS_JSON,
-        RAY,
-        {"RAY_USAGE_STATS_ENABLED": "0"},
-    ),
+)
+_TRITON = (
+    _triton("triton", "Triton, dynamic batching", 1),
+    _triton("triton_2_instances", "the same, 2 instances", 2),
+)
+_LITSERVE_AND_RAY = (
+    _litserve("litserve", "LitServe, batches", 1),
+    _litserve("litserve_2_instances", "the same, 2 workers", 2),
+    _ray("ray", "Ray Serve, batches", 1),
+    _ray("ray_2_instances", "the same, 2 replicas", 2),
+)
+_WITH_ONE_WORKER = (
     Server(
         "mlserver",
         "MLServer, adaptive batching",
@@ -101,24 +113,58 @@ MORE_PEERS = (
     ),
 )  # fmt: skip
 
+Groups = tuple[tuple[Server, ...], ...]
+"""Peers by group: those of a group are up at the same time."""
+QUICK_GROUPS: Groups = ((_PYG_ALONE,),)
+GROUPS: Groups = ((*_FASTAPI, *_TRITON),)
+FULL_GROUPS: Groups = ((*_FASTAPI, *_WITH_ONE_WORKER), (*_TRITON, *_LITSERVE_AND_RAY))
+"""Two groups, because all servers at once need more than the 24 GB of the machine on Reddit's shape. One instance and
+two of the same server are in one group, where they compare."""
+
+
+def choose_groups(names: Collection[str], groups: Groups = FULL_GROUPS) -> Groups:
+    """Groups of the named peers alone."""
+    chosen = (tuple(peer for peer in group if peer.name in names) for group in groups)
+    return tuple(group for group in chosen if group)
+
+
 ECHO_SERVER = Server("echo", "an empty echo on uvicorn", (sys.executable, str(_PROGRAMS / "echo.py"), "{port}"), ECHO)
 
 
 def gnnserve_server(files: ShapeFiles, storage: str) -> Server:
     """`gnnserve run`, generating what is not published yet; the fastest of the exact variants answers."""
+    return _gnnserve("gnnserve", "gnnserve, JSON", files, storage, None)
+
+
+def projected_server(files: ShapeFiles, storage: str) -> Server:
+    """Pinned to `projected`, whose first layer is multiplied ahead of time: left to choose, a server whose costs have
+    drifted may answer single seeds by x1."""
+    variant = projected_name(Storage(storage))
+    return _gnnserve("gnnserve", f"gnnserve, JSON, {variant}", files, storage, variant)
+
+
+def x1_server(files: ShapeFiles, storage: str) -> Server:
+    """The same revision pinned to `x1`, which computes the whole first layer in each request, as the peers do."""
+    variant = variant_name(1, Storage(storage))
+    return _gnnserve("gnnserve_x1", f"gnnserve, JSON, {variant}", files, storage, variant)
+
+
+def _gnnserve(name: str, label: str, files: ShapeFiles, storage: str, variant: str | None) -> Server:
     folder = prepare_sources(files)
-    manifest = folder.parent / f"{storage}.yaml"
-    manifest.write_text(yaml.safe_dump(service_manifest(files, folder, storage), sort_keys=False))
+    manifest = folder.parent / f"{storage if variant is None else f'{storage}-{variant}'}.yaml"
+    manifest.write_text(yaml.safe_dump(service_manifest(files, folder, storage, variant), sort_keys=False))
     command = (
         sys.executable, "-m", "gnnserve_cli", "run", str(manifest), "--repository", str(folder.parent / "repository"),
         "--port", "{port}",
     )  # fmt: skip
-    return Server("gnnserve", "gnnserve, JSON", command, GNNSERVE_JSON)
+    return Server(name, label, command, GNNSERVE_JSON)
 
 
-def service_manifest(files: ShapeFiles, sources: Path, storage: str) -> dict[str, object]:
-    """Unpruned. Its variants differ by rounding alone, so a tolerance of 1 permille leaves speed to choose."""
+def service_manifest(files: ShapeFiles, sources: Path, storage: str, variant: str | None = None) -> dict[str, object]:
+    """Unpruned. Its variants differ by rounding alone, so a tolerance of 1 permille leaves speed to choose, unless a
+    variant is given, which then answers everything."""
     shape = files.shape
+    pinned = {} if variant is None else {"routing": {"mode": "Static", "variant": variant}}
     return {
         "apiVersion": "gnnserve.dev/v1alpha1",
         "kind": "GNNService",
@@ -136,6 +182,7 @@ def service_manifest(files: ShapeFiles, sources: Path, storage: str) -> dict[str
             },
             "variants": {"pruning": {"factors": [1]}, "storage": [storage], "projection": "Auto"},
             "objective": {"accuracyTolerancePermille": 1},
+            **pinned,
         },
     }
 

@@ -9,19 +9,25 @@ import numpy as np
 import pytest
 from benchmarks.peers.processes import running
 from benchmarks.peers.protocols import BINARY, ECHO, GNNSERVE_BINARY, GNNSERVE_JSON, SEEDS_JSON, V2_JSON, Protocol
-from benchmarks.peers.ratios import Figures, compute_echo_ratios, compute_ratios, median_of
+from benchmarks.peers.ratios import Figures, compute_echo_ratios, compute_ratios, lowest_of, median_of
 from benchmarks.peers.servers import (
     ECHO_SERVER,
-    MORE_PEERS,
-    PEERS,
-    QUICK_PEERS,
+    FULL_GROUPS,
+    GROUPS,
+    QUICK_GROUPS,
+    Groups,
+    choose_groups,
     free_ports,
+    gnnserve_server,
+    projected_server,
     service_manifest,
     with_ports,
+    x1_server,
 )
 from benchmarks.shapes import SHAPES, ShapeFiles
 from benchmarks.wrk import Load
 
+from gnnserve_api.manifest import load_manifest
 from gnnserve_api.spec.service import GNNService
 
 
@@ -47,6 +53,24 @@ def test_each_ratio_is_against_the_best_peer_by_that_measure() -> None:
 def test_a_better_peer_gives_a_ratio_below_one() -> None:
     compared = compute_ratios(PEER_FIGURES["quick"], {"ours": OURS})
     assert all(ratio < 1 for ratio in compared.ratios.values())
+
+
+def test_over_several_groups_each_measure_is_of_the_group_where_a_peer_comes_nearest() -> None:
+    slower = _measured(0.3, 10_000, 8.0, 20.0)
+    groups = [
+        compute_ratios(OURS, {"quick": PEER_FIGURES["quick"]}),
+        compute_ratios(slower, {"wide": PEER_FIGURES["wide"]}),
+    ]
+    assert [group.ratios["throughput_32"] for group in groups] == [13.333, 3.333]
+    compared = lowest_of(groups)
+    assert compared.ratios == {"one_seed_p50": 4.0, "throughput_32": 3.333, "seeds_1024": 4.0}
+    assert compared.against == {"one_seed_p50": "quick", "throughput_32": "wide", "seeds_1024": "wide"}
+    assert compared.throughput_32_p99 == 3.0
+
+
+def test_one_group_is_compared_as_it_is() -> None:
+    compared = compute_ratios(OURS, PEER_FIGURES)
+    assert lowest_of([compared]) == compared
 
 
 def test_echo_ratios_are_latency_over_the_floor_and_share_of_the_ceiling() -> None:
@@ -96,11 +120,31 @@ def test_ports_are_filled_in_and_differ() -> None:
     assert with_ports("--port {port} {port1}:{port2}", (1, 2, 3)) == "--port 1 2:3"
 
 
+def _names(groups: Groups) -> list[list[str]]:
+    return [[peer.name for peer in group] for group in groups]
+
+
 def test_a_quick_run_is_tuned_pyg_alone_and_names_are_unique() -> None:
-    assert [peer.name for peer in QUICK_PEERS] == ["pyg"]
-    names = [peer.name for peer in (*PEERS, *MORE_PEERS, ECHO_SERVER)]
+    assert _names(QUICK_GROUPS) == [["pyg"]]
+    full, default = ([name for group in _names(groups) for name in group] for groups in (FULL_GROUPS, GROUPS))
+    names = [*full, ECHO_SERVER.name, "gnnserve", "gnnserve_binary", "gnnserve_x1"]
     assert len(set(names)) == len(names)
     assert {"triton", "graphbolt", "litserve", "ray", "mlserver", "bentoml"} <= set(names)
+    assert set(default) < set(full)
+
+
+@pytest.mark.parametrize("peer", ["triton", "litserve", "ray"])
+def test_one_instance_and_two_of_a_server_are_in_one_group_and_differ_by_the_last_argument(peer: str) -> None:
+    (group,) = ({one.name: one for one in group} for group in FULL_GROUPS if peer in {one.name for one in group})
+    one, two = group[peer], group[f"{peer}_2_instances"]
+    assert (one.command[:-1], one.command[-1]) == (two.command[:-1], "1")
+    assert two.command[-1] == "2"
+    assert (one.protocol, one.environment, one.variables) == (two.protocol, two.environment, two.variables)
+
+
+def test_some_peers_are_chosen_by_name_from_all_groups() -> None:
+    assert _names(choose_groups(["ray", "triton", "pyg"])) == [["pyg"], ["triton", "ray"]]
+    assert _names(choose_groups(["ray_2_instances"])) == [["ray_2_instances"]]
 
 
 def test_the_manifest_that_serves_a_shape_is_valid_and_unpruned() -> None:
@@ -108,6 +152,37 @@ def test_the_manifest_that_serves_a_shape_is_valid_and_unpruned() -> None:
     service = GNNService.model_validate(service_manifest(files, Path("/data/sources"), "float32"))
     assert service.spec.variants.pruning.factors == (1,)
     assert service.spec.model.fanouts == (25, 10)
+    assert service.spec.routing.variant is None
+
+
+def test_pinned_to_either_variant_the_same_revision_is_served() -> None:
+    files, sources = ShapeFiles(SHAPES["arxiv"], Path("/data/arrays")), Path("/data/sources")
+    projected, x1 = (
+        GNNService.model_validate(service_manifest(files, sources, "float32", variant))
+        for variant in ("projected", "x1")
+    )
+    assert (x1.spec.routing.mode, x1.spec.routing.variant) == ("Static", "x1")
+    assert x1.spec.recipe() == projected.spec.recipe()
+
+
+@pytest.mark.parametrize(
+    ("storage", "variants"),
+    [("float32", ["projected", "x1", None]), ("int8", ["projected-int8", "x1-int8", None])],
+)
+def test_our_own_servers_are_pinned_to_the_variant_that_their_label_names(
+    storage: str, variants: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sources").mkdir()
+    monkeypatch.setattr("benchmarks.peers.servers.prepare_sources", lambda files: tmp_path / "sources")
+    files = ShapeFiles(SHAPES["arxiv"], Path("/data/arrays"))
+    servers = [build(files, storage) for build in (projected_server, x1_server, gnnserve_server)]
+    assert [server.name for server in servers] == ["gnnserve", "gnnserve_x1", "gnnserve"]
+    assert [server.label for server in servers] == [
+        *(f"gnnserve, JSON, {name}" for name in variants[:2]),
+        "gnnserve, JSON",
+    ]
+    manifests = [load_manifest(Path(server.command[server.command.index("run") + 1])) for server in servers]
+    assert [manifest.spec.routing.variant for manifest in manifests] == variants
 
 
 def test_a_server_that_ends_before_it_answers_is_reported_with_its_last_words(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""LitServe with dynamic batching: up to 32 requests, at most a millisecond."""
+"""LitServe with dynamic batching: up to 32 requests, at most a millisecond. Each worker is a process with a model of
+its own, and there are as many processes that speak HTTP, which is LitServe's default.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class Api(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    server = litserve.LitServer(Api(max_batch_size=32, batch_timeout=0.001), accelerator="cpu", workers_per_device=1)
-    server.run(
-        host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False, num_api_servers=1, log_level="warning"
+    port, workers = (int(argument) for argument in sys.argv[1:])
+    server = litserve.LitServer(
+        Api(max_batch_size=32, batch_timeout=0.001), accelerator="cpu", workers_per_device=workers
     )
+    server.run(host="127.0.0.1", port=port, generate_client_file=False, num_api_servers=workers, log_level="warning")

@@ -1,4 +1,6 @@
-"""Ray Serve with `serve.batch`: up to 32 requests, at most a millisecond."""
+"""Ray Serve with `serve.batch`: up to 32 requests, at most a millisecond. Each replica is a process with a model of its
+own and one processor.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 
-@serve.deployment(num_replicas=1, max_ongoing_requests=256, ray_actor_options={"num_cpus": 1})
+@serve.deployment(max_ongoing_requests=256, ray_actor_options={"num_cpus": 1})
 class Sage:
     def __init__(self) -> None:
         from pyg_model import Model
@@ -35,13 +37,15 @@ class Sage:
         return Response(body, media_type="application/json")
 
 
+port, replicas = (int(argument) for argument in sys.argv[1:])
 variables = {key: value for key, value in os.environ.items() if key.startswith("PEER_")}
 ray.init(
     num_cpus=2, include_dashboard=False, object_store_memory=200_000_000, _node_ip_address="127.0.0.1",
     runtime_env={"env_vars": {**variables, "PYTHONPATH": str(Path(__file__).parent)}}, logging_level="ERROR",
 )  # fmt: skip
-serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-serve.run(Sage.options(logging_config={"enable_access_log": False}).bind(), name="sage", route_prefix="/predict")
+serve.start(http_options={"host": "127.0.0.1", "port": port})
+deployment = Sage.options(num_replicas=replicas, logging_config={"enable_access_log": False})
+serve.run(deployment.bind(), name="sage", route_prefix="/predict")
 stopped = threading.Event()
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda *_: stopped.set())
