@@ -33,26 +33,29 @@ class VariantSummary(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """The accuracy tolerance from which on it answers; None also where it never does."""
 
 
-class GenerationResult(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class GenerationResult(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     revision: str
     recipe: str
     graph: str
     """Digest of the graph."""
     variants: tuple[VariantSummary, ...]
     """Variants in the order of the profile."""
+    offset: int = 0
+    """Offset of the log of changes that the graph was made at; 0: the graph of its source."""
 
 
 _Row = tuple[str, int, float, float]
 """The fields of a `VariantSummary` that are never missing, in its order."""
 
 
-class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A `GenerationResult` as a termination message may have it."""
 
     revision: str
     recipe: str
     graph: str
     variants: tuple[VariantSummary | _Row, ...]
+    offset: int = 0
 
 
 def encode_result(result: GenerationResult) -> str:
@@ -66,7 +69,7 @@ def encode_message(result: GenerationResult) -> str:
     for message in (_encode(result), _encode(brief)):
         if len(message.encode()) <= MAX_TERMINATION_MESSAGE_BYTES:
             return message
-    return _encode(_Message(result.revision, result.recipe, result.graph, rows))
+    return _encode(_Message(result.revision, result.recipe, result.graph, rows, result.offset))
 
 
 def _encode(message: GenerationResult | _Message) -> str:
@@ -77,4 +80,4 @@ def decode_result(text: str | bytes) -> GenerationResult:
     """What `encode_result` or `encode_message` wrote. Raises msgspec.DecodeError, which names the field."""
     message = msgspec.json.decode(text, type=_Message)
     variants = (v if isinstance(v, VariantSummary) else VariantSummary(*v) for v in message.variants)
-    return GenerationResult(message.revision, message.recipe, message.graph, tuple(variants))
+    return GenerationResult(message.revision, message.recipe, message.graph, tuple(variants), message.offset)

@@ -63,3 +63,9 @@ class UpdatesState(msgspec.Struct, frozen=True, rename="camel"):
     """For how long it has not had all that the log has; 0: it has all of it."""
     problem: UpdatesProblem | UnsetType = UNSET
     """Absent: it follows."""
+    base: Offset | UnsetType = UNSET
+    """The offset that the graph of its revision was made at. Absent here and below: an earlier gnnserve tells."""
+    changes_since_base: Offset | UnsetType = UNSET
+    """Items of the batches that it has applied since."""
+    delta_bytes: Offset | UnsetType = UNSET
+    """Memory that they have taken."""
