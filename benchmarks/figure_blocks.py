@@ -67,6 +67,7 @@ _PARTS = {
     "shapes": ("shape", "{}"),
     "services": ("service", "{} over HTTP"),
     "answers": ("architecture", "{}"),
+    "compactions": ("shape", "compaction of {}"),
 }
 """Lists of parts in a result file: the field that names a part, and what its run is called."""
 

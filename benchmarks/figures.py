@@ -277,7 +277,7 @@ def _new_nodes(figure: str) -> str:
 def misses(results: Results) -> str:
     """Targets that are not reached, with the limit as far as it is known."""
     peers, roofline, routing = results["peers"], results["roofline"], results["routing"]
-    cluster_routing, regression = results["cluster_routing"], results["regression"]
+    regression = results["regression"]
     brought = results["unseen"]["p50_ratio"]
     verdicts = regression["verdicts"]
     memory = next(found for name, found in verdicts.items() if name.startswith("operator"))
@@ -297,7 +297,6 @@ def misses(results: Results) -> str:
     sampling = [cost for shape in roofline["shapes"].values() for seeds, cost in shape["samplingUsPerSeed"].items()
                 if seeds != "1"]  # fmt: skip
     retried = next(run for run in routing["overload"]["runs"] if run["retries"])
-    rise = cluster_routing["metrics"]["rise"]
     return table(
         ("wanted", "measured", "the limit"),
         (
@@ -321,15 +320,8 @@ def misses(results: Results) -> str:
              "275 draws of a random number and a cache line each"),
             ("goodput of 90 % of its peak at three times the capacity, refused clients trying again",
              f"{retried['shareOfPeak'] * 100:.0f} %", "reading and refusing 7 requests for each that is answered takes the rest"),
-            ("in a cluster, mode Metrics: the right variant within 30 s of a rise", f"{rise['reached_after_s']:.0f} s",
-             "the load lay between what the profile and what the measurement say the variant carries; the benchmark now takes "
-             "a load that both judge alike, and has not been run again"),
             (f"the operator's memory within 3 % of {regression['base'][:7]}", memory["measured"],
              "code for claims, turns, repairs and credentials: 1.4 MB after its imports, 2.2 MB of Python objects in all"),
-            (f"a worker's second start within 3 % of {regression['base'][:7]}",
-             " and ".join(f"{regression['ratios'][f'{shape}: second start, s']:.2f} ({SHAPE_WORDS[shape]})"
-                          for shape in ("arxiv", "reddit")),
-             "0.2 to 0.3 s: pydantic builds the classes of a spec that has grown, 0.1 s, and more modules are imported"),
             ("requests that bring new nodes, binary form, within 1.3 times the same about stored ones",
              " and ".join(f"{min(of_shape):.2f} to {max(of_shape):.2f} ({words})" for words, of_shape in (
                  (SHAPE_WORDS[shape], [ratio for name, ratio in brought.items() if name.startswith(f"{shape}, binary")])

@@ -2,6 +2,7 @@
 
 In one process: changes per second by one thread, where the time goes, memory, gathering over a graph that has changed
 (`updates_graph.py`); answers after 100,000 changes beside those of the graph built from scratch (`updates_answers.py`).
+A log of ten million edges that becomes part of the graph (`updates_compaction.py`).
 Through HTTP: durable changes per second, arrival at a second worker, predictions beside changes (`updates_service.py`).
 Two public graphs as they grew (`updates_replay.py`).
 """
@@ -18,6 +19,9 @@ from rich.table import Table
 from benchmarks import updates_replay, updates_service
 from benchmarks.results import FOLDER, commit, write_result
 from benchmarks.updates_answers import ARCHITECTURES, measure_answers
+from benchmarks.updates_compaction import FULL as COMPACTED
+from benchmarks.updates_compaction import QUICK as FEW_COMPACTED
+from benchmarks.updates_compaction import measure_compaction_elsewhere
 from benchmarks.updates_graph import FULL as SHAPES
 from benchmarks.updates_graph import measure_elsewhere
 from benchmarks.updates_replay import GRAPHS, measure_replay
@@ -55,6 +59,10 @@ def _measurements(part: Part, shapes: Sequence[str], *, quick: bool) -> list[tup
         Part.GRAPH: [(name, lambda name=name: measure_elsewhere(name, quick=quick)) for name in shapes],
         Part.ANSWERS: [(name, lambda name=name: measure_answers(name, _CHANGES[quick])) for name in ARCHITECTURES[few]],
         Part.SERVICE: [(name, lambda name=name: measure_service(name, of_service)) for name in shapes],
+        Part.COMPACTION: [
+            (name, lambda name=name: measure_compaction_elsewhere(name, FEW_COMPACTED if quick else COMPACTED))
+            for name in shapes
+        ],
         Part.REPLAY: [(name, lambda name=name: measure_replay(name, of_replay)) for name in GRAPHS[few]],
     }
     return by_part[part]

@@ -60,7 +60,7 @@ def measure_answers(architecture: str, changes: int) -> AnswerErrors:
     plain, draw = PlainGraph(_NODES, 20, _RULES), np.random.default_rng(21)
     with tempfile.TemporaryDirectory(prefix="gnnserve-updates-") as folder, short_profile():
         loaded = _generated(Path(folder), "living", architecture, plain, _MAX_DELTA_BYTES)
-        living, fresh, done = LivingRevision(loaded, 0, _MAX_DELTA_BYTES), [*range(10**9, 10**9 + changes)], 0
+        living, fresh, done = LivingRevision(loaded, _MAX_DELTA_BYTES), [*range(10**9, 10**9 + changes)], 0
         while done < changes:
             batch = plain.random_batch(draw, _BATCH, fresh)
             (said,) = living.apply(living.offset + 1, [batch])

@@ -9,6 +9,8 @@ from benchmarks.figure_blocks import Results, figures, table
 from benchmarks.verdict_figures import verdict_table
 
 _STAGES = ("finding", "lists", "rows", "sums", "deriving", "rest")
+_LEAST_S = 0.05
+"""Stages that take less are not listed."""
 
 
 @figures("updates")
@@ -18,7 +20,7 @@ def updates(results: Results) -> str:
         return ""
     found = results["updates"]
     tables = (
-        verdict_table, _applied, _durable, _beside_changes, _gathered, _memory, _replayed
+        verdict_table, _applied, _durable, _beside_changes, _gathered, _memory, _compacted, _replayed
     )  # fmt: skip
     return "\n\n".join(render(found) for render in tables)
 
@@ -111,6 +113,25 @@ def _memory(found: Mapping[str, Any]) -> str:
             )
             for shape in found["shapes"]
             for point in shape["memory"]
+        ),
+    )
+
+
+def _compacted(found: Mapping[str, Any]) -> str:
+    return table(
+        ("compaction", "seconds", "by stage", "start before / after, s", "peak memory, GB", "log, GB"),
+        (
+            (
+                f"{one['shape']}, {one['changes']:,} edges",
+                f"{one['took_s']:.0f}",
+                ", ".join(
+                    f"{stage} {seconds:.1f}" for stage, seconds in one["stages_s"].items() if seconds >= _LEAST_S
+                ),
+                f"{one['start_with_log_s']:.1f} / {one['start_after_s']:.1f}",
+                f"{one['peak_bytes'] / 1e9:.1f}",
+                f"{one['log_bytes'] / 1e9:.2f}",
+            )
+            for one in found.get("compactions", ())
         ),
     )
 

@@ -134,7 +134,7 @@ class Subject:
         if not stored:
             kept = {name: variant for name, variant in loaded.variants.items() if not name.startswith(STORED)}
             loaded = replace(loaded, variants=kept)
-        return loaded, LivingRevision(loaded, 0, MAX_DELTA_BYTES)
+        return loaded, LivingRevision(loaded, MAX_DELTA_BYTES)
 
     def rates(self, effort: GraphEffort, *, stored: bool) -> Iterator[ApplyRate]:
         _, living = self.open(stored=stored)

@@ -146,3 +146,24 @@ class Replay(msgspec.Struct, frozen=True):
     arrived: int
     batches: int
     variants: tuple[ReplayedVariant, ...]
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """A log of edges that come and go, made part of the graph."""
+
+    nodes: int
+    edges: int
+    """Entries of neighbour lists."""
+    changes: int
+    log_bytes: int
+    written_s: float
+    """Time in which the log was written, in batches of 1,000 and groups of 64."""
+    took_s: float
+    stages_s: Mapping[str, float]
+    """The same by stage."""
+    start_with_log_s: float
+    """From the revision on the disk to one that has applied the log."""
+    start_after_s: float
+    """From the revision that was made."""
+    peak_bytes: int
+    """Largest memory of the process, mapped files in it."""

@@ -131,7 +131,7 @@ def measure_replay(name: str, effort: ReplayEffort) -> Replay:
         first, recording = world.at_first, Recording()
         spec = _spec(source, effort, Normalization.AUTO)
         loaded = _generated(root, spec, first, recording, _MAX_DELTA_BYTES)
-        living, batches = LivingRevision(loaded, 0, _MAX_DELTA_BYTES), 0
+        living, batches = LivingRevision(loaded, _MAX_DELTA_BYTES), 0
         for batches, batch in enumerate(world.batches(_BATCH_NODES), start=1):
             (said,) = living.apply(batches, [batch])
             if not isinstance(said, Applied):

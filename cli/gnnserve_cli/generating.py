@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import typer
 
@@ -19,6 +21,7 @@ from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
 from gnnserve_worker.generation import pipeline
+from gnnserve_worker.generation.identity import newest_version
 from gnnserve_worker.pods import device
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.repository.paths import ServicePaths
@@ -28,12 +31,30 @@ BUSY_TAIL_RATIO = 8.0
 """p99 over median. On a quiet machine it is near 2."""
 
 
-def generate_visibly(service: GNNService, repository: Repository, named: Device | None = None) -> RevisionManifest:
-    """`named`: the device that an option says, in place of the manifest's."""
+def generate_visibly(
+    service: GNNService, repository: Repository, named: Device | None = None, log: str | None = None
+) -> RevisionManifest:
+    """`named`: the device that an option says, in place of the manifest's. `log`: uid that the service's log of changes
+    is named by: generation begins with the newest graph that it is part of. None: it has none."""
+    version = None if log is None else newest_version(service.spec, repository, log)
+    return generating_visibly(
+        service, repository, named, partial(pipeline.generate, service, repository, graph_version=version)
+    )
+
+
+class Generates(Protocol):
+    """What publishes a revision: `pipeline.generate` or `compact`, with all that they are about."""
+
+    def __call__(self, *, progress: ProgressListener, use_gpu: bool) -> RevisionManifest: ...
+
+
+def generating_visibly(
+    service: GNNService, repository: Repository, named: Device | None, generate: Generates
+) -> RevisionManifest:
     use_gpu = _may_use_gpu(service, named) and device.why_no_gpu(os.environ, Path("/dev")) is None
     try:
         with showing_progress() as listener:
-            published = _generate(service, repository, listener, use_gpu=use_gpu)
+            published = _generate(generate, listener, use_gpu=use_gpu)
     except KeyboardInterrupt:
         kept = repository.count_kept_networks(service.spec.recipe())
         left = f"; {count(kept, 'network')} that it trained will not be trained again" if kept else ""
@@ -56,18 +77,16 @@ def _may_use_gpu(service: GNNService, named: Device | None) -> bool:
     return spec.worker.device is not Device.CPU or spec.generation.gpu is not None
 
 
-def _generate(
-    service: GNNService, repository: Repository, listener: ProgressListener, *, use_gpu: bool
-) -> RevisionManifest:
+def _generate(generate: Generates, listener: ProgressListener, *, use_gpu: bool) -> RevisionManifest:
     """What the GPU has no room for, or is too old for, the CPU trains: from the start, since nothing was published."""
     try:
-        return pipeline.generate(service, repository, listener, use_gpu=use_gpu)
+        return generate(progress=listener, use_gpu=use_gpu)
     except Exception as error:
         problem = _failure_of_gpu(error) if use_gpu else None
         if problem is None:
             raise
     print(f"note: training on the CPU, since the GPU failed: {problem}", file=sys.stderr)
-    return pipeline.generate(service, repository, listener)
+    return generate(progress=listener, use_gpu=False)
 
 
 def _failure_of_gpu(error: Exception) -> str | None:

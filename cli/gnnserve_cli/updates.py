@@ -38,10 +38,14 @@ def updates_of(service: GNNService, stored: Repository, uri_file: Path | None) -
     updates = service.spec.updates
     if updates is None:
         return None
-    paths = ServicePaths(stored.folder)
-    uid = own_uid(paths.updates)
+    paths, uid = ServicePaths(stored.folder), own_uid(ServicePaths(stored.folder).updates)
     log = SqliteFile(paths.log(uid)) if uri_file is None else PostgresAddress(uri_file)
     return UpdatesOptions(log, uid, size_bytes(updates.max_delta))
+
+
+def log_uid(service: GNNService, stored: Repository) -> str | None:
+    """The uid that the service's log is named by; None: it has none."""
+    return None if service.spec.updates is None else own_uid(ServicePaths(stored.folder).updates)
 
 
 def own_uid(folder: Path) -> str:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
@@ -26,7 +27,9 @@ from gnnserve_api.variants import Storage
 SCHEMA_VERSION = 4
 """Schema version of revisions."""
 GRAPH_SCHEMA_VERSION = 3
-"""Schema version of graphs, whose files did not change since."""
+"""Schema version of graphs of a source, whose files did not change since."""
+CHANGED_GRAPH_SCHEMA_VERSION = 4
+"""Schema version of graphs that a log of changes is part of."""
 
 
 class NodeIdKind(StrEnum):
@@ -43,6 +46,32 @@ class NodeIdKind(StrEnum):
 class FileEntry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     bytes: int
     sha256: str
+
+
+class ChangedSource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A source's graph, and what a log of changes has up to an offset."""
+
+    source: str
+    """Digest of the source's graph."""
+    log: str
+    """uid of the service whose log it is."""
+    offset: int
+    total_changes: int
+    """Items of the log's batches up to the offset."""
+    checksum: int
+    """That of the log's record at the offset. Another log has another, and so has one that was restored from a backup
+    and then written."""
+
+
+class GraphVersion(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What is kept of a graph that is not its source's, so that generation can begin with it."""
+
+    made_of: ChangedSource
+    columns: tuple[SourceColumn, ...]
+    """The source's columns in the order of the features; empty if the source does not name them."""
+    edge_rules: EdgeRules
+    files: dict[str, FileEntry]
+    """Features as in the source, in files beside those of the graph. Serving does not read them."""
 
 
 class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -64,6 +93,8 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     files: dict[str, FileEntry]
     node_ids: NodeIdKind = NodeIdKind.POSITIONS
     """Versions 1 and 2 knew no other."""
+    version: GraphVersion | UnsetType = UNSET
+    """Absent: it is the graph of its source."""
     checksum: str = ""
     """`checksum_of` the rest."""
 

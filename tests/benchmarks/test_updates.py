@@ -20,6 +20,7 @@ from benchmarks.updates_measured import (
     AnswerErrors,
     ApplyRate,
     Arrival,
+    Compaction,
     DurableRate,
     ExactSums,
     Gathering,
@@ -173,11 +174,15 @@ SERVICE = ServiceFigures(
     ),
 )
 REPLAY = Replay(1000, 200, 4, (ReplayedVariant("x1", 0.901, 0.900), ReplayedVariant("stored1", 0.898, 0.900)))
+COMPACTION = Compaction(
+    1000, 9000, 10_000_000, 240_000_000, 31.0, 52.4, {"apply the log of changes": 41.5, "read": 0.01}, 40.2, 0.8,
+    3_000_000_000,
+)  # fmt: skip
 
 
 def entries(**changed: object) -> Entries:
     figures = {Part.GRAPH: ("arxiv", GRAPH), Part.ANSWERS: ("GCN", ANSWERS), Part.SERVICE: ("arxiv", SERVICE),
-               Part.REPLAY: ("facebook_pages", REPLAY)}  # fmt: skip
+               Part.COMPACTION: ("arxiv", COMPACTION), Part.REPLAY: ("facebook_pages", REPLAY)}  # fmt: skip
     when = {"commit": {"id": "abcdef123", "dirty": False}, "date": "2026-11-24T00:00:00+00:00"}
     found: Entries = {part: {name: Entry(of, **when)} for part, (name, of) in figures.items()}
     for part, of in changed.items():
@@ -194,6 +199,7 @@ def test_verdicts_are_of_what_is_wanted() -> None:
         "arxiv: p99 of predictions at 70 % load, with changes at half their rate over without": False,
         "largest difference from answers of the graph built from scratch": True,
         "sums that were kept by increments": True,
+        "arxiv: compaction of 10,000,000 edges": True,
         "facebook_pages: accuracy on the 200 nodes that arrived": True,
     }
     assert found["arxiv: arrival at a second worker, p99"]["measured"] == "49.0 ms, beside 21,000 changes/s"
@@ -229,9 +235,12 @@ def test_figures_are_shown_of_every_part_and_none_where_none_were_measured(tmp_p
     shown = updates(results)
     rows = (
         "| arxiv, stored1 exact | 1,000 | 900 | 2,000 | 10 |", "| 210,000 | 30.00 / 60.00 |", "1.30 (1.25 to 1.35)",
-        "1.01 (0.99 to 1.03)", "| 2,000 | 500 |", "| facebook_pages | stored1 | 0.8980 | 0.9000 |",
+        "| 52 | apply the log of changes 41.5 | 40.2 / 0.8 | 3.0 | 0.24 |", "1.01 (0.99 to 1.03)", "| 2,000 | 500 |",
+        "| facebook_pages | stored1 | 0.8980 | 0.9000 |",
     )  # fmt: skip
     for words in rows:
         assert words in shown
-    assert "`updates` of facebook_pages, arxiv, arxiv over HTTP, GCN at abcdef1" in results.source()
+    assert (
+        "`updates` of facebook_pages, arxiv, arxiv over HTTP, GCN, compaction of arxiv at abcdef1" in results.source()
+    )
     assert json.loads((tmp_path / "updates.json").read_text())["verdicts"]

@@ -77,15 +77,16 @@ class FakeWorker:
 
     def repository(self, root: Path, namespace: str, service: str) -> Any:
         return SimpleNamespace(
-            find=lambda recipe: self.published,
+            find_served=lambda recipe, log: self.published,
             load=lambda revision, max_delta_bytes: SimpleNamespace(revision=revision),
             folder=root / namespace / service,
             count_kept_networks=lambda recipe: self.kept,
         )
 
     def generate(
-        self, service: Any, repository: Any, progress: ProgressListener, *, use_gpu: bool = False
+        self, service: Any, repository: Any, progress: ProgressListener, *, use_gpu: bool, graph_version: str | None
     ) -> RevisionManifest:
+        assert graph_version is None
         self.steps.append("generate")
         self.trained_on_gpu.append(use_gpu)
         if use_gpu and self.training_error is not None:
@@ -368,7 +369,7 @@ def test_generate_prints_the_revision_for_scripts(monkeypatch: pytest.MonkeyPatc
 def test_interrupting_generation_says_what_is_published_and_what_is_kept(
     monkeypatch: pytest.MonkeyPatch, kept: int, said: str
 ) -> None:
-    def interrupted(*_: object, use_gpu: bool) -> RevisionManifest:
+    def interrupted(*_: object, **_named: object) -> RevisionManifest:
         raise KeyboardInterrupt
 
     FakeWorker(kept=kept).install(monkeypatch)

@@ -56,7 +56,10 @@ class FakeReplica:
         """Checksum of all that was applied, and of what was said."""
         self.fault: Exception | None = None
         """What `apply` raises."""
-        self._offset = offset
+        self.base_offset = self._offset = offset
+        self.base_checksum: int | None = None if offset else 0
+        self.changes_since_base = 0
+        self.delta_bytes = 0
         self._lock = threading.Lock()
 
     @property

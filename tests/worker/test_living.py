@@ -27,7 +27,7 @@ def opened(
 ) -> LivingRevision:
     ids = None if plain.first_ids == [*range(len(plain.first_ids))] else stored_ids(plain.first_ids)
     loaded = generated(root, "living", architecture, plain.built(), ids=ids, max_delta_bytes=max_delta_bytes)
-    return LivingRevision(loaded, 0, max_delta_bytes)
+    return LivingRevision(loaded, max_delta_bytes)
 
 
 def apply_one(living: LivingRevision, offset: int, batch: ChangeBatch) -> Applied | ChangeRefusal:
@@ -260,7 +260,7 @@ def test_columns_stay_only_where_the_revision_keeps_them(tmp_path: Path) -> None
         tmp_path, "products", "GraphSAGE", plain.built(), variants={"pruning": {"factors": []}, "stored": [1]},
         max_delta_bytes=ROOM_BYTES,
     )  # fmt: skip
-    living, row = LivingRevision(loaded, 0, ROOM_BYTES), np.ones((1, FEATURES), np.float32)
+    living, row = LivingRevision(loaded, ROOM_BYTES), np.ones((1, FEATURES), np.float32)
     row[0, 4] = np.nan
     found = refused(living, batch_of(row, overrides=[3]))
     assert (found.problem, found.field) == (ChangeProblem.MISSING_COLUMN, "overrides[0].features[4]")

@@ -538,7 +538,7 @@ BROKEN_COMMITS = [
     ),
     pytest.param(
         GRAPH,
-        edited(lambda c: c.update(schemaVersion=4, layout="new")),
+        edited(lambda c: c.update(schemaVersion=5, layout="new")),
         "written by a newer gnnserve; upgrade gnnserve",
         id="a graph of a newer gnnserve",
     ),

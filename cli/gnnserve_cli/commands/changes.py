@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,18 @@ from gnnserve_api.protocol import MAX_OFFSET
 from gnnserve_cli.changes.batches import batches_of
 from gnnserve_cli.changes.sending import Sender, Sent
 from gnnserve_cli.client import TIMEOUT_S, Endpoint, fetch_changes, open_url, read_access
-from gnnserve_cli.commands.options import CaFile, Json, TokenFile, Url, between
+from gnnserve_cli.commands.options import (
+    DEFAULT_REPOSITORY,
+    CaFile,
+    DeviceName,
+    Json,
+    Manifest,
+    PostgresUri,
+    RepositoryRoot,
+    TokenFile,
+    Url,
+    between,
+)
 from gnnserve_cli.http_client import connected
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import count, facts_table, output, print_json, put
@@ -119,6 +131,40 @@ def tail(
         sys.stdout.flush()
         if once and shown >= page.last:
             return
+
+
+def compact(
+    manifest: Manifest,
+    repository: RepositoryRoot = DEFAULT_REPOSITORY,
+    *,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", metavar="", help="Train the networks anew on the changed graph.")
+    ] = False,
+    postgres_uri_file: PostgresUri = None,
+    device: DeviceName = None,
+    as_json: Json = False,
+) -> None:
+    """Make the log of changes part of the graph: the next start begins there, and the log becomes shorter."""
+    # Imported here: they bring numpy and numba, which the other commands start without.
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.generating import generating_visibly  # noqa: PLC0415
+    from gnnserve_cli.updates import check_address, updates_of  # noqa: PLC0415
+    from gnnserve_worker.compaction.compact import compact as fold  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+
+    service = load_manifest(manifest)
+    check_address(service, postgres_uri_file)
+    stored = Repository(repository, service.metadata.namespace, service.metadata.name)
+    if (updates := updates_of(service, stored, postgres_uri_file)) is None:
+        raise InputError("spec.updates", "is not set", "name a log, as in examples/digits-updates.yaml")
+    published = generating_visibly(service, stored, device, partial(fold, service, stored, updates, retrain=retrain))
+    made_of = stored.made_of(published)
+    offset = 0 if made_of is None else made_of.offset
+    if as_json:
+        print_json({"revision": published.revision, "graph": published.graph, "offset": offset})
+    else:
+        facts = [("revision", published.revision), ("graph", published.graph), ("offset", f"{offset:,}")]
+        put(output(), facts_table(facts))
 
 
 def _begin(endpoint: Endpoint) -> int:

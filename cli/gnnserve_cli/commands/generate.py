@@ -12,11 +12,12 @@ def generate(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY
     from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
     from gnnserve_cli.render import print_json  # noqa: PLC0415
     from gnnserve_cli.serving import print_profile  # noqa: PLC0415
+    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     service = load_manifest(manifest)
     stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-    published = generate_visibly(service, stored)
+    published = generate_visibly(service, stored, log=log_uid(service, stored))
     if as_json:
         print_json(published)
     else:

@@ -62,8 +62,9 @@ def run(
     require_device(options.device)
     with closing(bind(host, port)) as sock:
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
+        from gnnserve_cli.updates import log_uid  # noqa: PLC0415
 
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-        published = generate_visibly(service, stored, device)
+        published = generate_visibly(service, stored, device, log_uid(service, stored))
         serve_published(stored, published, service, sock, options)
     farewell()

@@ -42,6 +42,7 @@ def serve(
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.serving import farewell, read_options, serve_published  # noqa: PLC0415
+    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
 
@@ -60,7 +61,7 @@ def serve(
     )
     with closing(bind(host, port)) as sock:
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-        published = stored.find(service.spec.recipe())
+        published = stored.find_served(service.spec.recipe(), log_uid(service, stored))
         if published is None:
             raise RepositoryError(
                 repository,

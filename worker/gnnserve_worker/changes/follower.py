@@ -77,8 +77,8 @@ class Applier:
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
-        self._checksum: int | None = None
-        """Checksum of the last record that was applied; None: none was."""
+        self._checksum = replica.base_checksum if replica.offset == replica.base_offset else None
+        """Checksum of the last record that was applied; None: it is not known."""
 
     def apply(self, group: Sequence[Handed], said: list[Said]) -> None:
         """Apply these records in one go, and add to `said` what the replica said of each. Raises LogError where one is

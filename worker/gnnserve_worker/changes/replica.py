@@ -13,7 +13,27 @@ class Replica(Protocol):
 
     @property
     def offset(self) -> int:
-        """The last offset that it has applied; at first the one that its revision's graph was made at."""
+        """The last offset that it has applied; at first `base_offset`."""
+        ...  # pragma: no cover
+
+    @property
+    def base_offset(self) -> int:
+        """The offset that its revision's graph was made at."""
+        ...  # pragma: no cover
+
+    @property
+    def base_checksum(self) -> int | None:
+        """Checksum of the record there, 0 at offset 0, where there is none; None: it is not known."""
+        ...  # pragma: no cover
+
+    @property
+    def changes_since_base(self) -> int:
+        """Items of the batches that it has applied."""
+        ...  # pragma: no cover
+
+    @property
+    def delta_bytes(self) -> int:
+        """Memory that they have taken."""
         ...  # pragma: no cover
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import UNSET
 
 from gnnserve_api.updates import UpdatesProblem, UpdatesProblemKind, UpdatesState
@@ -20,7 +21,15 @@ _KINDS: tuple[tuple[type[LogError], UpdatesProblemKind], ...] = (
 def state_of(updates: Updates) -> UpdatesState:
     error = updates.problem_error
     problem = UNSET if error is None else UpdatesProblem(_kind_of(error), str(error))
-    return UpdatesState(updates.last, updates.applied, updates.changes_behind, updates.staleness_s, problem)
+    told = UpdatesState(updates.last, updates.applied, updates.changes_behind, updates.staleness_s, problem)
+    if (replica := updates.replica) is None:
+        return told
+    return msgspec.structs.replace(
+        told,
+        base=replica.base_offset,
+        changes_since_base=replica.changes_since_base,
+        delta_bytes=replica.delta_bytes,
+    )
 
 
 def _kind_of(error: LogError) -> UpdatesProblemKind:

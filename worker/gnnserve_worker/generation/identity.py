@@ -9,6 +9,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.given_variants import given_digests
 from gnnserve_worker.graph.sources.load import source_digest
+from gnnserve_worker.repository.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,19 @@ class RevisionIdentity:
     """SHA-256 of the file of each of spec.variants.given, by its name."""
 
 
-def identity_of(spec: GNNServiceSpec) -> RevisionIdentity:
-    """Read the files that the manifest names. InputError: one is missing, or is not the pinned one."""
-    return RevisionIdentity(
-        spec.recipe(), source_digest(spec.graph.source), checkpoint_digest(spec.model), given_digests(spec.variants)
-    )
+def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> RevisionIdentity:
+    """Read the files that the manifest names. `graph_version`: digest of the graph that is taken in place of the
+    source's. InputError: a file is missing, or is not the pinned one."""
+    graph = source_digest(spec.graph.source) if graph_version is None else graph_version
+    return RevisionIdentity(spec.recipe(), graph, checkpoint_digest(spec.model), given_digests(spec.variants))
+
+
+def newest_version(spec: GNNServiceSpec, repository: Repository, log: str) -> str | None:
+    """Digest of the newest graph that changes of a service's log are part of: of those that a revision of the spec is
+    published over, or else of all. None: there is none, and the source's graph is the newest. `log`: uid of the
+    service."""
+    versions = repository.graph_versions(log, source_digest(spec.graph.source))
+    recipe = spec.recipe()
+    published = {manifest.graph for manifest in repository.revisions() if manifest.recipe == recipe}
+    over = [version for version in versions if version.digest in published]
+    return next((version.digest for version in (*over, *versions)), None)

@@ -41,20 +41,26 @@ if TYPE_CHECKING:
 
 
 def generate(
-    service: GNNService, repository: Repository, progress: ProgressListener = silent, *, use_gpu: bool = False
+    service: GNNService,
+    repository: Repository,
+    progress: ProgressListener = silent,
+    *,
+    use_gpu: bool = False,
+    graph_version: str | None = None,
 ) -> RevisionManifest:
     """Find the published revision of this manifest, its graph and its given weights, or generate it.
 
-    `use_gpu`: train on a GPU if torch finds one. Weights then differ in their last digits between runs. Raises
+    `use_gpu`: train on a GPU if torch finds one. Weights then differ in their last digits between runs.
+    `graph_version`: digest of a graph in the repository that changes are part of, in place of the source's. Raises
     InputError for what the user must fix, ResourceError when the disk is full; revisions that are already published
     stay as they are, and networks that were trained before an interruption are kept for the next call.
     """
     spec = service.spec
-    identity = identity_of(spec)
+    identity = identity_of(spec, graph_version)
     if (published := _find(repository, identity)) is not None:
         return published
     # Errors of the input are found here, before torch is loaded and before anything is written.
-    graph = _import_graph(spec, repository, progress)
+    graph = _import_graph(spec, repository, graph_version, progress)
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
@@ -89,9 +95,14 @@ def _find(repository: Repository, identity: RevisionIdentity) -> RevisionManifes
     return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
 
 
-def _import_graph(spec: GNNServiceSpec, repository: Repository, progress: ProgressListener) -> GraphData:
+def _import_graph(
+    spec: GNNServiceSpec, repository: Repository, version: str | None, progress: ProgressListener
+) -> GraphData:
     progress(Progress("import graph", 0, 1))
-    graph = load_source(spec.graph.source, repository.downloads, progress)
+    if version is None:
+        graph = load_source(spec.graph.source, repository.downloads, progress)
+    else:
+        graph = repository.read_graph(version)
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:
         check_factors(spec.variants.pruning.factors, columns)

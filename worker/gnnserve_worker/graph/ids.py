@@ -95,6 +95,15 @@ def lay_out(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(encoded, dtype=np.uint8), offsets
 
 
+def texts_of(text: np.ndarray, offsets: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The texts at these positions (int64), laid out as all of them are in `text` and `offsets`."""
+    lengths = offsets[positions + 1] - offsets[positions]
+    ends = np.cumsum(lengths)
+    # Bytes of each text are numbered from where it begins.
+    within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    return text[np.repeat(offsets[positions], lengths) + within], np.concatenate(([0], ends)).astype(np.int64)
+
+
 def integer_ids(values: np.ndarray) -> NodeIds:
     """Ids from `values`, int64 [nodes]. Raises DuplicateIdError."""
     slots = _empty_slots(len(values))

@@ -29,6 +29,7 @@ class FoundNodes:
 
     new: np.ndarray
     overridden: np.ndarray
+    labelled: np.ndarray
     edges: np.ndarray
     """[edges, 2]"""
     removed_edges: np.ndarray
@@ -64,6 +65,11 @@ class LivingGraph:
     @property
     def graph(self) -> Graph:
         return self.lists.graph
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Positions of the nodes that are there: int64, ascending."""
+        return np.flatnonzero(~self.ids.is_gone[: self.ids.count])
 
     def readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64): int64, ascending, distinct."""
@@ -109,6 +115,7 @@ class LivingGraph:
         return FoundNodes(
             np.arange(self.ids.count, self.ids.count + new),
             positions[bounds[1] : bounds[2]],
+            positions[bounds[2] : bounds[3]],
             positions[bounds[3] : bounds[4]].reshape(-1, 2),
             positions[bounds[4] : bounds[5]].reshape(-1, 2),
             positions[bounds[5] :],

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.change_batch import ChangeIds
-from gnnserve_worker.graph.ids import NodeIds, lay_out
+from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids, texts_of
 from gnnserve_worker.kernel_cache import brief_kernel
 from gnnserve_worker.sampling.kernels import mix
 
@@ -83,6 +83,21 @@ class LivingIds:
         is_text = self.kind is NodeIdKind.STRINGS
         shown += self._came_texts[came] if is_text else self._came_integers[came].tolist()
         return [each for each, is_gone in zip(shown, self.is_gone[start:end].tolist(), strict=True) if not is_gone]
+
+    def of_these(self, positions: np.ndarray) -> NodeIds | None:
+        """The ids of the nodes at these positions (int64, ascending). None: each is called by its place among them."""
+        own, came = positions[positions < self._stored_nodes], positions[positions >= self._stored_nodes]
+        if self.kind is NodeIdKind.STRINGS:
+            assert self._stored is not None  # noqa: S101
+            texts, offsets = texts_of(self._stored.values, self._stored.offsets, own)
+            came_texts, came_offsets = lay_out([self._came_texts[i] for i in (came - self._stored_nodes).tolist()])
+            both = np.concatenate((texts, came_texts))
+            return string_ids(both, np.concatenate((offsets, offsets[-1] + came_offsets[1:])))
+        stored = own if self._stored is None else self._stored.values[own]
+        ids = np.concatenate((stored, self._came_integers[came - self._stored_nodes]))
+        if self._stored is None and np.array_equal(ids, np.arange(len(ids))):
+            return None
+        return integer_ids(ids)
 
     # Of batches of changes
 

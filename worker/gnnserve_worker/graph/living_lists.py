@@ -54,6 +54,16 @@ class LivingLists:
         """Neighbours of these nodes (int64)."""
         return np.asarray(self.bounds[nodes, 1] - self.bounds[nodes, 0])
 
+    def of_these(self, nodes: np.ndarray) -> Graph:
+        """The lists of these nodes (int64, ascending) as a graph of its own, in which the i-th of them is node i. They
+        name no others."""
+        places = np.zeros(len(self.bounds) if len(nodes) else 0, np.int32)
+        places[nodes] = np.arange(len(nodes), dtype=np.int32)
+        indptr = np.concatenate(([0], np.cumsum(self.lengths(nodes)))).astype(np.int64)
+        indices = np.empty(int(indptr[-1]), np.int32)
+        _renumber(self.bounds, self.indices, nodes, places, indptr, indices)
+        return Graph(indptr, indices)
+
     def change(self, entries: np.ndarray, *, adds: bool, merges: bool) -> np.ndarray:
         """Add entries, or remove them: (reader, sender), int64 [entries, 2]. Returns which of them changed anything,
         bool [entries]. `merges`: an entry that is there is not added again."""
@@ -103,6 +113,17 @@ def reversed_lists(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray,
     readers = np.empty(len(indices), np.int32)
     _reverse(indptr, indices, counts, readers)
     return counts, readers
+
+
+@kernel
+def _renumber(
+    bounds: np.ndarray, indices: np.ndarray, nodes: np.ndarray, places: np.ndarray, indptr: np.ndarray, out: np.ndarray
+) -> None:
+    for i in range(len(nodes)):
+        at = indptr[i]
+        for entry in range(bounds[nodes[i], 0], bounds[nodes[i], 1]):
+            out[at] = places[indices[entry]]
+            at += 1
 
 
 @kernel

@@ -13,6 +13,7 @@ import numpy as np
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
+from gnnserve_api.repository import ChangedSource
 from gnnserve_worker.graph.ids import NodeIds
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class GraphData:
     """What importing changed or left out, for `gnnserve graph inspect`."""
     feature_columns: tuple[FeatureColumn, ...] = ()
     """Columns in the order of the features; empty where the source names no columns."""
+    made_of: ChangedSource | None = None
+    """None: it is its source's, without changes of a log."""
 
     @property
     def multi_label(self) -> bool:

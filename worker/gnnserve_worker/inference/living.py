@@ -8,7 +8,7 @@ layers of all nodes that a change reaches, which are made anew from their neighb
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -32,13 +32,26 @@ _ID_BYTES = 64
 class LivingRevision:
     """One thread at a time calls `apply`; `check` and `offset` are for all."""
 
-    def __init__(self, loaded: LoadedRevision, offset: int, max_delta_bytes: int) -> None:
-        """`loaded`: opened with room for changes. `offset`: that of the log that its graph was made at."""
+    def __init__(
+        self,
+        loaded: LoadedRevision,
+        max_delta_bytes: int,
+        on_written: Callable[[ChangeBatch, FoundNodes], None] = lambda _batch, _found: None,
+    ) -> None:
+        """`loaded`: opened with room for changes. `on_written` is called for each batch that is applied, and its
+        nodes."""
         if loaded.living is None:
             raise ValueError("the revision was not opened for changes")
+        self._on_written = on_written
         self.graph: LivingGraph = loaded.living
         self.max_delta_bytes = max_delta_bytes
-        self._offset = offset
+        base = loaded.made_of
+        self.base_offset = self._offset = 0 if base is None else base.offset
+        """The offset of the log that the revision's graph was made at."""
+        self.base_checksum = 0 if base is None else base.checksum
+        """Checksum of the log's record there; 0 where there is none."""
+        self.changes_since_base = 0
+        """Items of the batches that were applied since, also where they were refused."""
         self._loaded = loaded
         self._makers = loaded.makers
         found = [variant.rows for variant in loaded.variants.values() if isinstance(variant.rows, StoredRowMaker)]
@@ -78,6 +91,11 @@ class LivingRevision:
     def first_edges(self) -> int:
         """Entries of the revision's own lists."""
         return self._entries
+
+    @property
+    def first_nodes(self) -> int:
+        """Nodes of the revision's own."""
+        return self._nodes
 
     @property
     def nodes(self) -> int:
@@ -130,8 +148,17 @@ class LivingRevision:
                 if isinstance(found, ChangeRefusal) and found.problem in OF_THIS_WORKER:
                     break
                 self._offset += 1
+                self.changes_since_base += batch.counts.items
             self._write_stored(reached)
         return said
+
+    def make_stored_rows_anew(self) -> None:
+        """Make rows of stored layers from lists that were made from sums: for who writes them to files, so that what
+        rounding left in a sum does not last."""
+        with self._alone():
+            for stored, sums in self._stored:
+                if sums is not None:
+                    stored.write(sums.begun(self.graph.ids.count), None)
 
     @property
     def is_busy(self) -> bool:
@@ -195,6 +222,7 @@ class LivingRevision:
         for sums in self._sums.values():
             sums.begin(self._near(found))
         effect = self.graph.apply(batch, found)
+        self._on_written(batch, found)
         for sums in self._sums.values():
             sums.change(effect.added, adds=True)
             sums.change(effect.removed, adds=False)

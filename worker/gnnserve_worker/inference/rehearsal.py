@@ -116,11 +116,16 @@ def _change_graphs(root: Path) -> None:
     for architecture in Architecture:
         repository = Repository(root, "rehearsal", _name_of(architecture, _FANOUTS[0]))
         loaded = repository.load(repository.revisions()[0].revision, _DELTA_BYTES)
-        replica = LivingRevision(loaded, 0, _DELTA_BYTES)
+        replica = LivingRevision(loaded, _DELTA_BYTES)
         served_revision(loaded, replica).warm_up()
         counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
         ids = ChangeIds(np.array([_NODES, 2, 0, _NODES, 0, _NODES, 1]))
         replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
+        # As compaction writes it.
+        replica.make_stored_rows_anew()
+        kept = replica.graph.kept
+        replica.graph.lists.of_these(kept)
+        replica.graph.ids.of_these(kept)
 
 
 def _sample_for_training() -> None:

@@ -55,6 +55,10 @@ class LivingSums:
             self._aggregated.values, self._lists.bounds, nodes, self._nodes, self._is_mean, self._own_factor,
         )  # fmt: skip
 
+    def begun(self, nodes: int) -> np.ndarray:
+        """Which of the first `nodes` have had a sum: int64, ascending."""
+        return np.flatnonzero(self._powers[:nodes] != _NEVER)
+
     def rows_of(self, nodes: np.ndarray) -> np.ndarray:
         """A copy of the table's rows of these nodes (int64), float32 [nodes, columns and padding]."""
         return np.asarray(self._table.rows.values[nodes])

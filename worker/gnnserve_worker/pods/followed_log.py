@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from gnnserve_api.errors import RepositoryError
 from gnnserve_worker.changes.log import LogError
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.changes.registry import open_log
@@ -18,9 +19,6 @@ from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.repository.loaded import LoadedRevision
 
 _log = logging.getLogger(__name__)
-
-_FIRST_OFFSET = 0
-"""What a revision's graph was made at: the graph of its source, before any change."""
 
 
 class FollowedLog:
@@ -33,9 +31,20 @@ class FollowedLog:
         that changes may take, in bytes. It takes as long as applying them does."""
         max_delta_bytes = self._options.max_delta_bytes
         loaded = load(max_delta_bytes)
-        replica = LivingRevision(loaded, _FIRST_OFFSET, max_delta_bytes)
+        require_own_log(loaded, self._options.uid)
+        replica = LivingRevision(loaded, max_delta_bytes)
         try:
             self.updates.catch_up(replica)
         except LogError as error:
             _log.warning("answering from offset %d: %s", replica.offset, error)
         return served_revision(loaded, replica)
+
+
+def require_own_log(loaded: LoadedRevision, uid: str) -> None:
+    """Raise RepositoryError where changes of another log than that of this service are in the revision's graph."""
+    if loaded.made_of is not None and loaded.made_of.log != uid:
+        raise RepositoryError(
+            f"log {loaded.made_of.log}",
+            "it is part of the revision's graph, and this service has another one",
+            "let the service that it was made for serve it, or generate another revision",
+        )

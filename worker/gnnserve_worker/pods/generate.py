@@ -14,13 +14,17 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from gnnserve_api.domination import says_dominated
-from gnnserve_api.errors import DamagedError, GnnserveError, lack_of_memory, words_in_cluster
+from gnnserve_api.errors import DamagedError, GnnserveError, InputError, lack_of_memory, words_in_cluster
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_message
 from gnnserve_api.pods import (
+    COMPACT_VARIABLE,
     MANIFEST_VARIABLE,
     REPOSITORY_VARIABLE,
+    RETRAIN_VARIABLE,
+    SERVICE_UID_VARIABLE,
     TERMINATION_MESSAGE_PATH,
     PodExit,
 )
@@ -28,6 +32,12 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_api.training import says_rising
 from gnnserve_worker.pods.environment import exit_of, required
+from gnnserve_worker.pods.updates import read_updates
+
+if TYPE_CHECKING:
+    from gnnserve_api.spec.service import GNNService
+    from gnnserve_worker.progress import ProgressListener
+    from gnnserve_worker.repository.repository import Repository
 
 TERMINATION_MESSAGE_VARIABLE = "GNNSERVE_TERMINATION_MESSAGE"
 """Variable that names another file for the message, for use outside a container."""
@@ -38,7 +48,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     # The first process of a container has no default handler for it, and an orderly exit removes what is half-written.
     signal.signal(signal.SIGTERM, _leave)
     try:
-        code, message = PodExit.OK, encode_message(summarize(_generate(environ)))
+        code, message = PodExit.OK, encode_message(_generate(environ))
     except Exception as error:  # noqa: BLE001  (whatever it was, the operator must be told)
         code, message = exit_of(error), _sentence(error)
         if not isinstance(error, GnnserveError) and lack_of_memory(error) is None:
@@ -60,7 +70,8 @@ def _leave_message(environ: Mapping[str, str], message: str) -> bool:
     return True
 
 
-def summarize(manifest: RevisionManifest) -> GenerationResult:
+def summarize(manifest: RevisionManifest, offset: int = 0) -> GenerationResult:
+    """`offset`: that of the log of changes that its graph was made at."""
     profile = manifest.profile
     tiers = {within.point.name: permille for permille, within in stated_tiers(points_of(profile)).items()}
     return GenerationResult(
@@ -80,6 +91,7 @@ def summarize(manifest: RevisionManifest) -> GenerationResult:
             )
             for variant in profile.variants
         ),
+        offset=offset,
     )
 
 
@@ -93,11 +105,9 @@ def cut(message: str) -> bytes:
     return kept.decode(errors="ignore").encode() + mark
 
 
-def _generate(environ: Mapping[str, str]) -> RevisionManifest:
+def _generate(environ: Mapping[str, str]) -> GenerationResult:
     # Imported here: they take seconds, and a signal must find its handler before.
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
-    from gnnserve_worker.generation import pipeline  # noqa: PLC0415
-    from gnnserve_worker.generation.identity import identity_of  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
     from gnnserve_worker.repository.files import make_folder  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
@@ -113,21 +123,11 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     root = Path(required(environ, REPOSITORY_VARIABLE))
     repository = Repository(root, service.metadata.namespace, service.metadata.name)
     listener = LineListener(sys.stderr, time.monotonic)
-
-    def generate() -> RevisionManifest:
-        # A container sees a GPU only if its pod asked for one.
-        found = pipeline.generate(service, repository, listener, use_gpu=True)
-        repository.load(found.revision)  # every checksum: workers are about to be told of it
-        return found
-
-    try:
-        manifest = generate()
-    except DamagedError as error:
-        # In a cluster only pods reach the volume, so advice to delete a folder would not help.
-        identity = identity_of(service.spec)
-        kept = repository.set_aside(identity.recipe, identity.graph, identity.checkpoint, identity.given)
-        print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
-        manifest = generate()
+    revision = environ.get(COMPACT_VARIABLE)
+    if revision is None:
+        manifest, offset = _published(service, repository, environ.get(SERVICE_UID_VARIABLE), listener)
+    else:
+        manifest, offset = _compacted(service, repository, revision, environ, listener)
     # Workers may have to write in this folder, which they mount apart from the rest; the kubelet would make it as root.
     make_folder(ServicePaths(repository.folder).updates)
     if (advice := says_rising(manifest.training)) is not None:
@@ -135,7 +135,54 @@ def _generate(environ: Mapping[str, str]) -> RevisionManifest:
     if (advice := says_dominated(manifest.profile, features=len(manifest.ranking.columns))) is not None:
         print(f"note: {advice}", file=sys.stderr, flush=True)
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
-    return manifest
+    return summarize(manifest, offset)
+
+
+def _published(
+    service: GNNService, repository: Repository, log: str | None, listener: ProgressListener
+) -> tuple[RevisionManifest, int]:
+    """Find the revision, or generate it; also the offset that its graph was made at. `log`: uid of the
+    service where it has a log of changes."""
+    from gnnserve_worker.generation import pipeline  # noqa: PLC0415
+    from gnnserve_worker.generation.identity import identity_of, newest_version  # noqa: PLC0415
+
+    version = None if log is None else newest_version(service.spec, repository, log)
+
+    def generate() -> tuple[RevisionManifest, int]:
+        # A container sees a GPU only if its pod asked for one.
+        found = pipeline.generate(service, repository, listener, use_gpu=True, graph_version=version)
+        return found, _verify(found, repository)
+
+    try:
+        return generate()
+    except DamagedError as error:
+        # In a cluster only pods reach the volume, so advice to delete a folder would not help.
+        identity = identity_of(service.spec, version)
+        kept = repository.set_aside(identity.recipe, identity.graph, identity.checkpoint, identity.given)
+        print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
+        version = None if log is None else newest_version(service.spec, repository, log)
+        return generate()
+
+
+def _compacted(
+    service: GNNService, repository: Repository, revision: str, environ: Mapping[str, str], listener: ProgressListener
+) -> tuple[RevisionManifest, int]:
+    """Fold the log of changes into the graph of a revision; also the offset up to which that is done."""
+    from gnnserve_worker.compaction.compact import compact  # noqa: PLC0415
+
+    updates = read_updates(environ)
+    if updates is None:
+        where = f"environment variable {COMPACT_VARIABLE}"
+        raise InputError(where, "is set, and no log of changes is", "the operator sets both in a Job of compaction")
+    retrain = environ.get(RETRAIN_VARIABLE) == "true"
+    found = compact(service, repository, updates, revision, listener, retrain=retrain, use_gpu=True)
+    return found, _verify(found, repository)
+
+
+def _verify(manifest: RevisionManifest, repository: Repository) -> int:
+    """Verify every checksum: workers are about to be told of it. Returns the offset that its graph was made at."""
+    made_of = repository.load(manifest.revision).made_of
+    return 0 if made_of is None else made_of.offset
 
 
 def _sentence(error: Exception) -> str:

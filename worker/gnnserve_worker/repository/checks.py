@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
-    GRAPH_SCHEMA_VERSION,
+    CHANGED_GRAPH_SCHEMA_VERSION,
     SCHEMA_VERSION,
     CascadeManifest,
     FileEntry,
@@ -41,7 +42,7 @@ from gnnserve_worker.tables.table import map_array
 _MOST_HASHING_THREADS = 8
 _SURVEYED_AT_ONCE = 128 * 1024
 """Values per part of a survey: as many as a core's own cache keeps from the digest to the survey."""
-_GRAPH_VERSIONS = range(1, GRAPH_SCHEMA_VERSION + 1)
+_GRAPH_VERSIONS = range(1, CHANGED_GRAPH_SCHEMA_VERSION + 1)
 """Schema versions of graphs that can be read: fields that came later have defaults."""
 _REVISION_VERSIONS = range(3, SCHEMA_VERSION + 1)
 """Schema versions of revisions that can be read: 3 by `RevisionManifest3`."""
@@ -66,6 +67,7 @@ def read_graph_manifest(folder: Path) -> GraphManifest:
     manifest, content = _decode(path, data, version, GraphManifest, remedy(folder))
     _require_named(path, "graph", manifest.digest, folder)
     _require_safe(path, manifest.files, remedy(folder))
+    _require_safe(path, {} if manifest.version is UNSET else manifest.version.files, remedy(folder))
     _require_listed(path, manifest.files, (*paths.GRAPH_FILES, *paths.ID_FILES[manifest.node_ids]), remedy(folder))
     _require_sealed(path, content, remedy(folder))
     return manifest

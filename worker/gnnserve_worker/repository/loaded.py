@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 import safetensors.numpy
+from msgspec import UNSET
 from safetensors import SafetensorError
 
 from gnnserve_api.classes import Classes
@@ -21,17 +22,17 @@ from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import (
+    ChangedSource,
     CorrectionManifest,
     GraphManifest,
     NetworkManifest,
-    NodeIdKind,
     RevisionManifest,
     RowsManifest,
     TableManifest,
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
+from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.models.dense import Linear
@@ -41,6 +42,7 @@ from gnnserve_worker.models.rows import MakesRows, RowMaker, Scaling, first_prod
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.repository.graph_files import open_ids
 from gnnserve_worker.repository.room import GraphRoom, living_graph, roots_with_room
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
@@ -109,6 +111,10 @@ class LoadedRevision:
     living: LivingGraph | None = None
     """The graph where it was opened for changes. Then all arrays have room behind: `graph.nodes` and rows of tables
     count it."""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """Tables by name, those that no variant gathers from among them."""
+    made_of: ChangedSource | None = None
+    """What its graph is made of beside its source; None: nothing."""
     makers: tuple[RowMaker, ...] = ()
     """Makers of rows from features, of each table that has such rows, where it was opened for changes."""
 
@@ -163,7 +169,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
     indices = mapped(paths.INDICES, np.int32, graph.edges)
     tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
-    stored_ids = _open_ids(revision)
+    stored_ids = open_ids(graph, mapped)
     stored = Graph(indptr, indices)
     living = None if revision.room is None else _open_living(revision, revision.room, stored, stored_ids)
     roots = cache(partial(roots_with_room, stored, revision.node_room))
@@ -176,6 +182,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         graph=parts.graph,
         effective_nodes=effective_nodes(indptr),
         variants=variants,
+        tables=tables,
         ids=stored_ids,
         classes=graph.classes,
         multi_label=graph.multi_label,
@@ -193,6 +200,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         neighbour_roots=roots() if weighs_neighbours else None,
         features=graph.features,
         living=living,
+        made_of=None if graph.version is UNSET else graph.version.made_of,
         makers=tuple(parts.makers.values()) if living is not None else (),
     )
 
@@ -215,18 +223,6 @@ def _open_living(revision: RevisionFiles, room: GraphRoom, stored: Graph, stored
 def _open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
     path = revision.graph_folder / name
     return checks.open_array(path, np.dtype(dtype), shape, revision.graph_remedy, revision.verified.mapped.get(path))
-
-
-def _open_ids(revision: RevisionFiles) -> NodeIds | None:
-    kind, nodes = revision.graph.node_ids, revision.graph.nodes
-    mapped = partial(_open_graph_array, revision)
-    if kind is NodeIdKind.POSITIONS:
-        return None
-    slots = mapped(paths.ID_SLOTS, np.int32, slot_count(nodes))
-    if kind is NodeIdKind.INTEGERS:
-        return NodeIds(kind, mapped(paths.IDS, np.int64, nodes), NO_OFFSETS, slots)
-    offsets = mapped(paths.ID_OFFSETS, np.int64, nodes + 1)
-    return NodeIds(kind, mapped(paths.IDS, np.uint8, int(offsets[-1])), offsets, slots)
 
 
 def open_table(revision: RevisionFiles, table: TableManifest) -> Table:

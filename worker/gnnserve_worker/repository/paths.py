@@ -4,7 +4,9 @@
     <root>/<namespace>/<service>/
       .lock                      held while a revision is generated
       graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy,
-                                 where nodes have ids of their own ids.npy, id_slots.npy and, for texts, id_offsets.npy
+                                 where nodes have ids of their own ids.npy, id_slots.npy and, for texts, id_offsets.npy;
+                                 of a graph that a log of changes is part of features.npy, or feature_data.npy,
+                                 feature_indices.npy and feature_indptr.npy
       damaged/<time>/            revisions set aside to be generated again; never read
       trained/<recipe>-<graph>/<network>/  network.json, weights.safetensors: of a generation that is not done
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors, rows.safetensors
@@ -52,6 +54,12 @@ ID_FILES = {
     NodeIdKind.STRINGS: (IDS, ID_OFFSETS, ID_SLOTS),
 }
 """The arrays of a graph's `NodeIds`."""
+FEATURES = "features.npy"
+FEATURE_DATA = "feature_data.npy"
+FEATURE_INDICES = "feature_indices.npy"
+FEATURE_INDPTR = "feature_indptr.npy"
+SPARSE_FEATURES = (FEATURE_DATA, FEATURE_INDICES, FEATURE_INDPTR)
+"""A CSR matrix, in the order of scipy's constructor."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DAMAGED_FORMAT = "%Y%m%dT%H%M%S.%fZ"
@@ -87,6 +95,11 @@ def revision_id(
     digests of the files of given variants, by name."""
     parts = " ".join([recipe, graph_digest, checkpoint or "", *(f"{name}={given[name]}" for name in sorted(given))])
     return hashlib.sha256(parts.encode()).hexdigest()[:12]
+
+
+def version_digest(source_digest: str, log: str, offset: int, checksum: int) -> str:
+    """Digest of a graph that a log of changes is part of."""
+    return hashlib.sha256(f"{source_digest} {log} {offset} {checksum}".encode()).hexdigest()[:16]
 
 
 def step_of(text: str) -> str:

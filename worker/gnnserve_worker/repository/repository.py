@@ -15,20 +15,27 @@ before it are kept (`kept.py`) until a revision is published.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
-from gnnserve_api.repository import GRAPH_SCHEMA_VERSION, GraphManifest, NodeIdKind, RevisionManifest, sealed
-from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_api.repository import (
+    CHANGED_GRAPH_SCHEMA_VERSION,
+    GRAPH_SCHEMA_VERSION,
+    ChangedSource,
+    GraphManifest,
+    NodeIdKind,
+    RevisionManifest,
+    sealed,
+)
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.repository import checks, files, paths
+from gnnserve_worker.repository import checks, files, graph_files, paths
 from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.loaded import (
     LoadedRevision,
@@ -109,6 +116,43 @@ class Repository:
             raise broken[0]
         return None
 
+    def find_served(self, recipe: str, log: str | None) -> RevisionManifest | None:
+        """The revision of a recipe that a server is to answer from, or None. `log`: uid of the service whose log of
+        changes it follows: the revision that has most of it. None: it follows none, and of the graphs that no log is
+        part of the newest revision counts."""
+        ranked = []
+        for manifest in self.revisions():
+            if manifest.recipe == recipe:
+                made_of = self.made_of(manifest)
+                if made_of is None or made_of.log == log:
+                    ranked.append((0 if made_of is None else made_of.offset, _age(manifest), manifest))
+        return max(ranked, key=lambda one: one[:2])[2] if ranked else None
+
+    def made_of(self, manifest: RevisionManifest) -> ChangedSource | None:
+        """What the graph of a revision is made of beside its source; None: nothing."""
+        version = checks.read_graph_manifest(self._layout.graph(manifest.graph)).version
+        return None if version is UNSET else version.made_of
+
+    def graph_versions(self, log: str, source: str | None = None) -> list[GraphManifest]:
+        """Graphs that changes of a service's log are part of, those that have most of it first. `source`: digest of the
+        source's graph; None: whichever it was."""
+        found = []
+        for folder in self._committed(self._layout.graphs, paths.GRAPH_COMMIT):
+            version = (manifest := checks.read_graph_manifest(folder)).version
+            if version is not UNSET and version.made_of.log == log and source in (None, version.made_of.source):
+                found.append((version.made_of.offset, manifest))
+        return [manifest for _, manifest in sorted(found, key=lambda one: one[0], reverse=True)]
+
+    def read_graph(self, digest: str) -> GraphData:
+        """One of `graph_versions`, with its features. DamagedError: it is not what was written."""
+        return graph_files.read_graph(self._layout.graph(digest))
+
+    def read_file(self, manifest: RevisionManifest, name: str) -> bytes:
+        """One of a revision's files. DamagedError: it is not what was published."""
+        folder = self._layout.revision(manifest.revision)
+        listed = checks.ListedFiles(folder, {name: manifest.files[name]}, checks.remedy(folder))
+        return checks.verify_files([listed]).read[folder / name]
+
     def load(self, revision: str, max_delta_bytes: int | None = None) -> LoadedRevision:
         """Open a revision: verified by checksum, arrays memory-mapped, files watched from before the first byte was
         read. `max_delta_bytes`: it is opened for changes, which take so much memory at most."""
@@ -179,12 +223,13 @@ class Repository:
             if _is_committed(folder, paths.GRAPH_COMMIT):
                 return checks.read_graph_manifest(folder)
             files.remove_uncommitted(self._layout.graphs, paths.GRAPH_COMMIT)
-            arrays = _graph_arrays(data)
-            files.require_free(folder, sum(array.nbytes for array in arrays.values()))
+            arrays, features = graph_files.arrays_of(data), graph_files.feature_arrays(data)
+            files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
             with files.discarding_unfinished(folder, paths.GRAPH_COMMIT):
+                version = graph_files.write_version(folder, data, features)
                 manifest = sealed(
                     GraphManifest(
-                        schema_version=GRAPH_SCHEMA_VERSION,
+                        schema_version=GRAPH_SCHEMA_VERSION if version is UNSET else CHANGED_GRAPH_SCHEMA_VERSION,
                         digest=data.digest,
                         source=data.source,
                         nodes=data.graph.nodes,
@@ -197,6 +242,7 @@ class Repository:
                         validation_nodes=len(data.splits.validation),
                         test_nodes=len(data.splits.test),
                         files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
+                        version=version,
                     )
                 )
                 files.commit(folder / paths.GRAPH_COMMIT, to_json(manifest))
@@ -289,8 +335,27 @@ class Repository:
         except OSError as error:
             _log.warning("%s: cannot be removed, and is left: %s", parent, error)
 
+    def remove_versions(self, digests: Collection[str]) -> None:
+        """Remove graphs that changes are part of, and all revisions over them. To be called under the lock, and not
+        while anyone serves them. Where it fails they stay."""
+        over = [manifest.revision for manifest in self.revisions() if manifest.graph in digests]
+        commits = [
+            *(self._layout.revision(one) / paths.REVISION_COMMIT for one in over),
+            *(self._layout.graph(one) / paths.GRAPH_COMMIT for one in digests),
+        ]
+        try:
+            for commit in commits:
+                # First, so that what is left by an interruption is unfinished work, which the next writer removes.
+                files.remove_file(commit)
+                files.remove_tree(commit.parent)
+        except OSError as error:
+            _log.warning("%s: cannot be removed, and is left: %s", commit.parent, error)
+
     def _published(self) -> list[Path]:
-        parent = self._layout.revisions
+        return self._committed(self._layout.revisions, paths.REVISION_COMMIT)
+
+    @staticmethod
+    def _committed(parent: Path, commit_name: str) -> list[Path]:
         try:
             folders = sorted(parent.iterdir())
         except FileNotFoundError:
@@ -299,31 +364,11 @@ class Repository:
             raise RepositoryError(
                 parent, f"cannot be read: {error.strerror}", remedy_of(error, "check that folder")
             ) from error
-        return [folder for folder in folders if _is_committed(folder, paths.REVISION_COMMIT)]
+        return [folder for folder in folders if _is_committed(folder, commit_name)]
 
 
 def _is_committed(folder: Path, commit_name: str) -> bool:
     return (folder / commit_name).is_file()
-
-
-def _graph_arrays(data: GraphData) -> dict[str, np.ndarray]:
-    labels_dtype = np.uint8 if data.multi_label else np.int64
-    return {
-        paths.INDPTR: np.asarray(data.graph.indptr, dtype=np.int64),
-        paths.INDICES: np.asarray(data.graph.indices, dtype=np.int32),
-        paths.LABELS: np.asarray(data.labels, dtype=labels_dtype),
-        paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
-        paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
-        paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
-        **_id_arrays(data.ids),
-    }
-
-
-def _id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
-    if ids is None:
-        return {}
-    arrays = {paths.IDS: ids.values, paths.ID_OFFSETS: ids.offsets, paths.ID_SLOTS: ids.slots}
-    return {name: arrays[name] for name in paths.ID_FILES[ids.kind]}
 
 
 def _age(manifest: RevisionManifest) -> tuple[str, str]:

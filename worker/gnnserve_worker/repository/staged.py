@@ -43,7 +43,7 @@ from gnnserve_worker.repository.loaded import (
     open_table,
 )
 from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.table import Table, write_rows
+from gnnserve_worker.tables.table import Rows, Table, copy_rows, write_rows
 
 
 class StagedRevision:
@@ -107,6 +107,35 @@ class StagedRevision:
             raise
         self._tables[name] = table
         return table
+
+    def carry_table(self, name: str, table: TableManifest, rows: Table, nodes: np.ndarray) -> None:
+        """Write a table of another revision over again, in its format: the rows of these of its nodes (int64), in
+        their order. `rows`: as it is open."""
+        carried = self._carry_rows(paths.rows_of(name), rows.rows, nodes)
+        own = None if table.own is None else self._carry_rows(paths.own_rows_of(name), rows.own, nodes)
+        self._tables[name] = msgspec.structs.replace(table, rows=carried, own=own)
+
+    def _carry_rows(self, name: str, rows: Rows, nodes: np.ndarray) -> RowsManifest:
+        path = self._folder / name
+        wanted_bytes = len(nodes) * rows.values.shape[1] * rows.values.itemsize
+        files.require_free(path, wanted_bytes)
+        files.make_folder(path.parent)
+        with files.storing(path, wanted_bytes):
+            copy_rows(path, rows, nodes)
+            files.sync(path)
+            files.sync(path.parent)
+            self._files[name] = files.entry_of(path)
+        if not len(rows.scales):
+            return RowsManifest(values=name, scales=None)
+        scales_name = paths.scales_of(name)
+        self._files[scales_name] = files.write_array(self._folder / scales_name, rows.scales[nodes])
+        return RowsManifest(values=name, scales=scales_name)
+
+    def carry_file(self, name: str, content: bytes) -> None:
+        """Write a file of another revision over again."""
+        path = self._folder / name
+        files.make_folder(path.parent)
+        self._files[name] = files.write_file(path, content)
 
     def _write_rows(
         self, name: str, blocks: Iterable[np.ndarray], columns: int, storage: Storage, written: list[str]

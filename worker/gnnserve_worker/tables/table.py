@@ -157,6 +157,18 @@ def write_rows(
     return np.concatenate(scales) if scales else None
 
 
+def copy_rows(path: Path, rows: Rows, nodes: np.ndarray) -> None:
+    """Write the rows of these nodes (int64) as another table of the same format, without their scales."""
+    with path.open("xb", buffering=_WRITE_BYTES) as file:
+        path.chmod(0o444)
+        shape = (len(nodes), *rows.values.shape[1:])
+        header = {"descr": rows.values.dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        step = max(1, _WRITE_BYTES // (rows.values.shape[1] * rows.values.itemsize))
+        for start in range(0, len(nodes), step):
+            file.write(rows.values[nodes[start : start + step]].data)
+
+
 def feature_blocks(features: Features, columns: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield the rows of `features[:, columns]` in float32, dense even if features are sparse, some MB at a time."""
     order = np.asarray(columns, dtype=np.int64)

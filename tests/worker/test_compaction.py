@@ -1,0 +1,254 @@
+"""A graph that a log of changes was folded into is the one that is built anew, and goes on to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from msgspec import UNSET
+from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch_of, generated, ids_of, stored_ids
+from tests.support.overlays import RULES
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.repository import ChangedSource, NodeIdKind, RevisionManifest
+from gnnserve_worker.changes.log import Entry, LogBehindError
+from gnnserve_worker.changes.sqlite_log import SqliteLog
+from gnnserve_worker.compaction.carrying import carry_over
+from gnnserve_worker.compaction.folding import Folded, fold
+from gnnserve_worker.compaction.source_changes import SourceChanges
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, encode_batch
+from gnnserve_worker.graph.living_graph import FoundNodes
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.progress import silent
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+
+NODES = 40
+CLOSE = 2e-5
+UNDIRECTED = EdgeRules(Direction.UNDIRECTED)
+UID = "f7b4c2a0-0000-4000-8000-000000000001"
+
+
+class Service:
+    """A revision over a graph of its own, with a log."""
+
+    def __init__(self, root: Path, plain: PlainGraph, architecture: str = "GraphSAGE") -> None:
+        self.root, self.plain, self.architecture = root, plain, architecture
+        self.log = SqliteLog(root / "log.sqlite", UID)
+        ids = None if plain.first_ids == [*range(len(plain.first_ids))] else stored_ids(plain.first_ids)
+        self.features: np.ndarray | sp.csr_array = plain.built()[1]
+        loaded = generated(root, "source", architecture, plain.built(), ids=ids)
+        assert loaded.manifest is not None
+        self.manifest: RevisionManifest = loaded.manifest
+        self.repository = Repository(root, "tests", "source")
+        self._sequence = 0
+
+    def append(self, *batches: ChangeBatch) -> None:
+        for batch in batches:
+            self._sequence += 1
+            self.log.append([Entry("tests", self._sequence, batch.counts.items, encode_batch(batch))])
+
+    def opened(self) -> LoadedRevision:
+        return self.repository.load(self.manifest.revision, ROOM_BYTES)
+
+    def fold(self, room_bytes: int = ROOM_BYTES) -> Folded | None:
+        """Fold the log into the graph, and publish a revision over it."""
+        loaded = self.repository.load(self.manifest.revision, room_bytes)
+        folded = fold(loaded, self.features, self.log, UID, room_bytes, silent)
+        if folded is not None:
+            self.repository.put_graph(folded.data)
+            self.manifest = carry_over(self.manifest, loaded, folded, self.repository, silent)
+            self.features = self.repository.read_graph(folded.data.digest).features
+        return folded
+
+    def assert_equal_to_the_graph_built_anew(self, living: LivingRevision | None = None) -> None:
+        rebuilt = generated(self.root, f"rebuilt-{self._sequence}", self.architecture, self.plain.built())
+        loaded = self.repository.load(self.manifest.revision) if living is None else living._loaded
+        wanted = ids_of([*self.plain.lists])
+        if living is not None:
+            positions = living.graph.ids.find(wanted)
+        elif loaded.ids is None:
+            positions = wanted.integers
+        else:
+            positions = loaded.ids.find_integers(wanted.integers) if wanted.integers is not None else (
+                loaded.ids.find_strings(wanted.texts, wanted.offsets)
+            )  # fmt: skip
+        assert positions is not None and positions.min() >= 0
+        for name in loaded.variants:
+            expected = infer_batch(rebuilt, name, np.arange(len(positions)), 0).scores
+            found = infer_batch(loaded, name, positions, 0).scores
+            np.testing.assert_allclose(found, expected, atol=CLOSE, rtol=CLOSE, err_msg=name)
+
+
+@pytest.mark.parametrize("rules", RULES, ids=lambda rules: f"{rules.direction}-{rules.duplicates}")
+@pytest.mark.parametrize("architecture", MODELS)
+def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(
+    tmp_path: Path, architecture: str, rules: EdgeRules
+) -> None:
+    plain, draw = PlainGraph(NODES, 3, rules), np.random.default_rng(4)
+    service, fresh = Service(tmp_path, plain, architecture), [*range(10_000, 9_000, -1)]
+    for last in (6, 12):
+        service.append(*(plain.random_batch(draw, 12, fresh) for _ in range(6)))
+        folded = service.fold()
+        assert folded is not None and folded.data.made_of is not None
+        assert folded.data.made_of.offset == last
+        built = plain.built()
+        np.testing.assert_array_equal(folded.data.graph.indptr, built[0].indptr)
+        np.testing.assert_array_equal(folded.data.graph.indices, built[0].indices)
+        np.testing.assert_array_equal(folded.data.features, built[1])
+        service.assert_equal_to_the_graph_built_anew()
+    living = LivingRevision(service.opened(), ROOM_BYTES)
+    assert living.offset == living.base_offset == 12
+    batches = [plain.random_batch(draw, 12, fresh) for _ in range(3)]
+    service.append(*batches)
+    living.apply(13, batches)
+    service.assert_equal_to_the_graph_built_anew(living)
+
+
+@pytest.mark.parametrize("kind", ["positions", "integers", "texts"])
+def test_nodes_keep_their_ids(tmp_path: Path, kind: str) -> None:
+    ids = {"positions": None, "integers": [7 * i - 50 for i in range(NODES)], "texts": [f"né{i}" for i in range(NODES)]}
+    plain, draw = PlainGraph(NODES, 5, UNDIRECTED, ids[kind]), np.random.default_rng(6)
+    fresh = [f"new {i}" for i in range(500)] if kind == "texts" else [*range(2_000_000, 1_999_000, -1)]
+    service = Service(tmp_path, plain)
+    for _ in range(2):
+        service.append(*(plain.random_batch(draw, 6, fresh) for _ in range(10)))
+        assert service.fold() is not None
+        loaded = service.opened()
+        assert loaded.living is not None
+        assert loaded.living.ids.shown(0, loaded.living.ids.count) == [*plain.lists]
+    service.assert_equal_to_the_graph_built_anew()
+
+
+def test_nodes_that_are_called_by_position_still_are_where_none_left(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 7, UNDIRECTED)
+    service, row = Service(tmp_path, plain), np.ones((1, FEATURES), np.float32)
+    service.append(batch_of(row, new=[NODES], edges=[(0, NODES)]))
+    folded = service.fold()
+    assert folded is not None and folded.data.ids is None
+    assert service.repository.load(service.manifest.revision).ids is None
+    service.append(batch_of(np.zeros((0, FEATURES), np.float32), removed=[3]))
+    folded = service.fold()
+    assert folded is not None and folded.data.ids is not None
+    assert folded.data.ids.kind is NodeIdKind.INTEGERS
+
+
+def test_what_cannot_follow_changes_is_left_out(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 8, UNDIRECTED)
+    service = Service(tmp_path, plain)
+    service.append(batch_of(np.zeros((0, FEATURES), np.float32), removed=[3]))
+    before = service.manifest
+    assert service.fold() is not None
+    assert [one.name for one in service.manifest.variants] == [one.name for one in service.manifest.profile.variants]
+    assert {one.name for one in service.manifest.variants} <= {one.name for one in before.variants}
+    assert service.manifest.model == before.model
+    old, new = before.profile.variants[0], service.manifest.profile.variants[0]
+    assert (new.memory_bytes - new.size_bytes) * NODES == (old.memory_bytes - old.size_bytes) * (NODES - 1)
+
+
+def test_it_folds_as_far_as_there_is_room(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 9, UNDIRECTED)
+    service, row = Service(tmp_path, plain), np.ones((1, FEATURES), np.float32)
+    service.append(*(batch_of(row, new=[NODES + i]) for i in range(400)))
+    living = LivingRevision(service.opened(), ROOM_BYTES)
+    empty_bytes = living.delta_bytes
+    folded = service.fold(empty_bytes + 4096)
+    assert folded is not None and folded.data.made_of is not None
+    assert 0 < folded.data.made_of.offset < 400
+    assert folded.data.made_of.total_changes == folded.data.made_of.offset
+
+
+def test_nothing_new_is_nothing_to_fold(tmp_path: Path) -> None:
+    service = Service(tmp_path, PlainGraph(NODES, 10, UNDIRECTED))
+    assert service.fold() is None
+    service.append(batch_of(np.zeros((0, FEATURES), np.float32), removed=[3]))
+    assert service.fold() is not None
+    assert service.fold() is None
+
+
+def test_a_log_that_was_written_anew_since_is_refused(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 11, UNDIRECTED)
+    service, nothing = Service(tmp_path, plain), np.zeros((0, FEATURES), np.float32)
+    service.append(batch_of(nothing, removed=[3]))
+    assert service.fold() is not None
+    service.log.close()
+    (tmp_path / "log.sqlite").unlink()
+    service.log = SqliteLog(tmp_path / "log.sqlite", UID)
+    service.append(batch_of(nothing, removed=[4]), batch_of(nothing, removed=[5]))
+    with pytest.raises(LogBehindError, match="restored from an older backup"):
+        service.fold()
+
+
+def test_of_the_graphs_that_changes_are_part_of_the_newest_come_first(tmp_path: Path) -> None:
+    service, nothing = Service(tmp_path, PlainGraph(NODES, 12, UNDIRECTED)), np.zeros((0, FEATURES), np.float32)
+    source = service.manifest
+    for node in (3, 4, 5):
+        service.append(batch_of(nothing, removed=[node]))
+        service.fold()
+    versions = service.repository.graph_versions(UID)
+    assert [one.version.made_of.offset for one in versions if one.version is not UNSET] == [3, 2, 1]
+    assert service.repository.graph_versions("another") == []
+    assert service.repository.graph_versions(UID, "another") == []
+    found = service.repository.find_served("recipe", UID)
+    assert found == service.manifest
+    assert service.repository.made_of(service.manifest) == versions[0].version.made_of  # type: ignore[union-attr]
+    assert service.repository.find_served("recipe", None) == source
+    assert service.repository.find_served("another", UID) is None
+    service.repository.remove_versions([one.digest for one in versions[1:]])
+    assert service.repository.graph_versions(UID) == versions[:1]
+    assert {one.revision for one in service.repository.revisions()} == {source.revision, service.manifest.revision}
+
+
+class TestSourceChanges:
+    def changes(self, features: np.ndarray | sp.csr_array) -> SourceChanges:
+        return SourceChanges(features, ("a", "b"))
+
+    def note(
+        self, changes: SourceChanges, rows: list[list[float]], new: list[int], overridden: list[int],
+        labelled: list[int] = [], labels: bytes = b"",  # noqa: B006 - read alone
+    ) -> None:  # fmt: skip
+        counts = ChangeCounts(len(new), len(overridden), len(labelled))
+        batch = ChangeBatch(counts, ids_of([]), np.array(rows, np.float32).reshape(-1, 2), labels)
+        none = np.zeros((0, 2), np.int64)
+        arrays = [np.array(each, np.int64) for each in (new, overridden, labelled)]
+        changes.note(batch, FoundNodes(*arrays, none, none, none[:, 0]))
+
+    @pytest.mark.parametrize("form", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
+    def test_rows_that_were_changed_stand_among_the_others(self, form: object) -> None:
+        changes = self.changes(form(np.array([[1, 2], [3, 4], [5, 6]], np.float32)))  # type: ignore[operator]
+        nan = float("nan")
+        self.note(changes, [[7, 8], [nan, 9], [0, 0]], new=[3], overridden=[1, 2])
+        self.note(changes, [[nan, 10], [11, nan]], new=[], overridden=[3, 2])
+        found = changes.features_of(np.array([0, 1, 3]))
+        dense = found if isinstance(found, np.ndarray) else found.toarray()
+        np.testing.assert_array_equal(dense, [[1, 2], [3, 9], [7, 10]])
+        all_of_them = changes.features_of(np.array([0, 1, 2, 3]))
+        dense = all_of_them if isinstance(all_of_them, np.ndarray) else all_of_them.toarray()
+        np.testing.assert_array_equal(dense[2], [11, 0])
+
+    def test_labels_are_the_last_ones(self) -> None:
+        changes = self.changes(np.zeros((3, 2), np.float32))
+        self.note(changes, [[0, 0], [0, 0]], new=[3, 4], overridden=[], labelled=[0, 1], labels=b'["b",null,null,"a"]')
+        self.note(changes, [], new=[], overridden=[], labelled=[4], labels=b'["no class"]')
+        labels = changes.labels_of(np.array([0, 1, 1], np.int64), np.array([0, 1, 3, 4]))
+        np.testing.assert_array_equal(labels, [-1, 0, 1, -1])
+        np.testing.assert_array_equal(changes.newly_labelled(np.array([0, 1, 3, 4]), 3), [2])
+
+    def test_lists_of_labels_are_rows(self) -> None:
+        changes = self.changes(np.zeros((2, 2), np.float32))
+        self.note(changes, [[0, 0]], new=[2], overridden=[], labelled=[0], labels=b'[["a","b"],null]')
+        labels = changes.labels_of(np.array([[1, 1], [0, 1]], np.uint8), np.array([0, 1, 2]))
+        np.testing.assert_array_equal(labels, [[0, 0], [0, 1], [1, 1]])
+
+
+def test_versions_of_other_content_have_other_names() -> None:
+    from gnnserve_worker.repository.paths import version_digest
+
+    made_of = ChangedSource("source", UID, 3, 7, 11)
+    names = {
+        version_digest(made_of.source, made_of.log, offset, checksum) for offset in (3, 4) for checksum in (11, 12)
+    }
+    assert len(names) == 4

@@ -1,0 +1,206 @@
+"""Jobs of compaction, and the command line's: what they publish, what they keep, and where later generations begin."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from tests.support.living import batch_of
+from tests.worker.test_pods_generate import environ_of, keep_signals, manifest_of
+from typer.testing import CliRunner
+
+from gnnserve_api.errors import RepositoryError
+from gnnserve_api.generation import GenerationResult, decode_result
+from gnnserve_api.pods import PodExit
+from gnnserve_cli.main import app
+from gnnserve_cli.updates import own_uid
+from gnnserve_worker.changes.log import Entry
+from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
+from gnnserve_worker.changes.sqlite_log import SqliteLog
+from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
+from gnnserve_worker.pods import generate
+from gnnserve_worker.pods.followed_log import FollowedLog
+from gnnserve_worker.repository.repository import Repository
+
+__all__ = ["keep_signals"]
+UID = "f7b4c2a0-0000-4000-8000-000000000001"
+NODES, COLUMNS = 200, 9
+MAX_DELTA_BYTES = 1 << 26
+
+
+class Service:
+    """A service with a log, whose Jobs run in this process."""
+
+    def __init__(self, root: Path, uid: str = UID) -> None:
+        self.root, self.uid = root, uid
+        self.repository = Repository(root / "repository", "default", "tiny")
+        self.path = self.repository.folder / "updates" / uid / "log.sqlite"
+        self.manifest = manifest_of(root)
+        self._sequence = 0
+
+    def job(self, compacts: str | None = None, *, retrain: bool = False, exit_code: PodExit = PodExit.OK) -> str:
+        """Run a Job; what it leaves for the operator."""
+        environ = environ_of(self.root, self.manifest) | {
+            "GNNSERVE_SERVICE_UID": self.uid,
+            "GNNSERVE_SQLITE_LOG": str(self.path),
+            "GNNSERVE_MAX_DELTA": str(MAX_DELTA_BYTES),
+        }
+        if compacts is not None:
+            environ["GNNSERVE_COMPACT"] = compacts
+        if retrain:
+            environ["GNNSERVE_RETRAIN"] = "true"
+        assert generate.main(environ) == exit_code
+        return (self.root / "termination-log").read_text()
+
+    def made(self, compacts: str | None = None, *, retrain: bool = False) -> GenerationResult:
+        return decode_result(self.job(compacts, retrain=retrain))
+
+    def append(self, *batches: ChangeBatch) -> None:
+        with closing(SqliteLog(self.path, self.uid)) as log:
+            for batch in batches:
+                self._sequence += 1
+                log.append([Entry("tests", self._sequence, batch.counts.items, encode_batch(batch))])
+
+    def first_offset(self) -> int:
+        with closing(SqliteLog(self.path, self.uid)) as log:
+            return log.position().first
+
+    def serve(self, revision: str) -> int:
+        """Open a revision as a worker does; the offset that it answers at."""
+        followed = FollowedLog(UpdatesOptions(SqliteFile(self.path), self.uid, MAX_DELTA_BYTES))
+        served = followed.open(lambda most_bytes: self.repository.load(revision, most_bytes))
+        return served.applied_offset()
+
+
+def new_node(id_: int, label: bytes = b"") -> ChangeBatch:
+    batch = batch_of(np.ones((1, COLUMNS), np.float32), new=[id_], edges=[(0, id_)])
+    return ChangeBatch(batch.counts, batch.ids, batch.features, label)
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_each_job_folds_what_came_since_and_the_log_is_cut_behind_the_version_before(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    source = service.made()
+    assert source.offset == 0
+    service.append(new_node(1000), new_node(1001))
+    first = service.made(source.revision)
+    assert (first.offset, first.recipe) == (2, source.recipe)
+    assert {one.name for one in first.variants} <= {one.name for one in source.variants}
+    assert service.first_offset() == 1, "workers may still load the graph of the source"
+    # The Job's result was lost, and it runs again.
+    assert service.made(source.revision) == first
+    service.append(new_node(1002), new_node(1003))
+    assert service.serve(first.revision) == 4
+    second = service.made(first.revision)
+    assert (second.offset, service.first_offset()) == (4, 3)
+    third = (service.append(new_node(1004)), service.made(second.revision))[1]
+    assert (third.offset, service.first_offset()) == (5, 5)
+    kept = {manifest.revision for manifest in service.repository.revisions()}
+    assert kept == {source.revision, second.revision, third.revision}
+    assert [service.serve(one.revision) for one in (second, third)] == [5, 5]
+    assert service.repository.load(third.revision).graph.nodes == NODES + 5
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_a_later_generation_begins_with_the_newest_version(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    source = service.made()
+    service.append(new_node(1000, b"[7]"), new_node(1001, b"[null]"))
+    folded = service.made(source.revision)
+    assert service.made() == folded, "it is published, and nothing is trained"
+    service.manifest = manifest_of(tmp_path, epochs=1)
+    other = service.made()
+    assert other.recipe != folded.recipe
+    assert (other.graph, other.offset) == (folded.graph, 2)
+    loaded = service.repository.load(other.revision)
+    assert loaded.graph.nodes == NODES + 2
+    # The one that came with a label is trained on.
+    assert NODES in loaded.splits.train and NODES + 1 not in loaded.splits.train
+    assert [int(label) for label in loaded.labels[-2:]] == [loaded.classes.index(7), -1]
+    assert service.serve(other.revision) == 2
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_networks_are_trained_anew_where_that_is_asked_for(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    source = service.made()
+    service.append(new_node(1000, b"[7]"))
+    trained = service.made(source.revision, retrain=True)
+    manifests = {manifest.revision: manifest for manifest in service.repository.revisions()}
+    assert trained.offset == 1
+    assert manifests[trained.revision].model != manifests[source.revision].model
+    assert manifests[trained.revision].training is not None
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_a_damaged_version_is_set_aside_and_the_one_before_goes_on(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    source = service.made()
+    service.append(new_node(1000))
+    first = service.made(source.revision)
+    service.append(new_node(1001))
+    second = service.made(first.revision)
+    (table,) = (service.repository.folder / "revisions" / second.revision).glob("tables/features-float32.npy")
+    table.chmod(0o644)
+    table.write_bytes(table.read_bytes()[:-2])
+    assert service.made() == first
+    assert service.serve(first.revision) == 2, "nothing is lost: the log has what the damaged version had"
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    assert "holds no published revision" in service.job("0123456789ab", exit_code=PodExit.REPOSITORY)
+    source = service.made()
+    # Another service's.
+    another = Service(tmp_path, "00000000-0000-4000-8000-000000000002")
+    another.path = service.path
+    service.append(new_node(1000))
+    assert "not to this one" in another.job(source.revision, exit_code=PodExit.BAD_INPUT)
+    folded = service.made(source.revision)
+    with pytest.raises(RepositoryError, match="this service has another one"):
+        Service(tmp_path, another.uid).serve(folded.revision)
+    service.path.unlink()
+    for beside in service.path.parent.iterdir():
+        beside.unlink()
+    assert "ends at offset 0" in service.job(folded.revision, exit_code=PodExit.BAD_INPUT)
+    # A graph that was damaged where generation alone looks.
+    (features,) = (service.repository.folder / "graphs" / folded.graph).glob("features.npy")
+    features.chmod(0o644)
+    features.write_bytes(features.read_bytes()[:-2])
+    assert "features.npy" in service.job(folded.revision, exit_code=PodExit.REPOSITORY)
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_the_command_line_folds_too(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    service = Service(tmp_path, own_uid(repository.folder / "updates"))
+    document = json.loads(service.manifest)
+    document["spec"]["updates"] = {"log": {"sqlite": {}}}
+    file = tmp_path / "living.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    def run(*arguments: str) -> str:
+        place = ("--repository", str(tmp_path / "repository"))
+        result = CliRunner().invoke(app, [*arguments, str(file), *place, "--json"])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    source = json.loads(run("generate"))["revision"]
+    assert json.loads(run("changes", "compact"))["revision"] == source, "the log is empty"
+    service.append(new_node(1000))
+    folded = json.loads(run("changes", "compact"))
+    assert folded["offset"] == 1 and folded["revision"] != source
+    assert json.loads(run("generate"))["revision"] == folded["revision"]
+    found = repository.find_served(json.loads(run("generate"))["recipe"], service.uid)
+    assert found is not None and found.revision == folded["revision"]
+    assert service.serve(folded["revision"]) == 1
+    bare = tmp_path / "bare.yaml"
+    del document["spec"]["updates"]
+    bare.write_text(yaml.safe_dump(document), encoding="utf-8")
+    result = CliRunner().invoke(app, ["changes", "compact", str(bare), "--repository", str(tmp_path / "repository")])
+    assert result.exit_code == 2 and "spec.updates: is not set" in result.stderr

@@ -1,0 +1,82 @@
+"""A revision over a new version of its graph: the same weights, and the rows that changes have made of its tables.
+
+Variants of families that cannot follow changes are left out, since their tables hold the graph as it was. What was
+measured stays: accuracies are those of the graph that was generated, latencies those of the machine that did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from gnnserve_api.errors import RepositoryError
+from gnnserve_api.families import family_of
+from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.repository import CascadeManifest, RevisionManifest, VariantManifest
+from gnnserve_worker.compaction.folding import Folded
+from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tables.table import Table
+
+_STAGE = "write tables"
+
+
+def carry_over(
+    manifest: RevisionManifest,
+    loaded: LoadedRevision,
+    folded: Folded,
+    repository: Repository,
+    progress: ProgressListener,
+) -> RevisionManifest:
+    """Publish it. To be called under the lock, with the graph in the repository. `loaded`: the revision as it is open,
+    with all changes applied."""
+    variants = [variant for variant in manifest.variants if family_of(variant).capabilities.changes]
+    if not variants:
+        raise RepositoryError(repository.folder, "has no variant that follows changes", "add one to spec.variants")
+    names = {variant.name for variant in variants}
+    cascades = [cascade for cascade in manifest.cascades if {cascade.first, cascade.then} <= names]
+    tables = _tables_of(variants, loaded)
+    with repository.stage(manifest.recipe, folded.data.digest, manifest.checkpoint, manifest.given) as staged:
+        for done, (name, table) in enumerate(tables.items()):
+            progress(Progress(_STAGE, done, len(tables), name))
+            staged.carry_table(name, manifest.tables[name], table, folded.kept)
+        source = manifest.row_source
+        assert source is not None  # noqa: S101
+        for file in sorted({variant.weights for variant in variants} | ({source.tensors} if source.tensors else set())):
+            staged.carry_file(file, repository.read_file(manifest, file))
+        progress(Progress(_STAGE, len(tables), len(tables)))
+        return staged.commit(
+            scope=manifest.scope,
+            ranking=manifest.ranking,
+            variants=variants,
+            profile=_profile(manifest.profile, [*variants, *cascades], len(folded.kept) / folded.living.first_nodes),
+            generator=manifest.generator,
+            created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
+            training=manifest.training,
+            row_source=source,
+            edge_rules=manifest.edge_rules,
+            cascades=cascades,
+        )
+
+
+def _tables_of(variants: Sequence[VariantManifest], loaded: LoadedRevision) -> Mapping[str, Table]:
+    """The tables that they read, by name."""
+    found: dict[str, Table] = {}
+    for variant in variants:
+        for name in variant.tables:
+            found[name] = loaded.tables[name]
+    return found
+
+
+def _profile(profile: Profile, kept: Sequence[VariantManifest | CascadeManifest], growth: float) -> Profile:
+    """`growth`: nodes now over nodes before."""
+    variants = [_grown(profile.variant(variant.name), growth) for variant in kept]
+    return msgspec.structs.replace(profile, variants=tuple(variants))
+
+
+def _grown(variant: VariantProfile, growth: float) -> VariantProfile:
+    rows = variant.memory_bytes - variant.size_bytes
+    return msgspec.structs.replace(variant, memory_bytes=variant.size_bytes + round(rows * growth))

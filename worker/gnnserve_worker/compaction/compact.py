@@ -1,0 +1,162 @@
+"""Compaction of one service's log of changes: a new version of its graph, a revision over it, and a shorter log.
+
+    revision over graph version N   +   log from N to M   ->   graph version M, revision over it; log cut up to N
+
+Nothing that is published changes, and a process that ends anywhere leaves what was there. The two newest versions are
+kept, since workers may still load the one before; the log is kept from the older of them on.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from gnnserve_api.errors import InputError, RepositoryError, ResourceError
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.changes.log import ChangeLog, LogConflictError, LogError
+from gnnserve_worker.changes.options import UpdatesOptions
+from gnnserve_worker.changes.registry import open_log
+from gnnserve_worker.compaction.carrying import carry_over
+from gnnserve_worker.compaction.folding import Folded, fold
+from gnnserve_worker.generation import pipeline
+from gnnserve_worker.graph.sources.load import load_source, source_digest
+from gnnserve_worker.graph.store import Features
+from gnnserve_worker.progress import Progress, ProgressListener, silent
+from gnnserve_worker.repository.repository import Repository
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_KEPT_VERSIONS = 2
+_ROOM = 2
+"""Memory for changes as a multiple of what workers have: one of these is full, and the log goes on a little."""
+
+
+def compact(
+    service: GNNService,
+    repository: Repository,
+    updates: UpdatesOptions,
+    revision: str | None = None,
+    progress: ProgressListener = silent,
+    *,
+    retrain: bool = False,
+    use_gpu: bool = False,
+) -> RevisionManifest:
+    """Fold the log into the graph of a published revision, and publish one over the new version.
+
+    `revision`: the one to begin with; where there is one already that has more of the log, that one is returned. None:
+    the one that has most of it. `retrain`: train its networks anew on the new version. Returns the revision as it was
+    where the log has nothing beyond it. Raises InputError for what the user must fix, RepositoryError, and
+    ResourceError where a later try may help; what is published then stays.
+    """
+    with closing(open_log(updates.log, updates.uid)) as log, _telling_of_log():
+        waiting = Progress("wait for another process that is generating", 0, 1)
+        with repository.locked(on_wait=lambda: progress(waiting)):
+            base = _begin_with(service, repository, updates.uid, revision)
+            if revision is not None and base.revision != revision:
+                found = base
+            else:
+                found = _compact(service, repository, updates, base, log, progress, retrain=retrain, use_gpu=use_gpu)
+            _tidy(repository, log, updates.uid, progress)
+            return found
+
+
+def _begin_with(service: GNNService, repository: Repository, log_uid: str, revision: str | None) -> RevisionManifest:
+    recipe = service.spec.recipe()
+    newest = repository.find_served(recipe, log_uid)
+    if newest is None:
+        raise RepositoryError(
+            repository.folder,
+            f"holds no published revision with recipe {recipe}, whose graph changes could be folded into",
+            "generate it first",
+        )
+    if revision in (None, newest.revision):
+        return newest
+    asked = next((one for one in repository.revisions() if one.revision == revision), None)
+    if asked is None or asked.recipe != recipe:
+        return newest
+    before, now = repository.made_of(asked), repository.made_of(newest)
+    is_newer = now is not None and (before is None or now.offset > before.offset)
+    return newest if is_newer else asked
+
+
+def _compact(
+    service: GNNService,
+    repository: Repository,
+    updates: UpdatesOptions,
+    base: RevisionManifest,
+    log: ChangeLog,
+    progress: ProgressListener,
+    *,
+    retrain: bool,
+    use_gpu: bool,
+) -> RevisionManifest:
+    features = _features(service, repository, base, progress)
+    room_bytes = _ROOM * updates.max_delta_bytes
+    progress(Progress("load revision", 0, 1))
+    loaded = repository.load(base.revision, room_bytes)
+    progress(Progress("load revision", 1, 1))
+    folded = fold(loaded, features, log, updates.uid, room_bytes, progress)
+    if folded is None:
+        progress(Progress("nothing to compact", 1, 1, "the revision has all that the log has"))
+        return base
+    progress(Progress("write graph", 0, 1))
+    repository.put_graph(folded.data)
+    progress(Progress("write graph", 1, 1, _sizes(folded)))
+    if not retrain:
+        return carry_over(base, loaded, folded, repository, progress)
+    graph = folded.data.digest
+    del loaded, folded
+    return pipeline.generate(service, repository, progress, use_gpu=use_gpu, graph_version=graph)
+
+
+def _sizes(folded: Folded) -> str:
+    made_of, graph = folded.data.made_of, folded.data.graph
+    assert made_of is not None  # noqa: S101
+    return f"{graph.nodes:,} nodes, {graph.edges:,} edges as of offset {made_of.offset:,}"
+
+
+def _features(
+    service: GNNService, repository: Repository, base: RevisionManifest, progress: ProgressListener
+) -> Features:
+    """Features of the revision's graph, as in its source."""
+    made_of = repository.made_of(base)
+    if made_of is not None:
+        return repository.read_graph(base.graph).features
+    source = service.spec.graph.source
+    if source_digest(source) != base.graph:
+        raise InputError(
+            "spec.graph.source",
+            f"holds another graph than the one that revision {base.revision} was made of",
+            "put back the files that were there: what changes do not touch is read from them",
+        )
+    progress(Progress("import graph", 0, 1))
+    features = load_source(source, repository.downloads, progress).features
+    progress(Progress("import graph", 1, 1))
+    return features
+
+
+def _tidy(repository: Repository, log: ChangeLog, log_uid: str, progress: ProgressListener) -> None:
+    """Remove what no worker loads any more."""
+    published = {manifest.graph for manifest in repository.revisions()}
+    versions = repository.graph_versions(log_uid)
+    kept = [version for version in versions if version.digest in published][:_KEPT_VERSIONS]
+    digests = {version.digest for version in kept}
+    repository.remove_versions([version.digest for version in versions if version.digest not in digests])
+    # With one version, workers may still load the graph of the source.
+    if len(kept) == _KEPT_VERSIONS and (oldest := kept[-1].version) is not UNSET:
+        log.cut(oldest.made_of.offset)
+        progress(Progress("log of changes", 1, 1, f"kept from offset {oldest.made_of.offset + 1:,} on"))
+
+
+@contextmanager
+def _telling_of_log() -> Iterator[None]:
+    try:
+        yield
+    except LogConflictError as error:
+        raise InputError("spec.updates.log", str(error)) from error
+    except LogError as error:
+        raise ResourceError(f"the log of changes: {error}") from error

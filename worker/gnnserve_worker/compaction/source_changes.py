@@ -1,0 +1,123 @@
+"""What changes have made of a source's features and labels, which workers keep in the form of tables alone, if at all.
+
+Only what changed is in memory, by the position that a node has while changes are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.classes import Classes
+from gnnserve_worker.graph.change_batch import ChangeBatch
+from gnnserve_worker.graph.living_graph import FoundNodes
+from gnnserve_worker.graph.store import Features
+
+_FEWEST = 1024
+_BLOCK_BYTES = 16 * 1024 * 1024
+_UNKNOWN = -1
+
+
+class SourceChanges:
+    """The features and labels that batches brought; the last ones of a node count."""
+
+    def __init__(self, features: Features, classes: Classes) -> None:
+        """`features`: those of the graph that changes began with, as in the source."""
+        self._features = features
+        self._classes = {label: place for place, label in enumerate(classes)}
+        self._places: dict[int, int] = {}
+        """Rows of `_rows` by position."""
+        self._rows = np.empty((_FEWEST, features.shape[1]), np.float32)
+        self._labels: dict[int, object] = {}
+        """Labels that nodes have now, by position; None: it has none."""
+
+    def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
+        """To be called for each batch that is applied."""
+        new = len(found.new)
+        for row, node in zip(batch.features[:new], found.new.tolist(), strict=True):
+            self._rows[self._place(node)] = row
+        for row, node in zip(batch.features[new:], found.overridden.tolist(), strict=True):
+            is_known = node in self._places
+            place = self._place(node)
+            if not is_known:
+                self._rows[place] = self._own(node)
+            np.copyto(self._rows[place], row, where=~np.isnan(row))
+        if batch.labels:
+            nodes = (*found.new.tolist(), *found.labelled.tolist())
+            labels = msgspec.json.decode(batch.labels)
+            for number, (node, label) in enumerate(zip(nodes, labels, strict=True)):
+                # A new node without a label has none; a stored one loses its label.
+                if number >= new or label is not None:
+                    self._labels[node] = label
+
+    def _place(self, node: int) -> int:
+        place = self._places.setdefault(node, len(self._places))
+        if place == len(self._rows):
+            self._rows = np.concatenate((self._rows, np.empty_like(self._rows)))
+        return place
+
+    def _own(self, node: int) -> np.ndarray:
+        """The features that a node of the graph has from the beginning."""
+        row = self._features[[node]]
+        return np.asarray(row[0] if isinstance(row, np.ndarray) else row.toarray()[0])
+
+    def features_of(self, kept: np.ndarray) -> Features:
+        """Features of the nodes at these positions (int64, ascending), in their order."""
+        features, nodes = self._features, self._features.shape[0]
+        changed = np.fromiter(self._places, np.int64, len(self._places))
+        rows = self._rows[: len(changed)]
+        if isinstance(features, np.ndarray):
+            out = np.empty((len(kept), features.shape[1]), np.float32)
+            step = max(1, _BLOCK_BYTES // max(1, out.strides[0]))
+            own = kept[kept < nodes]
+            for start in range(0, len(own), step):
+                block = own[start : start + step]
+                out[start : start + len(block)] = features[block]
+            places = np.searchsorted(kept, changed)
+            is_kept = (places < len(kept)) & (kept[np.minimum(places, len(kept) - 1)] == changed)
+            out[places[is_kept]] = rows[is_kept]
+            return out
+        # Few graphs have sparse features, and scipy takes a moment.
+        import scipy.sparse as sp  # noqa: PLC0415
+
+        place_of = np.arange(max(nodes, int(kept[-1]) + 1 if len(kept) else 0))
+        place_of[changed[changed < len(place_of)]] = nodes + np.flatnonzero(changed < len(place_of))
+        both = sp.vstack((features, sp.csr_array(rows)), format="csr")
+        return sp.csr_array(both[place_of[kept]])
+
+    def labels_of(self, labels: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Labels of the nodes at these positions (int64, ascending), as `GraphData` has them. `labels`: those of the
+        graph that changes began with."""
+        own = kept[kept < len(labels)]
+        fill = 0 if labels.ndim == 2 else _UNKNOWN
+        out = np.full((len(kept), *labels.shape[1:]), fill, labels.dtype)
+        out[: len(own)] = labels[own]
+        for node, label in self._labels.items():
+            place = int(np.searchsorted(kept, node))
+            if place < len(kept) and kept[place] == node:
+                out[place] = self._encoded(label, labels)
+        return out
+
+    def newly_labelled(self, kept: np.ndarray, first: int) -> np.ndarray:
+        """Places among `kept` of nodes from position `first` on that have a label: int64, ascending."""
+        nodes = sorted(node for node, label in self._labels.items() if node >= first and self._is_known(label))
+        return np.flatnonzero(np.isin(kept, np.array(nodes, np.int64)))
+
+    def _is_known(self, label: object) -> bool:
+        return isinstance(label, list) or label in self._classes
+
+    def _encoded(self, label: object, labels: np.ndarray) -> np.ndarray | int:
+        """As a row of `labels`. A class that the graph does not have is none: batches are checked when they come, but
+        a source may have other classes later."""
+        if labels.ndim == 1:
+            return self._classes.get(label, _UNKNOWN) if isinstance(label, int | str) else _UNKNOWN
+        row = np.zeros(labels.shape[1], labels.dtype)
+        known = [self._classes[one] for one in _listed(label) if one in self._classes]
+        row[known] = 1
+        return row
+
+
+def _listed(label: object) -> Sequence[int | str]:
+    return [one for one in label if isinstance(one, int | str)] if isinstance(label, list) else []

@@ -1,0 +1,137 @@
+"""The arrays of a graph's folder, from a graph in memory and back.
+
+Features are kept of graphs that a log of changes is part of alone: what else there is can be imported again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from gnnserve_api.errors import DamagedError
+from gnnserve_api.repository import FileEntry, GraphManifest, GraphVersion, NodeIdKind, SourceColumn
+from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
+from gnnserve_worker.graph.store import FeatureColumn, Features, Graph, GraphData, Splits
+from gnnserve_worker.repository import checks, files, paths
+from gnnserve_worker.repository.positions import positions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def arrays_of(data: GraphData) -> dict[str, np.ndarray]:
+    """All but its features, by file."""
+    labels_dtype = np.uint8 if data.multi_label else np.int64
+    return {
+        paths.INDPTR: np.asarray(data.graph.indptr, dtype=np.int64),
+        paths.INDICES: np.asarray(data.graph.indices, dtype=np.int32),
+        paths.LABELS: np.asarray(data.labels, dtype=labels_dtype),
+        paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
+        paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
+        paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
+        **_id_arrays(data.ids),
+    }
+
+
+def _id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
+    if ids is None:
+        return {}
+    arrays = {paths.IDS: ids.values, paths.ID_OFFSETS: ids.offsets, paths.ID_SLOTS: ids.slots}
+    return {name: arrays[name] for name in paths.ID_FILES[ids.kind]}
+
+
+def feature_arrays(data: GraphData) -> dict[str, np.ndarray]:
+    """What is kept of its features, by file."""
+    if data.made_of is None:
+        return {}
+    features = data.features
+    if isinstance(features, np.ndarray):
+        return {paths.FEATURES: np.asarray(features, np.float32)}
+    parts = (np.asarray(features.data, np.float32), features.indices, features.indptr)
+    return dict(zip(paths.SPARSE_FEATURES, parts, strict=True))
+
+
+def write_version(folder: Path, data: GraphData, features: Mapping[str, np.ndarray]) -> GraphVersion | UnsetType:
+    """Write what `feature_arrays` gave. UNSET: it is the graph of its source."""
+    if data.made_of is None:
+        return UNSET
+    return GraphVersion(
+        made_of=data.made_of,
+        columns=tuple(SourceColumn(column.name, column.width, column.fill) for column in data.feature_columns),
+        edge_rules=data.edge_rules,
+        files={name: files.write_array(folder / name, array) for name, array in features.items()},
+    )
+
+
+def read_graph(folder: Path) -> GraphData:
+    """A graph that a log of changes is part of, verified by checksum, its arrays mapped. DamagedError: it is not what
+    was written."""
+    manifest = checks.read_graph_manifest(folder)
+    if (version := manifest.version) is UNSET:
+        raise ValueError(f"{folder} holds a graph without its features")
+    entries: dict[str, FileEntry] = {**manifest.files, **version.files}
+    remedy = checks.remedy(folder)
+    verified = checks.verify_files([checks.ListedFiles(folder, entries, remedy)], positions_of(folder, manifest))
+
+    def mapped(name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
+        path = folder / name
+        return checks.open_array(path, np.dtype(dtype), shape, remedy, verified.mapped.get(path))
+
+    nodes = manifest.nodes
+    labels: tuple[type[np.generic], tuple[int, ...]] = (
+        (np.uint8, (nodes, len(manifest.classes))) if manifest.multi_label else (np.int64, (nodes,))
+    )
+    return GraphData(
+        source=manifest.source,
+        digest=manifest.digest,
+        graph=Graph(
+            mapped(paths.INDPTR, np.int64, nodes + 1),
+            mapped(paths.INDICES, np.int32, manifest.edges),
+        ),
+        features=_read_features(folder, manifest, version, verified, remedy),
+        labels=mapped(paths.LABELS, labels[0], *labels[1]),
+        classes=manifest.classes,
+        splits=Splits(
+            train=mapped(paths.TRAIN, np.int64, manifest.train_nodes),
+            validation=mapped(paths.VALIDATION, np.int64, manifest.validation_nodes),
+            test=mapped(paths.TEST, np.int64, manifest.test_nodes),
+        ),
+        edge_rules=version.edge_rules,
+        ids=open_ids(manifest, mapped),
+        feature_columns=tuple(FeatureColumn(column.name, column.width, column.fill) for column in version.columns),
+        made_of=version.made_of,
+    )
+
+
+def open_ids(manifest: GraphManifest, mapped: Callable[..., np.ndarray]) -> NodeIds | None:
+    """`mapped` opens an array by file, dtype and shape. None: nodes are called by position."""
+    kind, nodes = manifest.node_ids, manifest.nodes
+    if kind is NodeIdKind.POSITIONS:
+        return None
+    slots = mapped(paths.ID_SLOTS, np.int32, slot_count(nodes))
+    if kind is NodeIdKind.INTEGERS:
+        return NodeIds(kind, mapped(paths.IDS, np.int64, nodes), NO_OFFSETS, slots)
+    offsets = mapped(paths.ID_OFFSETS, np.int64, nodes + 1)
+    return NodeIds(kind, mapped(paths.IDS, np.uint8, int(offsets[-1])), offsets, slots)
+
+
+def _read_features(
+    folder: Path, manifest: GraphManifest, version: GraphVersion, verified: checks.VerifiedFiles, remedy: str
+) -> Features:
+    shape = (manifest.nodes, manifest.features)
+    if paths.FEATURES in version.files:
+        path = folder / paths.FEATURES
+        return checks.open_array(path, np.dtype(np.float32), shape, remedy, verified.mapped.get(path))
+    # Few graphs have sparse features, and scipy takes a moment.
+    import scipy.sparse as sp  # noqa: PLC0415
+
+    try:
+        parts = [verified.mapped[folder / name] for name in paths.SPARSE_FEATURES]
+        return sp.csr_array(tuple(parts), shape=shape)
+    except (KeyError, ValueError) as error:
+        path = folder / paths.FEATURE_DATA
+        raise DamagedError(path, f"is no matrix of {shape[0]:,} by {shape[1]:,}: {error}", remedy) from error
