@@ -111,6 +111,9 @@ def measure(
                 load = run(contestant, workload, effort.seconds)
                 if load.errors:
                     raise SystemExit(f"{contestant.name}, {workload.label}: errors {load.errors}: no figure to report")
+                if not load.requests:
+                    # Its percentiles would be 0, and the best of all.
+                    raise SystemExit(f"{contestant.name}, {workload.label}: no answer within {effort.seconds} s")
                 loads[contestant.name][workload.name].append(load)
     return loads
 

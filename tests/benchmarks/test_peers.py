@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.peers.processes import running
+from benchmarks.peers.contestants import Contestant, Effort, measure
+from benchmarks.peers.processes import Running, running
 from benchmarks.peers.protocols import BINARY, ECHO, GNNSERVE_BINARY, GNNSERVE_JSON, SEEDS_JSON, V2_JSON, Protocol
 from benchmarks.peers.ratios import Figures, compute_echo_ratios, compute_ratios, lowest_of, median_of
 from benchmarks.peers.servers import (
@@ -216,3 +218,23 @@ def test_a_servers_children_end_with_it(tmp_path: Path) -> None:
 
 def test_an_echo_has_no_scores_to_verify() -> None:
     assert ECHO.decode(b"{}", 3).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (Load(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}), "pyg, one seed, one connection: no answer within 1 s"),
+        (Load(9, 9.0, 1.0, 1.0, 1.0, 1.0, 1.0, {"status": 2}), "errors {'status': 2}: no figure to report"),
+    ],
+    ids=["no answer", "errors"],
+)
+def test_a_run_without_answers_or_with_errors_is_not_reported(
+    load: Load, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.peers.contestants.generate_load", lambda *arguments: load)
+    monkeypatch.setattr("benchmarks.peers.contestants.prepare_requests", lambda *arguments: tmp_path)
+    monkeypatch.setattr("benchmarks.peers.contestants.busy_cores", lambda during: 0.0)
+    contestant = Contestant("pyg", "PyG", SEEDS_JSON, Running(pid=1, port=1, boot_s=1.0), largest_error=0.0)
+    files = ShapeFiles(SHAPES["arxiv"], Path("/data/arrays"))
+    with pytest.raises(SystemExit, match=re.escape(words)):
+        measure([contestant], files, Effort(repetitions=1, seconds=1), tmp_path)
