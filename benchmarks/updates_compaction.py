@@ -17,9 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.results import ROOT
 from benchmarks.updates_changes import ChangeStream, Mix
-from benchmarks.updates_graph import MAX_DELTA_BYTES, living_manifest, publish
+from benchmarks.updates_graph import MAX_DELTA_BYTES, ROOT, living_manifest, publish
 from benchmarks.updates_measured import Compaction
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.log import Entry

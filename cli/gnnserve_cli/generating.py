@@ -37,9 +37,11 @@ def generate_visibly(
     """`named`: the device that an option says, in place of the manifest's. `log`: uid that the service's log of changes
     is named by: generation begins with the newest graph that it is part of. None: it has none."""
     version = None if log is None else newest_version(service.spec, repository, log)
-    return generating_visibly(
+    published = generating_visibly(
         service, repository, named, partial(pipeline.generate, service, repository, graph_version=version)
     )
+    advise(published, repository)
+    return published
 
 
 class Generates(Protocol):
@@ -54,12 +56,16 @@ def generating_visibly(
     use_gpu = _may_use_gpu(service, named) and device.why_no_gpu(os.environ, Path("/dev")) is None
     try:
         with showing_progress() as listener:
-            published = _generate(generate, listener, use_gpu=use_gpu)
+            return _generate(generate, listener, use_gpu=use_gpu)
     except KeyboardInterrupt:
         kept = repository.count_kept_networks(service.spec.recipe())
         left = f"; {count(kept, 'network')} that it trained will not be trained again" if kept else ""
         typer.echo(f"interrupted; nothing was published{left}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def advise(published: RevisionManifest, repository: Repository) -> None:
+    """Say how far its training and its profile can be trusted."""
     if (advice := says_rising(published.training)) is not None:
         typer.echo(f"warning: {advice}", err=True)
     if (advice := says_dominated(published.profile, features=len(published.ranking.columns))) is not None:
@@ -67,7 +73,6 @@ def generating_visibly(
     folder = ServicePaths(repository.folder).revision(published.revision)
     if (warning := warn_of_busy_machine(published.profile, folder)) is not None:
         typer.echo(f"warning: {warning}", err=True)
-    return published
 
 
 def _may_use_gpu(service: GNNService, named: Device | None) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from benchmarks.figure_blocks import Results
 from benchmarks.results import write_result
+from benchmarks.updates import main
 from benchmarks.updates_applied import arrival_of
 from benchmarks.updates_changes import FEW_NEW_NODES, MIXED, ChangeStream
 from benchmarks.updates_figures import updates
@@ -244,3 +245,9 @@ def test_figures_are_shown_of_every_part_and_none_where_none_were_measured(tmp_p
         "`updates` of facebook_pages, arxiv, arxiv over HTTP, GCN, compaction of arxiv at abcdef1" in results.source()
     )
     assert json.loads((tmp_path / "updates.json").read_text())["verdicts"]
+
+
+def test_what_it_may_be_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "--parts {graph,answers,service,compaction,replay}" in capsys.readouterr().out

@@ -45,11 +45,11 @@ def fold(
     changes = SourceChanges(features, loaded.classes)
     living = LivingRevision(loaded, room_bytes, changes.note)
     last = log.position().last
-    progress(Progress(_STAGE, 0, max(1, last - living.offset)))
+    if (total := last - living.base_offset) > 0:
+        progress(Progress(_STAGE, 0, total))
 
     def tell(_: Sequence[Said]) -> None:
-        done = living.offset - living.base_offset
-        progress(Progress(_STAGE, min(done, last - living.base_offset), max(1, last - living.base_offset)))
+        progress(Progress(_STAGE, min(living.offset - living.base_offset, total), total))
 
     try:
         catch_up(log, living, tell)
