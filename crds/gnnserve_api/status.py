@@ -107,6 +107,8 @@ class UpdatesStatus(ApiModel):
     """The offset that every worker has applied."""
     staleness_seconds: Annotated[int, Field(ge=0)]
     """For how long a worker has not had all that the log has; of several the longest time. 0: all of them have it."""
+    base: Annotated[int, Field(ge=0)] | None = None
+    """The offset that is compacted: the stored graph of the published revision has all changes up to it."""
     as_of: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When workers told of it. Figures that change are written once a minute at most; metrics have those of now."""
 

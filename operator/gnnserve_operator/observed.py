@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
-from gnnserve_api.pods import HTTPS_PORT_NAME
+from gnnserve_api.pods import COMPACT_VARIABLE, HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_operator.desired.labels import (
     CLAIM_ANNOTATION,
@@ -25,7 +25,7 @@ from gnnserve_operator.desired.labels import (
     TEMPLATE_ANNOTATION,
     Component,
 )
-from gnnserve_operator.desired.pod import REPOSITORY_VOLUME
+from gnnserve_operator.desired.pod import repository_claim_in, variable_in
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.kinds import ObjectRef, Raw, controller_of
 from gnnserve_operator.turns import NO_LIMIT, Turns
@@ -104,8 +104,12 @@ class ObservedJob:
     """RFC 3339; when it was started, or resumed. Empty before."""
     succeeded_at: str = ""
     """RFC 3339; empty: it did not succeed, or the time is not known."""
+    failed_at: str = ""
+    """RFC 3339; empty: it did not fail, or the time is not known."""
     repair: int | None = None
     """Number of the repair that it was made for; None: for none."""
+    compacts: str = ""
+    """The revision that it makes anew at the end of the log of changes; empty: it makes what the spec says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +297,7 @@ def observed_job(raw: Raw) -> ObservedJob:
     return ObservedJob(
         name=str(metadata.get("name", "")),
         recipe=str((metadata.get("labels") or {}).get(RECIPE, "")),
-        claim=_repository_claim(spec.get("template") or {}),
+        claim=repository_claim_in(spec.get("template") or {}),
         created_at=str(metadata.get("creationTimestamp", "")),
         deleting=bool(metadata.get("deletionTimestamp")),
         suspended=bool(spec.get("suspend")),
@@ -305,7 +309,9 @@ def observed_job(raw: Raw) -> ObservedJob:
         deadline_seconds=spec.get("activeDeadlineSeconds"),
         started_at=str((raw.get("status") or {}).get("startTime") or ""),
         succeeded_at=str(complete.get("lastTransitionTime") or "") if _is_true(complete) else "",
+        failed_at=str(failed.get("lastTransitionTime") or "") if _is_true(failed) else "",
         repair=int(repair) if (repair := annotations.get(REPAIR_ANNOTATION, "")).isdecimal() else None,
+        compacts=variable_in(spec.get("template") or {}, COMPACT_VARIABLE),
     )
 
 
@@ -324,7 +330,7 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
         progress_stopped=is_of_this_spec and progressing.get("reason") == "ProgressDeadlineExceeded",
         replica_failure=str(failure.get("message", "")) if is_of_this_spec and _is_true(failure) else None,
         deleting=bool(metadata.get("deletionTimestamp")),
-        claim=_repository_claim(template),
+        claim=repository_claim_in(template),
         claim_uid=str((metadata.get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
         successor_uid=str(((template.get("metadata") or {}).get("annotations") or {}).get(CLAIM_ANNOTATION, "")),
     )
@@ -361,16 +367,9 @@ def observed_pod(raw: Raw) -> ObservedPod:
         terminated=_termination(now),
         last_terminated=_termination(last),
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory"),
-        claim=_repository_claim(raw),
+        claim=repository_claim_in(raw),
         speaks_tls=any(port.get("name") == HTTPS_PORT_NAME for port in container.get("ports") or ()),
     )
-
-
-def _repository_claim(template: Raw) -> str:
-    """Name of the claim that a pod, or a template of pods, mounts as the repository; empty where it mounts none."""
-    volumes = (template.get("spec") or {}).get("volumes") or ()
-    volume: Raw = next((found for found in volumes if found.get("name") == REPOSITORY_VOLUME), {})
-    return str((volume.get("persistentVolumeClaim") or {}).get("claimName", ""))
 
 
 def _condition(raw: Raw, kind: str) -> Raw:

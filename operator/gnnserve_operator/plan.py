@@ -18,6 +18,7 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.accuracy import accuracies_in_service
 from gnnserve_operator.decide.answers import decide_base_variant
+from gnnserve_operator.decide.compaction import decide_compaction
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
@@ -53,7 +54,7 @@ from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import service_url
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, observed_ref
-from gnnserve_operator.observed import Observed, ServiceWait
+from gnnserve_operator.observed import Observed, ObservedJob, ServiceWait
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
@@ -137,6 +138,15 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     )  # fmt: skip
     if repair.under_way is not None:
         job = for_repair(job, repair.under_way)
+    compaction = None
+    if spec.updates is not None and published is not None and generation.stage == GenerationStage.PUBLISHED:
+        revision = published.result.revision
+        compacting = build_job(parent, spec, settings, repository.name, compacts=revision)
+        compaction = decide_compaction(
+            _wanted_job(compacting, revision), published, repair, repository, parent.name, spec, observed, now
+        )
+        job = job if compaction is None else compacting
+    work = compaction or generation
     declared_uid = decide_declared_claim(spec, published, observed)
     mounted = decide_mounted(repository, declared_uid, observed)
     template_digest = digest_of(build_worker_template(parent, spec, settings, mounted))
@@ -156,7 +166,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         routing_claim_uid=declared_uid,
         mounted=mounted,
         with_workers=declared is not None or observed.deployment is not None,
-        job=_applied_job(job, generation),
+        job=_applied_job(job, work),
         pod_monitor_available=observed.pod_monitor_available,
         repairs=repair.record,
     )
@@ -164,21 +174,29 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     refs = [observed_ref(child) for child in children]
     to_come = _to_come(build_children(replace(given, routing=_first_routing(spec), with_workers=True)), refs)
     refs_to_come = [observed_ref(child) for child in to_come]
-    obstacle = decide_obstacle([*refs, *refs_to_come], parent.name, observed) or repair.problem or routing.problem
+    # Requests are answered while nothing is compacted: a Job for that which cannot be made is no obstacle.
+    beside = [ref for ref in refs if compaction is not None and ref.kind == JOB.name]
+    needed = [ref for ref in (*refs, *refs_to_come) if ref not in beside]
+    obstacle = decide_obstacle(needed, parent.name, observed) or repair.problem or routing.problem
+    if compaction is not None and (refused := decide_obstacle(beside, parent.name, observed)) is not None:
+        compaction = replace(compaction, problem=refused)
     appliable = decide_appliable(refs, observed.conflicts)
-    is_job_new = generation.stage in _BEFORE_THE_JOB and all(job.name != generation.job for job in observed.jobs)
+    is_job_new = work.stage in _BEFORE_THE_JOB and all(job.name != work.job for job in observed.jobs)
     is_hindered = routing.problem is not None or not may_begin([*refs, *refs_to_come], refs_to_come, observed)
     if is_job_new and is_hindered:
         appliable = frozenset(ref for ref in appliable if ref.kind != JOB.name)
-    revision, claim_uid = (None, repository.uid) if published is None else (
-        published.result.revision, published.claim_uid
-    )  # fmt: skip
-    kept = decide_kept(repository, revision, claim_uid, spec)
-    situation = Situation(
-        parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept, repair
+    kept = decide_kept(
+        repository,
+        None if published is None else published.result,
+        repository.uid if published is None else published.claim_uid,
+        spec,
     )
+    situation = Situation(
+        parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept, repair,
+        compaction,
+    )  # fmt: skip
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
-    wait = decide_wait(conditions, generation, observed, is_in_turn=rollout.is_in_line, now=now)
+    wait = decide_wait(conditions, work, observed, is_in_turn=rollout.is_in_line, now=now)
     conditions = end_wait(conditions, wait, identity.status, now)
     service_ref = next(ref for ref in refs if ref.kind == SERVICE.name)
     # No workers wanted: do not report the base variant of workers that are gone.
@@ -196,7 +214,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         before=identity.status,
         now=now,
         in_service={} if result is None else accuracies_in_service(observed, result.revision),
-        updates=describe_updates(spec, observed, identity.status, now),
+        updates=describe_updates(spec, 0 if result is None else result.offset, observed, identity.status, now),
     )
     return Plan(
         apply=tuple(
@@ -204,18 +222,18 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         ),
         to_come=to_come,
         tries_out=is_job_new and bool(to_come) and not observed.conflicts,
-        delete=_deletions(parent, generation, refs, observed),
+        delete=_deletions(parent, work, refs, observed),
         status=None if is_said_already(status, identity.status) else status,
         events=decide_events(
-            identity.status, status, generation if is_job_made else None, routing.why_base, _begun_job(observed)
+            identity.status, status, work if is_job_made else None, routing.why_base, _begun_job(observed)
         ),
         standings=Standings(
-            IDLE if generation.stage in _BEFORE_THE_JOB and not is_job_made else generation.standing,
+            IDLE if work.stage in _BEFORE_THE_JOB and not is_job_made else work.standing,
             rollout.standing if any(ref.kind == DEPLOYMENT.name for ref in appliable) else IDLE,
         ),
         followed=rollout.followed,
         wait=wait,
-        begins_job=job["metadata"]["name"] if is_job_made and generation.stage == GenerationStage.STARTING else None,
+        begins_job=job["metadata"]["name"] if is_job_made and work.stage == GenerationStage.STARTING else None,
         look_again_s=_look_again_s(situation, conditions, wait, status, now),
         routed=routing.decision,
         question=routing.question,
@@ -233,20 +251,21 @@ def plan_for_invalid(identity: ServiceIdentity, problem: str, now: datetime) -> 
     )
 
 
-def _wanted_job(job: Manifest) -> WantedJob:
+def _wanted_job(job: Manifest, compacts: str = "") -> WantedJob:
     metadata, spec = job["metadata"], job["spec"]
-    return WantedJob(metadata["name"], metadata["labels"][RECIPE], spec["backoffLimit"], spec["activeDeadlineSeconds"])
+    recipe, retries, deadline_s = metadata["labels"][RECIPE], spec["backoffLimit"], spec["activeDeadlineSeconds"]
+    return WantedJob(metadata["name"], recipe, retries, deadline_s, compacts)
 
 
-def _begun_job(observed: Observed) -> str | None:
+def _begun_job(observed: Observed) -> ObservedJob | None:
     """The Job that was created and is not known to the watch; None also where its creation failed."""
-    return observed.begun_job if any(job.name == observed.begun_job for job in observed.jobs) else None
+    return next((job for job in observed.jobs if job.name == observed.begun_job), None)
 
 
-def _applied_job(job: Manifest, generation: GenerationDecision) -> Manifest | None:
-    if not generation.apply:
+def _applied_job(job: Manifest, work: GenerationDecision) -> Manifest | None:
+    if not work.apply:
         return None
-    return suspended(job) if generation.stage == GenerationStage.QUEUED else job
+    return suspended(job) if work.stage == GenerationStage.QUEUED else job
 
 
 def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollout, observed: Observed) -> bool:
@@ -269,9 +288,9 @@ def _to_come(children: tuple[Manifest, ...], refs: list[ObjectRef]) -> tuple[Man
 
 
 def _deletions(
-    parent: Parent, generation: GenerationDecision, refs: list[ObjectRef], observed: Observed
-) -> tuple[ObjectRef, ...]:
-    jobs = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in generation.delete]
+    parent: Parent, work: GenerationDecision, refs: list[ObjectRef], observed: Observed
+) -> tuple[ObjectRef, ...]:  # fmt: skip
+    jobs = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in work.delete]
     unwanted = [ref for ref in observed.owned if ref.kind in PRUNED_KINDS and ref not in refs]
     return (*jobs, *sorted(unwanted, key=lambda ref: (ref.kind, ref.name)))
 
@@ -283,7 +302,7 @@ def _look_again_s(
         return _TAKEN_S if _is_recent(condition_in(status, ConditionType.STALLED), now) else _LATER_S
     deployment = situation.observed.deployment
     is_gone_awaited = bool(situation.observed.leaving) or (deployment is not None and deployment.deleting)
-    if is_gone_awaited or situation.generation.stage == GenerationStage.WAITING:
+    if is_gone_awaited or situation.work.stage == GenerationStage.WAITING:
         return _SOON_S if wait is None or now - wait.since < _LINGERING else _LATER_S
     if wait is not None and not conditions[ConditionType.RECONCILING].holds:
         return _LATER_S  # stalled, but the awaited change may still happen
@@ -291,7 +310,7 @@ def _look_again_s(
     at_rest_s = _WORKERS_WORD_S if is_followed else None
     if not conditions[ConditionType.RECONCILING].holds:
         return at_rest_s
-    if conditions[ConditionType.READY].holds or situation.generation.stage == GenerationStage.QUEUED:
+    if conditions[ConditionType.READY].holds or situation.work.stage == GenerationStage.QUEUED:
         return at_rest_s  # the fleet wakes those whose turn has come
     is_answer_awaited = situation.workers.ready or any(pod.can_be_asked for pod in situation.observed.pods)
     ready = condition_in(status, ConditionType.READY)

@@ -42,6 +42,9 @@ def recipe(rest: str = "") -> str:
         pytest.param("generation: {gpu: {}, retries: 0}", id="another machine to train on"),
         pytest.param("repository: {claimName: mine}", id="another repository"),
         pytest.param("updates: {log: {sqlite: {}}, maxDelta: 1Gi}", id="changes of the graph"),
+        pytest.param(
+            "updates: {log: {sqlite: {}}, compaction: {deltaPercent: 20, retrain: true}}", id="compaction of changes"
+        ),
         pytest.param("image: mine, suspend: true", id="another image, suspended"),
         pytest.param("model: {hidden: 128}", id="a default written out"),
         pytest.param("model: {training: {}}, variants: {pruning: {lasso: {}}}", id="empty sections"),

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.updates import logs_folder, sqlite_file
 from gnnserve_worker.repository.paths import ServicePaths
 
@@ -26,6 +27,18 @@ def test_they_are_off_by_default_and_take_two_gibibytes_where_they_are_on() -> N
     updates = spec_of(POSTGRES).updates
     assert updates is not None
     assert updates.max_delta == "2Gi"
+
+
+def test_wherever_they_are_on_they_are_compacted() -> None:
+    compaction = updates_of(spec_of(SQLITE)).compaction
+    assert (compaction.delta_percent, compaction.changes, compaction.retrain) == (50, 10_000_000, False)
+    own = updates_of(spec_of({**SQLITE, "compaction": {"deltaPercent": 20, "retrain": True}})).compaction
+    assert (own.delta_percent, own.changes, own.retrain) == (20, 10_000_000, True)
+
+
+def updates_of(spec: GNNServiceSpec) -> UpdatesSpec:
+    assert spec.updates is not None
+    return spec.updates
 
 
 TAKEN = {
@@ -59,6 +72,13 @@ REFUSED = {
         {**POSTGRES, "maxDelta": "1024Mi"}, {"worker": {"resources": {"limits": {"memory": "1Gi"}}}},
         "updates.maxDelta 1024Mi must be less than worker.resources.limits.memory 1Gi",
     ),
+    "compaction before there is anything": (
+        {**SQLITE, "compaction": {"deltaPercent": 9}}, {}, "greater than or equal to 10",
+    ),
+    "compaction when there is no room": (
+        {**SQLITE, "compaction": {"deltaPercent": 91}}, {}, "less than or equal to 90",
+    ),
+    "compaction without end": ({**SQLITE, "compaction": {"changes": 999}}, {}, "greater than or equal to 1000"),
     "one Secret for log and tokens": (
         POSTGRES, {"endpoint": {"tokens": {"secretName": "log"}}},
         "updates.log.postgres and endpoint.tokens both name the Secret 'log'",

@@ -232,7 +232,8 @@ def test_what_does_not_go_with_updates_is_refused_in_a_sentence(case: str, api: 
 def test_updates_are_stored_as_they_are_written(api: Api) -> None:
     """An object without fields is one that is there."""
     stored = made(applied(api, "changing", updates=SQLITE, worker={"resources": {"limits": {"memory": "4Gi"}}}))
-    assert stored["spec"]["updates"] == {**SQLITE, "maxDelta": "2Gi"}
+    compaction = {"deltaPercent": 50, "changes": 10_000_000, "retrain": False}
+    assert stored["spec"]["updates"] == {**SQLITE, "maxDelta": "2Gi", "compaction": compaction}
     code, _, message = refusal(applied(api, "changing", updates=SQLITE, worker={"replicas": 3}))
     assert (code, "several workers share a log in PostgreSQL" in message) == (422, True)
     made(applied(api, "changing", updates=POSTGRES, worker={"replicas": 3}))

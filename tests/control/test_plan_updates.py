@@ -154,7 +154,9 @@ def test_the_status_has_the_last_offset_and_what_all_workers_have() -> None:
         UpdatesState(last=91, applied=91, changes_behind=0, staleness_seconds=0),
     )
     namespace.reconcile()
-    assert namespace.status["updates"] == {"last": 92, "applied": 80, "stalenessSeconds": 2, "asOf": told}
+    assert namespace.status["updates"] == {
+        "last": 92, "applied": 80, "stalenessSeconds": 2, "base": 0, "asOf": told,
+    }  # fmt: skip
 
 
 def test_figures_that_change_are_written_once_a_minute_at_most() -> None:

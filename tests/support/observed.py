@@ -63,9 +63,11 @@ def make_settings(**settings: Any) -> Settings:
     return Settings.model_validate({"workerImage": "gnnserve/worker:1", **settings})
 
 
-def make_result(recipe: str, revision: str = "rev-1", names: tuple[str, ...] = ("x1", "x2", "x4")) -> GenerationResult:
+def make_result(
+    recipe: str, revision: str = "rev-1", names: tuple[str, ...] = ("x1", "x2", "x4"), offset: int = 0
+) -> GenerationResult:
     variants = tuple(VariantSummary(name, 64, 970.5, 1.25, 1, 400, 7000, 0) for name in names)
-    return GenerationResult(revision=revision, recipe=recipe, graph="graph-1", variants=variants)
+    return GenerationResult(revision=revision, recipe=recipe, graph="graph-1", variants=variants, offset=offset)
 
 
 def make_route(table: RoutingTable, base_variant: str | None = None, **changes: Any) -> Route:
@@ -222,10 +224,10 @@ class Namespace:
         job = self.job()
         return self.add_pod(job, state={"running": {}}, phase="Running")
 
-    def finish_job(self, revision: str = "rev-1", message: str | None = None) -> None:
+    def finish_job(self, revision: str = "rev-1", message: str | None = None, offset: int = 0) -> None:
         job = self.job()
         recipe = job["metadata"]["labels"]["gnnserve.dev/recipe"]
-        text = encode_result(make_result(recipe, revision)) if message is None else message
+        text = encode_result(make_result(recipe, revision, offset=offset)) if message is None else message
         self._end_pods_of(job)
         self.add_pod(job, state={"terminated": {"exitCode": 0, "message": text}}, phase="Succeeded")
         complete = {"type": "Complete", "status": "True", "lastTransitionTime": self._stamp()}
@@ -242,7 +244,7 @@ class Namespace:
     ) -> None:
         self.fail_attempt(exit_code, message, why)
         condition = {"type": "Failed", "status": "True", "reason": reason, "message": "Job has failed"}
-        self.job()["status"] = {"conditions": [condition]}
+        self.job()["status"] = {"conditions": [{**condition, "lastTransitionTime": self._stamp()}]}
 
     def add_pod(self, parent: Raw, *, state: Raw | None = None, phase: str = "Pending", **status: Any) -> Raw:
         template = parent["spec"]["template"]

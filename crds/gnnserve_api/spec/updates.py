@@ -1,8 +1,10 @@
-"""Changes of the graph that last: where their log lies, and how much memory they may take."""
+"""Changes of the graph that last: where their log lies, how much memory they may take, when they are compacted."""
 
 from __future__ import annotations
 
 from typing import Annotated, Protocol
+
+from pydantic import Field
 
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, Device
 from gnnserve_api.quantity import is_more
@@ -41,6 +43,20 @@ class UpdatesLog(ApiModel):
         return (self.sqlite is None) != (self.postgres is None)
 
 
+class Compaction(ApiModel):
+    """A Job makes the graph anew at the end of the log, and workers switch to that revision while they answer. They
+    then keep later changes only, and one that starts has only these to apply."""
+
+    delta_percent: Annotated[int, Field(ge=10, le=90)] = 50
+    """Percentage of `maxDelta` that changes take in a worker when compaction begins."""
+    changes: Annotated[int, Field(ge=1000, le=10**12)] = 10_000_000
+    """Changes since the last compaction at which it begins in any case: a worker that starts applies as many before it
+    answers."""
+    retrain: bool = False
+    """Train the networks anew on the changed graph. By default they stay as they are, and only tables and stored layers
+    follow the graph."""
+
+
 class UpdatesSpec(ApiModel):
     """Changes of the graph while it is served. Without `endpoint.writeTokens` workers follow a log that no request
     writes."""
@@ -51,6 +67,8 @@ class UpdatesSpec(ApiModel):
     max_delta: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] = "2Gi"
     """Memory that the changes may take in each worker, beside what it takes without any. Beyond it no further ones are
     taken, and requests are answered as before."""
+    compaction: Compaction = Compaction()
+    """When the changes are made a part of the stored graph."""
 
 
 class _Spec(Protocol):

@@ -20,9 +20,10 @@ from gnnserve_routing.verdict import sentence
 
 
 def decide_answers(
-    service: str, declared: RoutingTable, ready: Sequence[ObservedPod], observed: Observed
+    service: str, declared: RoutingTable, compacted: str, ready: Sequence[ObservedPod], observed: Observed
 ) -> Problem | None:
-    """Why some ready worker or the endpoint does not answer with what is declared; None: all do."""
+    """Why some ready worker or the endpoint does not answer with what is declared; None: all do. `compacted`: the
+    revision that the declared one was made of, which has the same graph and the same networks; empty: none."""
     answers = {answer.pod: answer for answer in observed.answers}
     for pod in ready:
         answer = answers.get(pod.name)
@@ -36,7 +37,7 @@ def decide_answers(
                 f"{repair_words(service)}",
                 needs_person=False,
             )
-        if (difference := _difference(declared, answer.route)) is not None:
+        if (difference := _difference(declared, compacted, answer.route)) is not None:
             return _waiting(f"Worker {pod.name} {difference}.")
     endpoint = observed.endpoint_answers
     if endpoint is None:
@@ -46,7 +47,7 @@ def decide_answers(
             "kube-proxy and network policies.",
             needs_person=False,
         )
-    if (difference := _difference(declared, endpoint)) is not None:
+    if (difference := _difference(declared, compacted, endpoint)) is not None:
         return _waiting(f"The endpoint {difference}.")
     return None
 
@@ -101,9 +102,24 @@ def decide_base_variant(ready: Sequence[ObservedPod], observed: Observed, before
     return max(sorted(counts), key=counts.__getitem__)
 
 
-def _difference(declared: RoutingTable, route: Route) -> str | None:
-    if route.revision != declared.revision:
-        return f"answers from revision {route.revision or 'none'} and is to load {declared.revision}"
+def find_switching(
+    declared: RoutingTable, compacted: str, ready: Sequence[ObservedPod], observed: Observed
+) -> Problem | None:
+    """A ready worker that answers from the revision that the declared one was made of: as well, and it is loading."""
+    names = {pod.name for pod in ready}
+    for answer in observed.answers:
+        if answer.pod in names and answer.route is not None and compacted and answer.route.revision == compacted:
+            return _waiting(f"Worker {answer.pod} {_words_of_loading(declared, answer.route)}.")
+    return None
+
+
+def _words_of_loading(declared: RoutingTable, route: Route) -> str:
+    return f"answers from revision {route.revision or 'none'} and is to load {declared.revision}"
+
+
+def _difference(declared: RoutingTable, compacted: str, route: Route) -> str | None:
+    if route.revision != declared.revision and (not compacted or route.revision != compacted):
+        return _words_of_loading(declared, route)
     for setting, is_taken_on in (
         ("the objective", route.objective == declared.objective),
         ("spec.worker.batching", route.batching == declared.batching),

@@ -11,9 +11,11 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.status import condition_in
+from gnnserve_operator.observed import ObservedJob
 
 NORMAL, WARNING = "Normal", "Warning"
 GENERATION_STARTED, GENERATION_QUEUED = "GenerationStarted", "GenerationQueued"
+COMPACTION_STARTED = "CompactionStarted"
 _EXPECTED = frozenset(
     {
         Reason.SUSPENDED,
@@ -40,7 +42,7 @@ def decide_events(
     now: Mapping[str, Any],
     generation: GenerationDecision | None,
     why_base: str | None,
-    begun_job: str | None = None,
+    begun_job: ObservedJob | None = None,
 ) -> tuple[EventNote, ...]:
     """The events of a transition. `why_base`: why the slow loop chose the base variant; None: it did not. `begun_job`:
     an existing Job that may not have been announced."""
@@ -80,12 +82,14 @@ def _generation_queued(before: Mapping[str, Any], now: Mapping[str, Any]) -> Eve
 
 
 def _generation_started(
-    before: Mapping[str, Any], now: Mapping[str, Any], generation: GenerationDecision | None, begun_job: str | None
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    generation: GenerationDecision | None,
+    begun_job: ObservedJob | None,
 ) -> EventNote | None:
-    was_queued, is_queued = (
-        condition_in(status, ConditionType.VARIANTS_GENERATED).get("reason") == Reason.QUEUED
-        for status in (before, now)
-    )
+    compacts = generation.compacts if generation is not None else begun_job is not None and bool(begun_job.compacts)
+    told_in = ConditionType.RECONCILING if compacts else ConditionType.VARIANTS_GENERATED
+    was_queued, is_queued = (condition_in(status, told_in).get("reason") == Reason.QUEUED for status in (before, now))
     if generation is not None and generation.stage == GenerationStage.STARTING:
         message = generation.message
     elif (
@@ -94,15 +98,15 @@ def _generation_started(
         and generation.job
         and was_queued > is_queued
     ):
-        message = words_of_start(generation.job)
+        message = words_of_start(generation.job, compacts=compacts)
     elif begun_job is not None:
-        message = words_of_start(begun_job)
+        message = words_of_start(begun_job.name, compacts=compacts)
     else:
         return None
     # The watch may be behind: a Job that was announced is not announced again.
-    if condition_in(before, ConditionType.VARIANTS_GENERATED).get("message", "").endswith(message):
+    if condition_in(before, told_in).get("message", "").endswith(message):
         return None
-    return EventNote(NORMAL, GENERATION_STARTED, message)
+    return EventNote(NORMAL, COMPACTION_STARTED if compacts else GENERATION_STARTED, message)
 
 
 def _generation_failed(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:

@@ -63,6 +63,8 @@ class GenerationDecision:
     """What is wrong with the Job or its pod."""
     job: str | None = None
     """The Job that generates, is about to, or is queued."""
+    compacts: bool = False
+    """Whether it is about a Job that compacts the log of changes."""
     standing: Standing = IDLE
     """Standing among the services whose Jobs may not all run at once."""
 
@@ -75,6 +77,8 @@ class WantedJob:
     recipe: str
     retries: int
     deadline_seconds: int
+    compacts: str = ""
+    """The revision that it makes anew at the end of the log of changes; empty: it makes what the spec says."""
 
 
 def decide_generation(
@@ -92,18 +96,13 @@ def decide_generation(
     present = sorted((job for job in observed.jobs if not job.deleting), key=lambda job: (job.created_at, job.name))
     is_wanted = published is not None and published.result.recipe == wanted.recipe
     if published is not None and is_wanted and repair is None and repository.keeps(published.claim_uid):
-        # The pods of other Jobs would hold a claim that is being deleted, ended ones too.
-        kept = [
-            job
-            for job in present
-            if job.succeeded and job.recipe == wanted.recipe and not holds_leaving_claim(job, repository)
-        ]
+        kept = records_of(published, present, repository)
         message = f"Revision {published.result.revision} is published."
         return GenerationDecision(GenerationStage.PUBLISHED, message, delete=_names(present, kept))
     # The published Job is kept as a second record beside the ConfigMap, as long as workers answer from its revision.
     witness = None if published is None or repair is not None else published.job
     kept = [job for job in present if job.name == witness and not holds_leaving_claim(job, repository)]
-    jobs = _Jobs(
+    jobs = Jobs(
         present=present,
         kept=kept,
         candidates=[
@@ -114,23 +113,45 @@ def decide_generation(
             and (repair is None or job.repair == repair)
         ],
     )
+    return decide_job(wanted, jobs, service, spec, observed, now)
+
+
+def records_of(
+    published: Published, present: list[ObservedJob], repository: RepositoryDecision
+) -> list[ObservedJob]:  # fmt: skip
+    """The Jobs that are kept as records of the published revision. The pods of other Jobs would hold a claim that is
+    being deleted, ended ones too. Once changes were compacted, earlier Jobs tell of earlier revisions."""
+    return [
+        job
+        for job in present
+        if job.succeeded
+        and job.recipe == published.result.recipe
+        and not holds_leaving_claim(job, repository)
+        and (published.result.offset == 0 or job.name == published.job)
+    ]
+
+
+def decide_job(
+    wanted: WantedJob, jobs: Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
+) -> GenerationDecision:
+    """Decide about a Job that is to be there until it is done."""
     if spec.suspend:
         return _while_suspended(wanted, jobs)
     exact = jobs.named(wanted.name)
-    if exact is not None and _is_over(exact):
+    if exact is not None and is_over(exact):
         return _after_the_end(wanted, exact, jobs, spec, observed, now)
     return _under_way(wanted, jobs, service, spec, observed, now)
 
 
 @dataclass(frozen=True, slots=True)
-class _Jobs:
+class Jobs:
     """The service's Jobs, each list sorted by age."""
 
     present: list[ObservedJob]
     kept: list[ObservedJob]
     """Jobs that are kept whatever is decided."""
     candidates: list[ObservedJob]
-    """Jobs that generate the wanted recipe, or did."""
+    """Jobs that generate what is wanted, or did."""
 
     def named(self, name: str) -> ObservedJob | None:
         return next((job for job in self.candidates if job.name == name), None)
@@ -141,14 +162,14 @@ class _Jobs:
 
 
 def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
-    wanted: WantedJob, jobs: _Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
+    wanted: WantedJob, jobs: Jobs, service: str, spec: GNNServiceSpec, observed: Observed, now: datetime
 ) -> GenerationDecision:
     exact = jobs.named(wanted.name)
     ended = [job for job in jobs.candidates if job.succeeded and is_result_awaited(job, observed.pods, now)]
     if ended:
         message = f"The result of Job {ended[-1].name} is being read."
         return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but(*ended))
-    computing = (job for job in jobs.candidates if not _is_over(job) and _computes(job, observed, now))
+    computing = (job for job in jobs.candidates if not is_over(job) and _computes(job, observed, now))
     running = exact or next(computing, None)
     turn = observed.turns.generation
     if running is not None and running.suspended and not turn.may_go:
@@ -177,7 +198,7 @@ def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
         return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
     if not turn.may_go:
         return _queued(wanted.name, turn, now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), jobs.all_but())
-    message = words_of_start(wanted.name)
+    message = words_of_start(wanted.name, compacts=bool(wanted.compacts))
     return GenerationDecision(
         GenerationStage.STARTING, message, apply=True, delete=jobs.all_but(), job=wanted.name, standing=UNDER_WAY
     )
@@ -202,13 +223,17 @@ def _gives_way(job: ObservedJob, problem: Problem | None, now: datetime) -> bool
     return problem.needs_person or is_old
 
 
-def words_of_start(job: str) -> str:
-    return f"Job {job} generates the revision."
+def words_of_start(job: str, *, compacts: bool) -> str:
+    return f"Job {job} {_does(compacts)}."
 
 
-def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> GenerationDecision:
+def _does(compacts: bool) -> str:
+    return "compacts the log of changes" if compacts else "generates the revision"
+
+
+def _while_suspended(wanted: WantedJob, jobs: Jobs) -> GenerationDecision:
     exact = jobs.named(wanted.name)
-    running = exact if exact is not None and not _is_over(exact) else None
+    running = exact if exact is not None and not is_over(exact) else None
     ended = [job for job in jobs.candidates if job.succeeded or (job is exact and job.failed)]
     # Suspending ends a Job's pods. With another template it would begin anew as another Job in any case.
     return GenerationDecision(
@@ -220,7 +245,7 @@ def _while_suspended(wanted: WantedJob, jobs: _Jobs) -> GenerationDecision:
 
 
 def _after_the_end(
-    wanted: WantedJob, exact: ObservedJob, jobs: _Jobs, spec: GNNServiceSpec, observed: Observed, now: datetime
+    wanted: WantedJob, exact: ObservedJob, jobs: Jobs, spec: GNNServiceSpec, observed: Observed, now: datetime
 ) -> GenerationDecision:
     """The Job with the very template that is wanted is over, and nothing is published."""
     if exact.failed:
@@ -254,7 +279,7 @@ def _running_words(job: ObservedJob, observed: Observed) -> str:
     failed = last_failure(job, observed.pods)
     if not any(pod.job == job.name for pod in observed.pods):
         return f"Job {job.name} starts its pod; if none comes, see `kubectl describe job {job.name}`."
-    words = f"Job {job.name} generates the revision; follow it by `kubectl logs -f job/{job.name}`."
+    words = f"Job {job.name} {_does(bool(job.compacts))}; follow it by `kubectl logs -f job/{job.name}`."
     if failed is None:
         return words
     end = failed.terminated
@@ -301,7 +326,7 @@ def _computes(job: ObservedJob, observed: Observed, now: datetime) -> bool:
     return any((pod.running or ended_well(pod)) and not pod.deleting for pod in own)
 
 
-def _is_over(job: ObservedJob) -> bool:
+def is_over(job: ObservedJob) -> bool:
     return job.succeeded or job.failed
 
 

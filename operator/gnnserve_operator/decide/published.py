@@ -6,7 +6,7 @@ A Job's pod leaves the result in its termination message; the routing ConfigMap 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -32,6 +32,8 @@ class Published:
     """The Job whose result it is; None: it is known from the ConfigMap."""
     claim_uid: str = ""
     """uid of the claim that holds the revision; empty while unknown."""
+    compacts: str = ""
+    """The revision of the same recipe that the Job made this one of; empty: of none, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +46,53 @@ class JobResult:
 
 
 def decide_published(recipe: str, repository: RepositoryDecision, observed: Observed) -> Published | None:
-    """The revision of the wanted recipe if there is one; else the one that workers answer from now."""
+    """The revision of the wanted recipe if there is one; else the one that workers answer from now.
+
+    Of several of the wanted recipe it is the one whose graph is the newest, so that no earlier Job's result comes back
+    when the last Job, or its pod, is gone. But a repair counts before what it has repaired, and a revision in a claim
+    that stays before one in a claim that goes."""
     from_jobs = [
-        Published(result, job.name, repository.uid)
+        Published(result, job.name, repository.uid, job.compacts)
         for job in sorted(observed.jobs, key=lambda job: (job.created_at, job.name), reverse=True)
         if job.succeeded
         and not is_of_lost_claim(job, repository)
         and (result := read_result(job, observed.pods).result) is not None
     ]
-    wanted = next((published for published in from_jobs if published.result.recipe == recipe), None)
-    if wanted is not None:
-        return wanted
+    recorded = _find_recorded(from_jobs, repository, observed)
+    repairs = {job.name for job in observed.jobs if _is_awaited_repair(job, observed)}
+    wanted = [published for published in from_jobs if published.result.recipe == recipe]
+    if repaired := [published for published in wanted if published.job in repairs]:
+        return repaired[0]
+    plain = [published for published in wanted if not published.compacts]
+    is_counted = recorded is not None and recorded.result.recipe == recipe and repository.keeps(recorded.claim_uid)
+    # Of equal ones the first counts: a Job that compacted nothing is not followed by another.
+    ranked = [*plain, *([recorded] if recorded is not None and is_counted else []), *wanted]
+    if ranked:
+        return max(ranked, key=lambda published: published.result.offset)
+    return recorded or next(iter(from_jobs), None)
+
+
+def _find_recorded(
+    from_jobs: list[Published], repository: RepositoryDecision, observed: Observed
+) -> Published | None:  # fmt: skip
+    """The revision that the ConfigMap tells of."""
     routing, claims = observed.routing, observed.claims
     if routing is not None and claims and routing.claim_uid not in {"", *(claim.uid for claim in claims)}:
         routing = None
     # An edited table is None: a table that was changed by hand was never published.
-    if routing is not None and routing.table is not None and routing.result is not None:
-        table, result = routing.table, routing.result
-        if (table.revision, table.recipe) == (result.revision, result.recipe):
-            job = next((published.job for published in from_jobs if published.result == result), None)
-            return Published(result, job, routing.claim_uid or repository.oldest_uid)
-    return from_jobs[0] if from_jobs else None
+    if routing is None or routing.table is None or routing.result is None:
+        return None
+    table, result = routing.table, routing.result
+    if (table.revision, table.recipe) != (result.revision, result.recipe):
+        return None
+    witness = next((published for published in from_jobs if published.result == result), None)
+    claim_uid = routing.claim_uid or repository.oldest_uid
+    return Published(result, None, claim_uid) if witness is None else replace(witness, claim_uid=claim_uid)
+
+
+def _is_awaited_repair(job: ObservedJob, observed: Observed) -> bool:
+    record = None if observed.routing is None else observed.routing.repairs
+    return record is not None and record.pending and job.repair == record.count
 
 
 def is_result_awaited(job: ObservedJob, pods: Iterable[ObservedPod], now: datetime) -> bool:

@@ -13,7 +13,8 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.accuracy import decide_accuracy
-from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker
+from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker, find_switching
+from gnnserve_operator.decide.compaction import is_under_way
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
 from gnnserve_operator.decide.problem import Problem
@@ -46,6 +47,21 @@ class Situation:
     obstacle: Problem | None
     repository_kept: Verdict
     repair: Repair = field(default_factory=Repair)
+    compaction: GenerationDecision | None = None
+    """About the Job that compacts the log of changes; None: there is none, and none is due."""
+
+    @property
+    def work(self) -> GenerationDecision:
+        """The decision about the Job that there is, or should be."""
+        return self.compaction or self.generation
+
+    @property
+    def compacted(self) -> str:
+        """The revision that the declared one was made of, with a newer graph; empty: none."""
+        is_declared = self.published is not None and self.declared is not None and (
+            self.published.result.revision == self.declared.revision
+        )  # fmt: skip
+        return self.published.compacts if self.published is not None and is_declared else ""
 
     @property
     def is_moving(self) -> bool:
@@ -70,13 +86,17 @@ def decide_conditions(situation: Situation) -> Conditions:
     if waits is not None and not goes_on:
         reason = Reason.ROLLOUT_QUEUED if situation.rollout.is_in_line else Reason.VOLUME_CLAIM_TERMINATING
         under_way = Verdict(True, reason, waits)
+    if not is_reconciling and stalled is None and (beside := _find_beside(situation)) is not None:
+        is_reconciling, under_way = True, beside
     still = Verdict(False, Reason.SETTLED, "Nothing is under way.")
     if stalled is not None:
         still = Verdict(False, stalled.reason, "Nothing goes on until a person acts; see Stalled.")
     quiet = Reason.PROGRESSING if is_reconciling else Reason.SETTLED
     credentials = decide_credentials(situation.spec, situation.workers.is_rolled_out, situation.observed)
     accuracy = decide_accuracy(situation.spec, situation.observed)
-    updates = decide_updates(situation.spec, situation.workers.is_rolled_out, situation.observed)
+    updates = decide_updates(
+        situation.spec, situation.workers.is_rolled_out, situation.compaction, situation.observed
+    )  # fmt: skip
     return {
         ConditionType.READY: ready,
         ConditionType.RECONCILING: under_way if is_reconciling else still,
@@ -94,6 +114,17 @@ def decide_conditions(situation: Situation) -> Conditions:
         **({} if accuracy is None else {ConditionType.ACCURACY_HOLDS: accuracy}),
         **({} if updates is None else {ConditionType.UPDATES_FOLLOWED: updates}),
     }
+
+
+def _find_beside(situation: Situation) -> Verdict | None:
+    """What goes on while the service is as declared: compaction, and the switch to its revision."""
+    if (switching := _find_switching(situation)) is not None:
+        return Verdict(True, switching.reason, switching.message)
+    compaction = situation.compaction
+    if compaction is None or not is_under_way(compaction):
+        return None
+    reason = Reason.QUEUED if compaction.stage == GenerationStage.QUEUED else Reason.COMPACTING
+    return Verdict(True, reason, (compaction.problem or compaction).message)
 
 
 def refuse(problem: str) -> Conditions:
@@ -148,7 +179,9 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
         return is_open.to_verdict()
     if (unusable := _find_unusable(situation)) is not None:
         return unusable.to_verdict()
-    answers = decide_answers(situation.service, situation.declared, workers.ready, situation.observed)
+    answers = decide_answers(
+        situation.service, situation.declared, situation.compacted, workers.ready, situation.observed
+    )  # fmt: skip
     if answers is not None:
         return answers.to_verdict()
     count = f"{len(workers.ready)} worker{'s' if len(workers.ready) != 1 else ''}"
@@ -156,11 +189,19 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
     going = (
         "" if situation.repository_kept.holds is not False else " The repository is about to go: see RepositoryKept."
     )
+    old = f"{situation.compacted}, soon from " if _find_switching(situation) is not None else ""
     return Verdict(
         True,
         Reason.SERVING,
-        f"{count} and the endpoint answer from revision {situation.declared.revision}.{devices}{going}",
+        f"{count} and the endpoint answer from revision {old}{situation.declared.revision}.{devices}{going}",
     )
+
+
+def _find_switching(situation: Situation) -> Problem | None:
+    """A worker that has yet to load the revision in which the log is compacted, and answers as well meanwhile."""
+    if situation.declared is None:
+        return None
+    return find_switching(situation.declared, situation.compacted, situation.workers.ready, situation.observed)
 
 
 def _find_open(situation: Situation) -> Problem | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
 
+from gnnserve_api.generation import GenerationResult
 from gnnserve_api.quantity import parse_quantity
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.repository import RepositoryClaim
@@ -133,10 +134,12 @@ def _successor_uid(claim: ObservedClaim, deployment: ObservedDeployment | None) 
     return "" if deployment.claim_uid in {"", claim.uid} else claim.uid
 
 
-def decide_kept(repository: RepositoryDecision, revision: str | None, claim_uid: str, spec: GNNServiceSpec) -> Verdict:
-    """Whether the claim with the revisions stays. `revision`: the published one, in the claim with that uid."""
+def decide_kept(
+    repository: RepositoryDecision, published: GenerationResult | None, claim_uid: str, spec: GNNServiceSpec
+) -> Verdict:
+    """Whether the claim with the revisions stays. `published`: the published one, in the claim with that uid."""
     if repository.is_users:
-        return _decide_users(repository, revision, spec)
+        return _decide_users(repository, published, spec)
     going = next((claim for claim in repository.leaving if claim.uid == claim_uid), None)
     if going is None:
         if repository.claim is None:
@@ -152,10 +155,12 @@ def decide_kept(repository: RepositoryDecision, revision: str | None, claim_uid:
         "there one by one. Until then do not restart workers and do not set spec.suspend: no pod can start with a "
         "claim that is being deleted."
     )
-    return Verdict(False, Reason.VOLUME_CLAIM_TERMINATING, f"{_words_of_going(going, revision, spec)} {again}")
+    return Verdict(False, Reason.VOLUME_CLAIM_TERMINATING, f"{_words_of_going(going, published, spec)} {again}")
 
 
-def _decide_users(repository: RepositoryDecision, revision: str | None, spec: GNNServiceSpec) -> Verdict:
+def _decide_users(
+    repository: RepositoryDecision, published: GenerationResult | None, spec: GNNServiceSpec
+) -> Verdict:  # fmt: skip
     field = "(spec.repository.claimName)"
     claim = repository.claim
     if claim is None:
@@ -167,20 +172,26 @@ def _decide_users(repository: RepositoryDecision, revision: str | None, spec: GN
     return Verdict(
         False,
         Reason.VOLUME_CLAIM_TERMINATING,
-        f"{_words_of_going(claim, revision, spec)} No worker or Job can start with it meanwhile. The operator cannot "
+        f"{_words_of_going(claim, published, spec)} No worker or Job can start with it meanwhile. The operator cannot "
         f"make another in its place: once it is gone, create PersistentVolumeClaim {claim.name} again, over the kept "
         "volume or empty, and the revision is looked for or generated there; or create another GNNService that names "
         "another claim, and delete this one when that is ready.",
     )
 
 
-def _words_of_going(claim: ObservedClaim, revision: str | None, spec: GNNServiceSpec) -> str:
-    what = "everything in it" if revision is None else f"revision {revision}"
-    log = (
-        " So does the log of changes (spec.updates.log.sqlite); a revision that is generated again has none of them."
-        if keeps_log_in_repository(spec)
-        else ""
-    )
+def _words_of_going(claim: ObservedClaim, published: GenerationResult | None, spec: GNNServiceSpec) -> str:
+    what = "everything in it" if published is None else f"revision {published.revision}"
+    log = ""
+    if keeps_log_in_repository(spec):
+        log = (
+            " So does the log of changes (spec.updates.log.sqlite); a revision that is generated again has none of "
+            "them."
+        )
+    elif published is not None and published.offset:
+        log = (
+            f" So do the changes up to offset {published.offset}, which are compacted into it; the log may have only "
+            "later ones."
+        )
     retain = (
         f"run `kubectl patch pv {claim.volume} -p '{_RETAIN}'`"
         if claim.volume

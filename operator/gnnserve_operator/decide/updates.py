@@ -1,4 +1,4 @@
-"""Do workers follow the log of changes?
+"""Do workers follow the log of changes, and is it compacted?
 
 Each tells in `GET /v1/route` how far it is and what is wrong (`gnnserve_api.updates`). The operator reads no log and
 has no address of one. Requests are answered all the while, as of what a worker has applied, so Ready is not touched.
@@ -17,6 +17,7 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import UpdatesStatus
 from gnnserve_api.updates import UpdatesProblemKind, UpdatesState
+from gnnserve_operator.decide.generation import GenerationDecision
 from gnnserve_operator.desired.deployment import wanted_replicas
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict, sentence
@@ -36,12 +37,14 @@ _CURES = {
     Reason.LOG_CONFLICT: "Give the service a log of its own, as it was; until then this worker applies no changes.",
     Reason.LOG_UNAVAILABLE: "It answers as of what it has applied, and tries again by itself.",
     Reason.DELTA_FULL: "Requests are answered, and no changes taken. Raise spec.updates.maxDelta, and with it "
-    "spec.worker.resources.limits.memory.",
+    "spec.worker.resources.limits.memory, or have compaction begin earlier (spec.updates.compaction.deltaPercent).",
 }
 
 
-def decide_updates(spec: GNNServiceSpec, is_rolled_out: bool, observed: Observed) -> Verdict | None:
-    """None: the spec asks for no updates."""
+def decide_updates(
+    spec: GNNServiceSpec, is_rolled_out: bool, compaction: GenerationDecision | None, observed: Observed
+) -> Verdict | None:
+    """None: the spec asks for no updates. `compaction`: what is decided about its Job; None: there is none."""
     if spec.updates is None:
         return None
     answers = sorted(observed.answers, key=lambda answer: answer.pod)
@@ -49,7 +52,8 @@ def decide_updates(spec: GNNServiceSpec, is_rolled_out: bool, observed: Observed
     if not routes:
         return Verdict(None, Reason.NOT_SERVING, "No worker answers yet: whether changes are followed is not known.")
     states = {pod: route.updates for pod, route in routes if route.updates is not UNSET}
-    if (problem := _find_problem(states) or _find_behind(states)) is not None:
+    failure = _find_failure(compaction)
+    if (problem := _find_problem(states, compaction) or failure or _find_behind(states)) is not None:
         return problem
     silent = next((pod for pod, _ in routes if pod not in states), None)
     if silent is not None:
@@ -63,10 +67,10 @@ def decide_updates(spec: GNNServiceSpec, is_rolled_out: bool, observed: Observed
 
 
 def describe_updates(
-    spec: GNNServiceSpec, observed: Observed, before: Mapping[str, Any], now: datetime
+    spec: GNNServiceSpec, base: int, observed: Observed, before: Mapping[str, Any], now: datetime
 ) -> UpdatesStatus | None:
-    """For the status: how far workers are, over all that tell. `before`: the status as it is; what it says stays while
-    no worker tells, and for a minute where figures change."""
+    """For the status: how far workers are, over all that tell. `base`: the offset of the published graph. `before`: the
+    status as it is; what it says stays while no worker tells, and for a minute where figures change."""
     if spec.updates is None or wanted_replicas(spec) == 0:
         return None
     routes = (answer.route for answer in observed.answers if answer.route is not None)
@@ -78,6 +82,7 @@ def describe_updates(
         last=max(state.last for state in states),
         applied=min(state.applied for state in states),
         staleness_seconds=max(math.ceil(state.staleness_seconds) for state in states),
+        base=base,
         as_of=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
     if said is None:
@@ -96,7 +101,16 @@ def _read(status: Mapping[str, Any]) -> UpdatesStatus | None:
     return said if is_time else None
 
 
-def _find_problem(states: Mapping[str, UpdatesState]) -> Verdict | None:
+def _find_failure(compaction: GenerationDecision | None) -> Verdict | None:
+    """A Job that has failed, or does not start before a person acts."""
+    problem = None if compaction is None else compaction.problem
+    if problem is None or not problem.needs_person:
+        return None
+    words = f"The log of changes is not compacted. {problem.message} Until then changes go on taking memory."
+    return Verdict(False, Reason.COMPACTION_FAILED, words)
+
+
+def _find_problem(states: Mapping[str, UpdatesState], compaction: GenerationDecision | None) -> Verdict | None:
     found = [
         # A newer worker may tell of another kind: then its words are what is known.
         (_REASONS.get(state.problem.kind, Reason.LOG_UNAVAILABLE), pod, state.problem.message)
@@ -106,8 +120,16 @@ def _find_problem(states: Mapping[str, UpdatesState]) -> Verdict | None:
     for reason in _REASONS.values():
         for told, pod, message in found:
             if told is reason:
-                return Verdict(False, reason, f"Worker {pod} says: {sentence(message)}. {_CURES[reason]}")
+                words = f"Worker {pod} says: {sentence(message)}. {_CURES[reason]}"
+                late = _words_of_compaction(compaction) if reason is Reason.DELTA_FULL else ""
+                return Verdict(False, reason, words + late)
     return None
+
+
+def _words_of_compaction(compaction: GenerationDecision | None) -> str:
+    if compaction is None:
+        return ""
+    return f" Compaction does not keep up: {(compaction.problem or compaction).message}"
 
 
 def _find_behind(states: Mapping[str, UpdatesState]) -> Verdict | None:

@@ -1,7 +1,7 @@
 """Access of pods: the workers' identity at the API server, their rights, and the network that pods may reach.
 
 Workers follow one ConfigMap, which has their routing, and accept requests from anywhere; generation fetches public
-graphs.
+graphs. Both reach the database with the log of changes.
 """
 
 from __future__ import annotations
@@ -67,12 +67,10 @@ def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: 
     if not settings.network_policy:
         return None
     egress: list[Manifest] = [{"ports": [dict(port) for port in _DNS]}]
-    # The address of a database is in a Secret, which the operator does not read.
-    databases = settings.postgres_ports if log_secret(spec) is not None else ()
     # A rule without ports would allow all of them.
     egress += [
         {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
-        for ports in (settings.api_server_ports, databases)
+        for ports in (settings.api_server_ports, _database_ports(spec, settings))
         if ports
     ]
     return _policy(
@@ -86,14 +84,19 @@ def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: 
 def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
     if not settings.network_policy:
         return None
-    ports = _download_ports(spec.graph.source, settings)
+    ports = _download_ports(spec.graph.source, settings).union(_database_ports(spec, settings))
     # Neither ingress nor egress rules: nothing is allowed. Volumes are mounted by the node, not through the pod's
     # network.
     rules: Manifest = {}
     if ports:
-        downloads = [{"protocol": "TCP", "port": port} for port in sorted(ports)]
-        rules = {"egress": [{"ports": [dict(port) for port in _DNS]}, {"ports": downloads}]}
+        reached = [{"protocol": "TCP", "port": port} for port in sorted(ports)]
+        rules = {"egress": [{"ports": [dict(port) for port in _DNS]}, {"ports": reached}]}
     return _policy(parent, generation_name(parent.name), Component.GENERATION, rules)
+
+
+def _database_ports(spec: GNNServiceSpec, settings: Settings) -> tuple[int, ...]:
+    """Ports of the database with the log of changes. Its address is in a Secret, which the operator does not read."""
+    return settings.postgres_ports if log_secret(spec) is not None else ()
 
 
 def _download_ports(source: GraphSource, settings: Settings) -> set[int]:

@@ -87,7 +87,7 @@ def digest_of_pods(spec: GNNServiceSpec) -> str:
         by_alias=True,
         exclude_defaults=True,
         include={"image", "image_pull_secrets", "worker", "endpoint", "repository", "updates"},
-        exclude={"worker": {"replicas", "batching"}},
+        exclude={"worker": {"replicas", "batching"}, "updates": {"compaction"}},
     )
     return digest_of(said)
 
@@ -106,13 +106,13 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
             pods.LAME_DUCK_VARIABLE: str(pods.LAME_DUCK_S),
             **build_device_environment(spec.worker),
             **endpoint.build_environment(spec),
-            **updates.build_environment(parent, spec),
+            **updates.build_worker_environment(parent, spec),
         },
         mounts=[
             {"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH, "readOnly": True},
             {"name": ROUTING_VOLUME, "mountPath": pods.ROUTING_PATH, "readOnly": True},
             *endpoint.build_mounts(spec),
-            *updates.build_mounts(parent, spec),
+            *updates.build_worker_mounts(parent, spec),
         ],
         resources=build_resources(spec.worker, spec.worker.gpu),
     )

@@ -1,4 +1,5 @@
-"""The generation Job: one for each pod template, and so one for each recipe, image and set of resources.
+"""The generation Job: one for each pod template, and so one for each recipe, image and set of resources, and for each
+revision that is compacted.
 
 It has no time to live: a failed Job is the record of the failure, which deleting it or changing the spec clears.
 """
@@ -9,6 +10,7 @@ import json
 
 from gnnserve_api import pods
 from gnnserve_api.spec.service import API_VERSION, KIND, GNNServiceSpec
+from gnnserve_operator.desired import updates
 from gnnserve_operator.desired.labels import REPAIR_ANNOTATION, Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import job_name
@@ -26,10 +28,13 @@ from gnnserve_operator.settings import Settings
 GENERATE_CONTAINER = "generate"
 
 
-def build_job(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str) -> Manifest:
-    """Build the Job, running or suspended as the spec says. `claim`: name of the claim that it generates into."""
+def build_job(
+    parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str, compacts: str | None = None
+) -> Manifest:
+    """Build the Job, running or suspended as the spec says. `claim`: name of the claim that it generates into.
+    `compacts`: the revision that it makes anew at the end of the log of changes; None: it makes what the spec says."""
     recipe = spec.recipe()
-    template = build_generation_template(parent, spec, settings, recipe, claim)
+    template = build_generation_template(parent, spec, settings, recipe, claim, compacts)
     name = job_name(parent.name, digest_of(template))
     return {
         "apiVersion": "batch/v1",
@@ -73,13 +78,15 @@ def suspended(job: Manifest) -> Manifest:
 
 
 def build_generation_template(
-    parent: Parent, spec: GNNServiceSpec, settings: Settings, recipe: str, claim: str
+    parent: Parent, spec: GNNServiceSpec, settings: Settings, recipe: str, claim: str, compacts: str | None = None
 ) -> Manifest:
     mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
     volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, claim)]
     if spec.graph.volume is not None:
         mounts.append({"name": GRAPH_VOLUME, "mountPath": spec.graph.volume.mount_path, "readOnly": True})
         volumes.append(claim_volume(GRAPH_VOLUME, spec.graph.volume.claim_name))
+    mounts += updates.build_secret_mounts(spec)
+    volumes += updates.build_volumes(spec)
     container = build_container(
         GENERATE_CONTAINER,
         pods.GENERATE_COMMAND,
@@ -88,12 +95,16 @@ def build_generation_template(
         env={
             pods.MANIFEST_VARIABLE: generation_manifest(parent, spec),
             pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
+            **updates.build_generation_environment(parent, spec, compacts),
         },
         mounts=mounts,
         resources=build_resources(spec.generation, spec.generation.gpu),
     )
     pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
     pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
+    if compacts is not None and updates.excludes_second_worker(spec):
+        # Of generation Jobs only this one opens the log.
+        pod = updates.beside_worker(pod, parent)
     return {
         "metadata": build_pod_metadata(spec.generation, labels_for(parent.name, Component.GENERATION, recipe)),
         "spec": pod,

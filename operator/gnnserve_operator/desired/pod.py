@@ -5,6 +5,9 @@ Both fit the `restricted` Pod Security Standard; additions of `settings` are the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gnnserve_api import pods
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.placement import Toleration
@@ -129,6 +132,21 @@ def build_resources(pod_settings: PodSettings, gpu: Gpu | None = None) -> Manife
 
 def claim_volume(name: str, claim: str) -> Manifest:
     return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+
+
+def repository_claim_in(pod: Mapping[str, Any]) -> str:
+    """Name of the claim that a pod, or a template of pods, mounts as the repository; empty where it mounts none."""
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    volume: Mapping[str, Any] = next((found for found in volumes if found.get("name") == REPOSITORY_VOLUME), {})
+    return str((volume.get("persistentVolumeClaim") or {}).get("claimName", ""))
+
+
+def variable_in(pod: Mapping[str, Any], name: str) -> str:
+    """Value of a variable of the container of a pod, or of a template of pods; empty where it has none of that name."""
+    container: Mapping[str, Any] = next(iter((pod.get("spec") or {}).get("containers") or ()), {})
+    return next(
+        (str(found.get("value") or "") for found in container.get("env") or () if found.get("name") == name), ""
+    )
 
 
 def secret_volume(name: str, secret: str, *keys: str) -> Manifest:

@@ -1,7 +1,8 @@
-"""The effect of spec.updates on worker pods: where the log of changes is, and how much memory changes may take.
+"""The effect of spec.updates on pods: where the log of changes is, and how much memory changes may take.
 
-Without it every manifest is, byte for byte, what it was before the field existed, so that an upgraded operator restarts
-no workers.
+Workers write the log. A generation Job begins from the newest graph that an earlier one has made of it, and one that
+compacts makes the next. Without spec.updates every manifest is, byte for byte, what it was before the field existed,
+so that an upgraded operator restarts no workers.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from gnnserve_api import pods
 from gnnserve_api.device import Device, size_bytes
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.updates import URI_KEY, logs_folder, sqlite_file
+from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent
 from gnnserve_operator.desired.pod import REPOSITORY_VOLUME, secret_volume
 
 LOG_VOLUME = "change-log"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 LOG_SECRET_FIELD = "spec.updates.log.postgres.secretName"  # noqa: S105 - a field
 
 
@@ -34,35 +38,70 @@ def excludes_second_worker(spec: GNNServiceSpec) -> bool:
     return keeps_log_in_repository(spec) and spec.repository.may_be_on_several_nodes
 
 
-def build_environment(parent: Parent, spec: GNNServiceSpec) -> dict[str, str]:
+def build_worker_environment(parent: Parent, spec: GNNServiceSpec) -> dict[str, str]:
     if spec.updates is None:
         return {}
-    log = {}
-    if spec.updates.log.sqlite is not None:
-        log[pods.SQLITE_LOG_VARIABLE] = f"{pods.UPDATES_PATH}/{sqlite_file(parent.uid)}"
-    if spec.updates.log.postgres is not None:
-        log[pods.POSTGRES_LOG_VARIABLE] = f"{pods.LOG_SECRET_PATH}/{URI_KEY}"
-    return {
-        pods.SERVICE_UID_VARIABLE: parent.uid,
-        **log,
-        pods.MAX_DELTA_VARIABLE: str(size_bytes(spec.updates.max_delta)),
-        # Also where the node's runtime shows a GPU to every pod.
-        pods.DEVICE_VARIABLE: Device.CPU.value,
-    }
+    # The device is said also where the node's runtime shows a GPU to every pod.
+    return {**_build_log(parent, spec.updates, pods.UPDATES_PATH), pods.DEVICE_VARIABLE: Device.CPU.value}
 
 
-def build_mounts(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:
-    if log_secret(spec) is not None:
-        return [{"name": LOG_VOLUME, "mountPath": pods.LOG_SECRET_PATH, "readOnly": True}]
+def build_worker_mounts(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:
     if keeps_log_in_repository(spec):
         # The only part of the repository that a worker may write. Generation has made the folder; one that the kubelet
         # makes is root's.
         folder = logs_folder(parent.namespace, parent.name)
         return [{"name": REPOSITORY_VOLUME, "mountPath": pods.UPDATES_PATH, "subPath": folder}]
-    return []
+    return build_secret_mounts(spec)
+
+
+def build_generation_environment(parent: Parent, spec: GNNServiceSpec, compacts: str | None) -> dict[str, str]:
+    """`compacts`: the revision whose graph a Job makes anew; None: it makes what the spec says."""
+    if spec.updates is None:
+        return {}
+    found = _build_log(parent, spec.updates, f"{pods.REPOSITORY_PATH}/{logs_folder(parent.namespace, parent.name)}")
+    if compacts is not None:
+        found[pods.COMPACT_VARIABLE] = compacts
+        if spec.updates.compaction.retrain:
+            found[pods.RETRAIN_VARIABLE] = "true"
+    return found
+
+
+def build_secret_mounts(spec: GNNServiceSpec) -> list[Manifest]:
+    if log_secret(spec) is None:
+        return []
+    return [{"name": LOG_VOLUME, "mountPath": pods.LOG_SECRET_PATH, "readOnly": True}]
 
 
 def build_volumes(spec: GNNServiceSpec) -> list[Manifest]:
-    """A worker starts without the Secret, and tells what is missing."""
+    """A pod starts without the Secret, and tells what is missing."""
     secret = log_secret(spec)
     return [] if secret is None else [secret_volume(LOG_VOLUME, secret, URI_KEY)]
+
+
+def beside_worker(pod: Manifest, parent: Parent) -> Manifest:
+    """The pod as one that runs on the worker's node, within which SQLite's locks hold, whatever else its affinity
+    says."""
+    term = {
+        "labelSelector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = pod.get("affinity", {})
+    near = affinity.get("podAffinity", {})
+    return {
+        **pod,
+        "affinity": {**affinity, "podAffinity": {**near, _REQUIRED: [*near.get(_REQUIRED, []), term]}},
+    }
+
+
+def _build_log(parent: Parent, updates: UpdatesSpec, folder: str) -> dict[str, str]:
+    """`folder`: that of the service's SQLite logs."""
+    log = {}
+    if updates.log.sqlite is not None:
+        log[pods.SQLITE_LOG_VARIABLE] = f"{folder}/{sqlite_file(parent.uid)}"
+    if updates.log.postgres is not None:
+        log[pods.POSTGRES_LOG_VARIABLE] = f"{pods.LOG_SECRET_PATH}/{URI_KEY}"
+    return {
+        pods.SERVICE_UID_VARIABLE: parent.uid,
+        **log,
+        pods.MAX_DELTA_VARIABLE: str(size_bytes(updates.max_delta)),
+    }

@@ -17,8 +17,9 @@ from tests.support.control_plane import VARIANT_ROUTES, VARIANTS
 from tests.support.fake_cluster import FakeCluster
 
 from gnnserve_api.generation import GenerationResult, encode_result
-from gnnserve_api.pods import PodExit
+from gnnserve_api.pods import COMPACT_VARIABLE, MAX_DELTA_VARIABLE, PodExit
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
+from gnnserve_api.updates import UpdatesState
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, COMPONENT, JOB_NAME, RECIPE, Component
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.desired.names import routing_name, service_name
@@ -35,14 +36,20 @@ NOWHERE = {"zone": "nowhere"}
 """A node selector that no node has."""
 BAD_PATH = "file:///data/bad.npz"
 """A graph whose generation fails."""
+CHANGE = 2**28
+"""Bytes that a worker takes for a change."""
 DAMAGE = "x1.npy: was altered"
 """What a worker says of a file whose digest differs."""
 VARIANT_NAMES = tuple(variant.name for variant in VARIANTS)
 
 
-def revision_of(recipe: str) -> str:
-    """As the real one, the revision's name follows from what it is generated from."""
-    return f"r-{recipe[:8]}"
+def revision_of(recipe: str, offset: int = 0) -> str:
+    """As the real one, the revision's name follows from what it is generated from. `offset`: of the log of changes."""
+    return f"r-{recipe[:8]}{f'-{offset}' if offset else ''}"
+
+
+def offset_of(revision: str) -> int:
+    return int(revision.split("-")[2]) if revision.count("-") > 1 else 0
 
 
 @dataclass(slots=True)
@@ -50,6 +57,7 @@ class SimWorker:
     """The process in a worker's pod."""
 
     claim_uid: str
+    follows_changes: bool = False
     table: RoutingTable | None = None
     """In effect; None: it is not ready."""
     problem: str | None = None
@@ -60,14 +68,21 @@ class SimWorker:
     due: float = 0.0
     """When it takes on the target, or tries again; 0: it is done with it."""
 
-    def route(self) -> Route | None:
+    def route(self, log: int) -> Route | None:
+        """`log`: the last offset of the log of changes, each of which has the size of `CHANGE`."""
         if self.table is None:
             return None
         table = self.table
+        base = offset_of(table.revision)
+        state = UpdatesState(
+            last=log, applied=log, changes_behind=0, staleness_seconds=0, base=base,
+            changes_since_base=log - base, delta_bytes=(log - base) * CHANGE,
+        )  # fmt: skip
         return Route(
             table.revision, table.base_variant or "x1", "the most accurate", VARIANT_NAMES, table.objective,
             table.batching, problem=self.problem, mode=table.mode, issued_at=table.issued_at, variants=VARIANT_ROUTES,
             damaged=msgspec.UNSET if self.damage is None else self.damage,
+            updates=state if self.follows_changes else msgspec.UNSET,
         )  # fmt: skip
 
 
@@ -97,6 +112,8 @@ class ControlPlane:
     """By the claim's uid: the revisions that lie there."""
     damaged: set[tuple[str, str]] = field(default_factory=set)
     """Uids of claims, and revisions there whose files are not what was published."""
+    log: int = 0
+    """The last offset of the log of changes."""
     fails: Callable[[Manifest], str | None] = lambda _: None
     """Why the Job's next attempt fails; None: it does not."""
     _due: dict[str, float] = field(default_factory=dict)
@@ -154,7 +171,7 @@ class ControlPlane:
         if self.cluster.objects.get(("Service", key.namespace, service_name(key.name))) is None:
             return []
         found = (self.workers.get(pod["metadata"]["uid"]) for pod in self.ready_workers(key))
-        return [worker.route() if worker is not None else None for worker in found]
+        return [worker.route(self.log) if worker is not None else None for worker in found]
 
     def answer(self, key: ServiceKey, pods: Iterable[ObservedPod]) -> Answers:
         """To the operator's prober."""
@@ -163,7 +180,7 @@ class ControlPlane:
         said = []
         for pod in asked:
             worker = self.workers.get(uids.get(pod.name, ""))
-            route = None if worker is None else worker.route()
+            route = None if worker is None else worker.route(self.log)
             problem = None if route is not None else "it takes no connection"
             if worker is not None and route is None:
                 problem = worker.problem or "its first revision is being loaded"
@@ -238,10 +255,15 @@ class ControlPlane:
             return self._end_pod(pod, PodExit.BAD_INPUT, failure or "its Job is gone")
         recipe = pod["metadata"]["labels"][RECIPE]
         claim = self._claim_of(pod)
+        there = set() if claim is None else self.repositories.setdefault(claim["metadata"]["uid"], set())
+        # Other generation begins from the newest graph that was made of the log.
+        compacts = _has_variable(pod, COMPACT_VARIABLE)
+        offset = self.log if compacts else max(map(offset_of, there), default=0)
+        revision = revision_of(recipe, offset)
         if claim is not None:
-            self.repositories.setdefault(claim["metadata"]["uid"], set()).add(revision_of(recipe))
-            self.damaged.discard((claim["metadata"]["uid"], revision_of(recipe)))
-        result = GenerationResult(revision_of(recipe), recipe, "9" * 16, VARIANTS)
+            there.add(revision)
+            self.damaged.discard((claim["metadata"]["uid"], revision))
+        result = GenerationResult(revision, recipe, "9" * 16, VARIANTS, offset)
         return self._end_pod(pod, PodExit.OK, encode_result(result))
 
     def _deploy(self) -> bool:
@@ -365,7 +387,8 @@ class ControlPlane:
                 "phase": "Running", "podIP": f"10.0.{self._made // 250}.{self._made % 250 + 1}", "conditions": [],
                 "containerStatuses": [{"name": _container(pod), "state": {"running": {}}}],
             }  # fmt: skip
-            self.workers[pod["metadata"]["uid"]] = SimWorker(claim["metadata"]["uid"] if claim else "")
+            follows_changes = _has_variable(pod, MAX_DELTA_VARIABLE)
+            self.workers[pod["metadata"]["uid"]] = SimWorker(claim["metadata"]["uid"] if claim else "", follows_changes)
         return status != pod.get("status") and self._set_status(pod, status)
 
     def _end_pod(self, pod: Manifest, code: PodExit, message: str) -> bool:
@@ -430,6 +453,10 @@ def _phase(pod: Manifest) -> str:
 
 def _container(pod: Manifest) -> str:
     return str(pod["spec"]["containers"][0]["name"])
+
+
+def _has_variable(pod: Manifest, name: str) -> bool:
+    return any(variable["name"] == name for variable in pod["spec"]["containers"][0]["env"])
 
 
 def _claim_name(pod: Manifest) -> str:

@@ -40,7 +40,7 @@ _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
 _CLAIM_NUMBER = re.compile(r"(-repository)-\d+|(-generate|-worker)-[0-9a-f]{8}")
 _REPAIR = re.compile(r'"repair":\d+,')
-_GENERATING = re.compile(r"(?:^|[.)] )Job (\S+) generates the revision")
+_GENERATING = re.compile(r"(?:^|[.)] )Job (\S+) (?:generates the revision|compacts the log of changes)")
 _CLAIM_STAYS = re.compile(r"^PersistentVolumeClaim (\S+) is there, and not being deleted")
 """Message about a claim that the operator made; a user's claim is looked at with each resync only."""
 _DELETED_BY_OPERATOR = {"Job", "NetworkPolicy", "PodMonitor"}
@@ -82,7 +82,8 @@ class Judge:
     plane: ControlPlane
     violations: list[str] = field(default_factory=list)
     guarded: str | None = None
-    """The revision that must go on answering, whatever happens; None: nothing is promised now."""
+    """The revision that must go on answering, or one with a newer graph, whatever happens; None: nothing is promised
+    now."""
     deleted: Counter[tuple[str, str]] = field(default_factory=Counter)
     _parsed: dict[tuple[str, int], GNNService | str] = field(default_factory=dict)
 
@@ -111,7 +112,7 @@ class Judge:
             if self.guarded is not None:
                 key = ServiceKey(metadata["namespace"], metadata["name"])
                 routes = self.plane.endpoint_routes(key)
-                if not routes or any(route is None or route.revision != self.guarded for route in routes):
+                if not routes or any(route is None or not _is_of(route.revision, self.guarded) for route in routes):
                     self.accuse(f"the old revision {self.guarded} stopped answering")
 
     def lie_of(self, service: Manifest) -> str | None:  # noqa: PLR0911 - a ladder, one rung a lie
@@ -132,8 +133,9 @@ class Judge:
         for route in routes:
             if route is None:
                 return "a ready worker has no answer"
-            said = (route.revision, route.objective, route.batching, route.mode)
-            if said != (wanted.revision, wanted.objective, wanted.batching, wanted.mode):
+            said = (route.objective, route.batching, route.mode)
+            is_so = said == (wanted.objective, wanted.batching, wanted.mode)
+            if not is_so or not _is_of(route.revision, wanted.revision):
                 return f"a worker answers from {_shown(route)}, and {wanted.revision} is declared"
             if wanted.mode is RoutingMode.STATIC and route.base_variant != wanted.base_variant:
                 return f"a worker answers by variant {route.base_variant}, not {wanted.base_variant}"
@@ -295,6 +297,12 @@ def _without_numbers(text: str) -> str:
     return _CLAIM_NUMBER.sub(lambda found: found[1] or found[2], text)
 
 
+def _is_of(revision: str, first: str) -> bool:
+    """Whether a revision is of the recipe of the one that is made of the source: that one, or one whose graph has
+    changes."""
+    return revision == first or revision.startswith(f"{first}-")
+
+
 def _says_ready(status: Mapping[str, Any]) -> bool:
     return any((c["type"], c["status"]) == ("Ready", "True") for c in status.get("conditions") or ())
 
@@ -344,6 +352,6 @@ def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
         return {
             name: _without_times(item) for name, item in value.items()
-            if name not in {"lastTransitionTime", "startTime", "observedGeneration", REPAIR_ANNOTATION}
+            if name not in {"lastTransitionTime", "startTime", "observedGeneration", "asOf", REPAIR_ANNOTATION}
         }  # fmt: skip
     return [_without_times(item) for item in value] if isinstance(value, list) else value

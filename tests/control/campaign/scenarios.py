@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tests.control.campaign.control_plane import BAD_PATH, MISSING_IMAGE, NOWHERE, revision_of
+from tests.control.campaign.control_plane import BAD_PATH, MISSING_IMAGE, NOWHERE, offset_of, revision_of
+from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.trouble import STOPPED, VIEWS
 from tests.control.campaign.world import KEY, World
 from tests.support.fake_cluster import Fault, Refusal
 
+from gnnserve_api.pods import COMPACT_VARIABLE
 from gnnserve_operator.reconcile import parse_service
 
 Scene = Callable[[World], Awaitable[None]]
@@ -475,6 +477,117 @@ async def damaged_and_the_repair_fails(world: World) -> None:
     expect_ready(world)
 
 
+LIVING = {"log": {"postgres": {"secretName": "log"}}}
+
+
+def is_compacting(world: World) -> bool:
+    return is_generating(world) and any(
+        variable["name"] == COMPACT_VARIABLE
+        for job in world.plane.of_kind("Job")
+        for variable in job["spec"]["template"]["spec"]["containers"][0]["env"]
+    )
+
+
+def expect_offset(world: World, offset: int) -> None:
+    """Whatever workers answer from has all changes up to there."""
+    found = [route.revision if route is not None else "nothing" for route in world.plane.endpoint_routes(KEY)]
+    if not found or any(offset_of(revision) != offset for revision in found):
+        world.judge.accuse(f"workers answer from {found}, and not from a graph of offset {offset}")
+
+
+async def write(world: World, changes: int) -> None:
+    """Changes come, as many as have the log compacted, and it is."""
+    world.plane.log += changes
+    await world.until(lambda: is_compacting(world))
+
+
+async def compacted(world: World) -> None:
+    """Twice; workers answer all the while."""
+    await serve(world, updates=LIVING, worker={"replicas": 2})
+    world.judge.guarded = revision_of(recipe_of(world))
+    for offset in (4, 8):
+        await write(world, 4)
+        await world.settled()
+        expect_ready(world)
+        expect_offset(world, offset)
+
+
+async def compacted_while_changes_come(world: World) -> None:
+    await serve(world, updates=LIVING)
+    world.judge.guarded = revision_of(recipe_of(world))
+    await write(world, 4)
+    world.plane.log += 3
+    await world.settled()
+    expect_ready(world)
+    expect_offset(world, 7)
+
+
+async def compaction_fails(world: World) -> None:
+    """Until what it reads is mended and its Job deleted."""
+    await serve(world, updates=LIVING)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.plane.fails = lambda _: "the log has a gap"
+    await write(world, 4)
+    await world.until(lambda: world.condition("UpdatesFollowed").get("reason") == "CompactionFailed")
+    await world.settled()
+    expect_ready(world)
+    world.plane.fails = lambda _: None
+    for job in world.plane.of_kind("Job"):
+        if any(found["type"] == "Failed" for found in (job.get("status") or {}).get("conditions") or ()):
+            delete_child(world, "Job", job["metadata"]["name"])
+    await world.until(lambda: is_compacting(world))
+    await world.settled()
+    expect_offset(world, 4)
+
+
+async def compaction_and_another_model(world: World) -> None:
+    await serve(world, updates=LIVING)
+    await write(world, 4)
+    world.set(model=OTHER_MODEL)
+    await world.settled()
+    expect_ready(world)
+    await world.run_for(RESYNC_S)
+    await world.settled()
+    expect_offset(world, 4)
+
+
+async def compaction_and_suspended(world: World) -> None:
+    await serve(world, updates=LIVING)
+    await write(world, 4)
+    world.set(suspend=True)
+    await world.settled()
+    world.set(suspend=False)
+    await world.settled()
+    expect_ready(world)
+    await world.run_for(RESYNC_S)
+    await world.settled()
+    expect_offset(world, 4)
+
+
+async def compacted_and_damaged(world: World) -> None:
+    await serve(world, updates=LIVING)
+    await write(world, 4)
+    await world.settled()
+    await damage(world)
+    await world.settled()
+    expect_ready(world)
+    expect_offset(world, 4)
+
+
+async def compacted_and_claim_deleted(world: World) -> None:
+    """What is generated into the next claim is made of the source, and of the log again."""
+    await serve(world, updates=LIVING)
+    await write(world, 4)
+    await world.settled()
+    delete_claim(world)
+    await world.until(lambda: is_moved_to(world))
+    await world.settled()
+    await world.run_for(RESYNC_S)
+    await world.settled()
+    expect_ready(world)
+    expect_offset(world, 4)
+
+
 async def users_claim_deleted(world: World) -> None:
     """The operator can make no other: a Job is wanted, and none can start."""
     metadata = {"name": "shared", "namespace": "default"}
@@ -683,7 +796,9 @@ SCENES: tuple[Scene, ...] = (
     another_model_and_claim_deleted, claim_deleted_and_suspended, claim_deleted_while_suspended,
     claim_deleted_at_the_first_generation, claims_deleted_one_after_the_other, damaged, damaged_again_and_again,
     damaged_and_workers_restarted, damaged_and_suspended, damaged_and_another_model, damaged_and_claim_deleted,
-    damaged_and_the_repair_fails, users_claim_deleted,
+    damaged_and_the_repair_fails, compacted, compacted_while_changes_come, compaction_fails,
+    compaction_and_another_model, compaction_and_suspended, compacted_and_damaged, compacted_and_claim_deleted,
+    users_claim_deleted,
     deployment_held_by_a_finalizer, namesakes_claim_held, workers_never_ready, job_finds_no_node, children_deleted,
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
