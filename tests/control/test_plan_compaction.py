@@ -523,6 +523,25 @@ def test_a_pod_that_cannot_start_is_told_and_ready_stays() -> None:
     assert "not found" in message(namespace, "UpdatesFollowed")
 
 
+def test_a_pod_that_finds_no_node_is_waited_for_and_then_called_stalled() -> None:
+    namespace = living()
+    tell(namespace, MUCH)
+    namespace.settle()
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    namespace.add_pod(namespace.job(), conditions=[condition])
+    namespace.settle()
+    assert namespace.reason("Reconciling") == "True Compacting"
+    assert "0/3 nodes" in message(namespace, "Reconciling")
+    assert namespace.reason("UpdatesFollowed") == "True Following"
+    namespace.now += timedelta(minutes=15)
+    namespace.settle()
+    assert (namespace.reason(), namespace.reason("Stalled")) == ("True Serving", "True Compacting")
+    namespace.pods = namespace.workers()
+    namespace.start_job()
+    namespace.settle()
+    assert namespace.reason("Reconciling") == "True Compacting"
+
+
 def test_a_job_that_the_api_server_refuses_is_no_obstacle_to_answers() -> None:
     namespace = living()
     tell(namespace, MUCH)

@@ -114,6 +114,8 @@ class ControlPlane:
     """Uids of claims, and revisions there whose files are not what was published."""
     log: int = 0
     """The last offset of the log of changes."""
+    is_held: bool = False
+    """Whether generation pods that run come to no end."""
     fails: Callable[[Manifest], str | None] = lambda _: None
     """Why the Job's next attempt fails; None: it does not."""
     _due: dict[str, float] = field(default_factory=dict)
@@ -246,7 +248,7 @@ class ControlPlane:
                 del self.workers[uid]
                 self._due[uid] = self.clock.now() + GENERATION_S
             return started
-        if _phase(pod) != "Running" or self._due.get(uid, 0.0) > self.clock.now():
+        if _phase(pod) != "Running" or self.is_held or self._due.get(uid, 0.0) > self.clock.now():
             return False
         self._due.pop(uid, None)
         job = self.cluster.objects.get(("Job", pod["metadata"]["namespace"], pod["metadata"]["labels"][JOB_NAME]))

@@ -541,9 +541,13 @@ async def compaction_fails(world: World) -> None:
 
 
 async def compaction_and_another_model(world: World) -> None:
+    """The Job that compacts is deleted, as what it makes is of no use; the other model's revision is compacted next."""
     await serve(world, updates=LIVING)
+    world.plane.is_held = True
     await write(world, 4)
     world.set(model=OTHER_MODEL)
+    await world.until(lambda: is_generating(world) and not is_compacting(world))
+    world.plane.is_held = False
     await world.settled()
     expect_ready(world)
     await world.run_for(RESYNC_S)
