@@ -48,6 +48,30 @@ def cascade(results: Results) -> str:
     return verdict_table(results["cascade"])
 
 
+@figures("updates_faults")
+def updates_faults(results: Results) -> str:
+    """What was promised, and whether it was kept; then how long recoveries took."""
+    if not results.has("updates_faults"):
+        return ""
+    found = results["updates_faults"]
+    recoveries = table(
+        ("fault", "times", "measured alone", "acknowledged again, p50 / p99 / longest, s", "all workers follow"),
+        (
+            (
+                row["fault"],
+                f"{found['faults'][row['fault']]:,}",
+                f"{row['times']:,}",
+                *(
+                    " / ".join(f"{value:.2f}" for value in row[key].values())
+                    for key in ("acknowledged_s", "followed_s")
+                ),
+            )
+            for row in found["recoveries"]
+        ),
+    )
+    return f"{verdict_table(found)}\n\n{recoveries}"
+
+
 @figures("live_accuracy")
 def live_accuracy(results: Results) -> str:
     return verdict_table(results["live_accuracy"])

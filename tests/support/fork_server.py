@@ -38,6 +38,7 @@ IMPORTED = (
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 _POLL_S = 0.002
 _MOST_BYTES = 1 << 20
+_PREPARED = b"prepared"
 
 
 @dataclass(slots=True)
@@ -112,6 +113,14 @@ def started(
         return Process(int(server.recv(64)), *ours)
 
 
+def prepare(module: str, *arguments: str) -> None:
+    """Run `prepare(*arguments)` of a module in the server, so that what is started later has it behind itself, as
+    kernels that are loaded. It must leave no threads."""
+    server = _server()
+    server.send(json.dumps({"prepared": module, "arguments": arguments}).encode())
+    assert server.recv(64) == _PREPARED, f"{module} was not prepared: the server's standard error says why"
+
+
 def completed(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The result after its end, with what it wrote to its standard error, as these programs do."""
     with started(module, *arguments, env=env, stderr=True) as process:
@@ -148,11 +157,16 @@ def main() -> None:
     asked_by = socket.socket(fileno=int(sys.argv[1]))
     for name in IMPORTED:
         importlib.import_module(name)
-    assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked safely"  # noqa: PTH208
     while True:
+        assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked safely"  # noqa: PTH208
         message, streams, _, _ = socket.recv_fds(asked_by, _MOST_BYTES, 3)
         if not message:
             return
+        asked = json.loads(message)
+        if (prepared := asked.pop("prepared", None)) is not None:
+            importlib.import_module(prepared).prepare(*asked["arguments"])
+            asked_by.send(_PREPARED)
+            continue
         reading, writing = os.pipe()
         between = os.fork()
         if between == 0:
@@ -161,7 +175,7 @@ def main() -> None:
                 asked_by.close()
                 os.close(reading)
                 os.close(writing)
-                _become(streams, **json.loads(message))
+                _become(streams, **asked)
             os.write(writing, str(child).encode())
             os._exit(0)
         os.close(writing)

@@ -2,7 +2,8 @@
 
 `python -m tests.support.worker_pod URL FOLDER LAME_DUCK_S`: the folder holds `token` and `repository/`, and may hold
 `routing.json` as the kubelet would mount it. TESTS_LOOK_EVERY_S in the environment: how often the repository is
-looked at, where tests want it sooner or never; TESTS_DEVICE_LOST: why the GPU fails whatever is loaded.
+looked at, where tests want it sooner or never; TESTS_DEVICE_LOST: why the GPU fails whatever is loaded. Variables of
+pods say where the log of changes is, and who may write.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from tests.support.configmap_server import NAME, NAMESPACE
 
 from gnnserve_api.errors import DeviceLostError
+from gnnserve_api.pods import WRITE_TOKENS_VARIABLE
 from gnnserve_worker.following import loader, repository_watch
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.inference.served import ServedRevision
@@ -23,6 +25,7 @@ from gnnserve_worker.pods import serve
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.serve import WorkerSettings
+from gnnserve_worker.pods.updates import read_updates
 
 
 def main() -> int:
@@ -42,6 +45,8 @@ def main() -> int:
         port=0,
         mounted_routing=folder / "routing.json",
         device=DeviceSettings.read(os.environ),
+        write_tokens=serve._folder(os.environ, WRITE_TOKENS_VARIABLE),
+        updates=read_updates(os.environ),
     )
     if (why := os.environ.get("TESTS_DEVICE_LOST")) is not None:
         serve.open_served = partial(_lose, why)
