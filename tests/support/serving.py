@@ -127,6 +127,8 @@ class FakeWorker:
     overlays: OverlaySupport | None = None
     updates: FakeUpdates | None = None
     """The log of changes of its graph; None: the graph does not change."""
+    is_changing: bool = False
+    """Whether a batch would wait for changes that are being applied."""
     started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     """Released as each batch starts."""
     gate: threading.Event = field(default_factory=threading.Event)
@@ -156,6 +158,7 @@ class FakeWorker:
             warm_up=lambda: None,
             overlays=self.overlays,
             applied_offset=None if self.updates is None else self.updates.offset,
+            would_wait=lambda: self.is_changing,
         )
 
     def infer(

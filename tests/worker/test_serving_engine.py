@@ -314,6 +314,20 @@ def test_short_batches_are_computed_on_the_event_loop_and_longer_ones_beside_it(
     asyncio.run(scenario())
 
 
+def test_a_batch_that_would_wait_for_changes_leaves_the_event_loop_free() -> None:
+    async def scenario() -> None:
+        worker = quick_worker()
+        threads: list[bool] = []
+        here = threading.get_ident()
+        worker.fail = lambda _variant, _seeds: threads.append(threading.get_ident() == here)
+        async with running(worker) as client:
+            for worker.is_changing in (True, False):
+                await answer(accepted(client.model, [0]))
+        assert threads == [False, True]
+
+    asyncio.run(scenario())
+
+
 def test_requests_of_one_round_of_the_loop_share_a_batch() -> None:
     async def scenario() -> None:
         worker = quick_worker()

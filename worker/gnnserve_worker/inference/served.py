@@ -110,6 +110,8 @@ class ServedRevision:
     applied_offset: Callable[[], int] | None = None
     """The offset of the log of changes that its graph has now; a batch that begins later sees at least that. From any
     thread, and quickly. None: the graph does not change."""
+    would_wait: Callable[[], bool] = lambda: False
+    """Whether a batch would wait now for changes that are being applied. From any thread, and quickly."""
     held_out: HeldOut | None = None
     """What accuracy in service is compared with where the profile's metric is no mean over nodes; None: the profile's,
     or there are no such nodes."""
@@ -217,6 +219,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         ids=loaded.ids if replica is None else replica.graph.ids,
         replica=replica,
         applied_offset=None if replica is None else lambda: replica.offset,
+        would_wait=(lambda: False) if replica is None else lambda: replica.is_busy,
         files=loaded.files,
         overlays=None if no_overlays else _overlay_support(loaded, loaded.manifest),
         no_overlays=no_overlays,

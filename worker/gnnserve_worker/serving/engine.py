@@ -3,10 +3,11 @@
 `_answer` is the data path, in the order in which it runs. Everything but the computation belongs to the event loop, and
 so needs no lock: a request is submitted to its model with a callback, and once per round of the loop, when all that the
 sockets delivered has been submitted, the next batch is closed; models take turns. A short batch is computed on the
-loop: handing it to another thread and back would cost more than the batch. A longer one goes to the engine's thread, so
-that the loop continues to read and write; requests that arrive meanwhile are queued (`executor.py`). The batcher
-decides which requests are next and by which variant; `requests.py` fetches their nodes and shares out the results;
-`model.py` has what belongs to one model; protocols handle bytes and status codes.
+loop: handing it to another thread and back would cost more than the batch. A longer one, or one that would wait while
+changes of the graph are applied, goes to the engine's thread, so that the loop continues to read and write; requests
+that arrive meanwhile are queued (`executor.py`). The batcher decides which requests are next and by which variant;
+`requests.py` fetches their nodes and shares out the results; `model.py` has what belongs to one model; protocols handle
+bytes and status codes.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Engine:
     def _answer(self, model: ServedModel, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""
         inputs = fetch_inputs(model.accepted, lane, batch)
-        if batch.predicted_ms > SHORT_BATCH_MS:
+        if batch.predicted_ms > SHORT_BATCH_MS or lane.revision.would_wait():
             self._computing = model
             self._executor.hand(lane, batch, inputs)
         else:
@@ -234,7 +235,7 @@ class Engine:
             batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms)
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
             permille = job.quiet_permille if is_quiet else job.permille
-            if job.expected_ms > SHORT_BATCH_MS:
+            if job.expected_ms > SHORT_BATCH_MS or lane.revision.would_wait():
                 self._computing, self._job = model, (job, permille)
                 self._executor.hand(lane, batch, inputs)
                 return pause_ms(job.expected_ms, permille)  # until it ends, and how long it took is known
