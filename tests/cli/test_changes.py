@@ -88,6 +88,21 @@ def test_a_csv_file_becomes_one_batch_in_the_servers_form(file: Path) -> None:
     assert "offset   1" in result.stdout
 
 
+def test_batches_that_the_log_has_passed_were_there(file: Path) -> None:
+    taken = answering(7)
+
+    def answer(asked: Asked) -> Told:
+        if int(asked.headers["gnnserve-sequence"]) <= 2:
+            return refusal(409, "SequencePassed", "log: its batches up to 2 are compacted away", "log")
+        return taken(asked)
+
+    with fake_server(answer) as server:
+        result = run_apply(server, file, "--batch", "2", "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["changes"], told["repeated"], told["lastOffset"]) == (6, 2, 7 + told["batches"] - 2)
+
+
 def test_a_parquet_file_says_what_is_an_integer(tmp_path: Path) -> None:
     path = tmp_path / "new.parquet"
     table = pa.table(

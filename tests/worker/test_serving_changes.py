@@ -18,7 +18,7 @@ from tests.worker.test_changes_reading import COLUMNS, NODES, arrays, revision
 from tests.worker.test_serving_http import error_of, samples_of
 
 from gnnserve_api.changes import CHANGES_TYPE, MOST_CLIENT_CHARACTERS
-from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError
+from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, SequencePassedError
 from gnnserve_worker.changes.updates import NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeCounts, ChangeProblem, ChangeRefusal, decode_batch
 from gnnserve_worker.graph.ids import lay_out, string_ids
@@ -203,6 +203,7 @@ def test_a_batch_that_lost_a_race_is_refused_and_stays_in_the_log_without_effect
         pytest.param(LogFullError("the disk is full"), 503, "LogFull", id="full"),
         pytest.param(NotAppliedError(7, LogError("it is behind")), 503, "NotApplied", id="not applied"),
         pytest.param(LogConflictError("the log is another service's"), 409, "LogConflict", id="another one's"),
+        pytest.param(SequencePassedError("a", 1, 4), 409, "SequencePassed", id="compacted away"),
     ],
 )
 def test_a_log_that_cannot_be_written_or_read_is_told(failure: LogError, status: int, code: str) -> None:

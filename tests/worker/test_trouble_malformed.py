@@ -45,7 +45,7 @@ UNDESCRIBED |= {"NoWriting", "NoUpdates"}
 UNDESCRIBED_CHANGES = {"EmptyChanges", "InvalidValue", "MissingColumn", "MissingField", "UnknownColumn", "UnknownLabel"}
 """What no description can say of changes: 64 bits of ids, 32 of features, columns and labels of the graph, headers that
 go together, at least one change."""
-UNDESCRIBED_CHANGES |= {"WrongFeatures", "InvalidBinary", "LogConflict"}
+UNDESCRIBED_CHANGES |= {"WrongFeatures", "InvalidBinary", "LogConflict", "SequencePassed"}
 SURPLUS = 200
 
 

@@ -20,6 +20,7 @@ _LONGEST_PAUSE_S = 5.0
 _LATER = frozenset({429, 503})
 _IDS_ARE_TEXTS = "InvalidType"
 _UNKNOWN_LABEL = "UnknownLabel"
+_PASSED = "SequencePassed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,10 @@ class Sender:
                     kinds = replace(kinds, are_ids_integers=False)
                 elif refused.code == _UNKNOWN_LABEL and not self._knows_labels and kinds.are_labels_integers:
                     kinds = replace(kinds, are_labels_integers=False)
+                elif refused.code == _PASSED:
+                    # An earlier run sent this batch or one behind it, each after the one before was answered. So it was
+                    # there, and is part of the graph by now.
+                    return ChangesAnswer(0, len(batch.changes), 0, repeated=True)
                 else:
                     raise _in_file(refused, batch, number) from refused
             else:

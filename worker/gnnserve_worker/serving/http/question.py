@@ -77,6 +77,7 @@ class ErrorCode(StrEnum):
     LOG_UNAVAILABLE = "LogUnavailable"
     LOG_FULL = "LogFull"
     LOG_CONFLICT = "LogConflict"
+    SEQUENCE_PASSED = "SequencePassed"
     BODY_TOO_LARGE = "BodyTooLarge"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
     HEAD_TOO_LARGE = "HeadTooLarge"

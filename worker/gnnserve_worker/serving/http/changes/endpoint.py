@@ -27,7 +27,7 @@ from gnnserve_api.changes import (
     ChangesPage,
 )
 from gnnserve_api.protocol import MAX_OFFSET
-from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record
+from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record, SequencePassedError
 from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
 from gnnserve_worker.graph.feature_columns import FeatureColumns
@@ -50,6 +50,7 @@ _NAMES = frozenset({_CLIENT_BYTES, _SEQUENCE_BYTES})
 _LOG_CODES: tuple[tuple[type[LogError], ErrorCode], ...] = (
     (NotAppliedError, ErrorCode.NOT_APPLIED),
     (LogFullError, ErrorCode.LOG_FULL),
+    (SequencePassedError, ErrorCode.SEQUENCE_PASSED),
     (LogConflictError, ErrorCode.LOG_CONFLICT),
     (LogError, ErrorCode.LOG_UNAVAILABLE),
 )
