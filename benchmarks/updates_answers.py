@@ -41,18 +41,22 @@ _RULES = EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE)
 _NODES, _BATCH, _CLASSES = 600, 100, 3
 _FANOUT = 200
 """No list is as long, so that variants with fan-outs read whole neighbourhoods, too."""
+_LAYERS = 3
 _GIVEN_COLUMNS = (7, 2, 9, 4)
 _MOST_SEEDS = 256
 _MAX_DELTA_BYTES = 1 << 33
 _VARIANTS: dict[str, Any] = {
     "pruning": {"method": "Random", "factors": [1, 2]},
-    "stored": [1],
-    "fanouts": [[_FANOUT, _FANOUT]],
+    "stored": [1, 2],
+    "storedFollowChanges": True,
+    "fanouts": [[_FANOUT] * _LAYERS],
     "given": [{"checkpoint": {"uri": "file:///given.safetensors"}, "columns": [*_GIVEN_COLUMNS]}],
     "channels": [{"factor": 2}, {"factor": 2, "table": "Projected"}, {"factor": 2, "table": "Stored"}],
     "oneRow": [{"hops": 0}],
     # Stages of a cascade are kept, also where another variant happens to be as fast.
-    "cascades": [{"first": "projected", "then": f"projected-f{_FANOUT}x{_FANOUT}", "passOnPercents": [5]}],
+    "cascades": [
+        {"first": "projected", "then": f"projected-f{'x'.join([str(_FANOUT)] * _LAYERS)}", "passOnPercents": [5]}
+    ],
 }
 
 
@@ -103,7 +107,7 @@ def _generated(
     spec = GNNServiceSpec.model_validate(
         {
             "graph": {"source": {"builtin": "Digits"}, "normalization": "Disabled"},
-            "model": {"fanouts": [-1, -1], "hidden": 8, **MODELS[architecture]},
+            "model": {"fanouts": [-1] * _LAYERS, "hidden": 8, **MODELS[architecture]},
             "variants": _VARIANTS,
         }
     )

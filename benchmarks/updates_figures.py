@@ -43,7 +43,8 @@ def _applied(found: Mapping[str, Any]) -> str:
 
 
 def _kept(rate: Mapping[str, Any]) -> str:
-    kept = "stored1 exact" if rate["stored"] else "without stored1"
+    exact = " and ".join(f"stored{layer}" for layer in range(1, rate.get("layers", 1) + 1))
+    kept = f"{exact} exact" if rate["stored"] else "without stored1"
     return f"{kept}, nodes by degree" if rate["by_degree"] else kept
 
 

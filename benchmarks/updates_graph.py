@@ -38,7 +38,7 @@ from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RowMaker
-from gnnserve_worker.models.stored_rows import StoredRowMaker
+from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
@@ -46,6 +46,7 @@ ROOT = Path(__file__).parents[1]
 REPOSITORY = CACHE / "updates"
 BATCHES = (1, 100, 1000)
 STORED = "stored1"
+_DEEPER = 2
 GATHERED = ("x1", STORED)
 """Variants whose rows are gathered by the readers."""
 SHARES = (0.0, 0.01, 0.1)
@@ -83,19 +84,22 @@ FULL = {
 }
 
 
-def living_manifest(name: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The GNNService of a shape, with a stored layer. `more`: fields of its spec that no recipe depends on."""
+def living_manifest(name: str, more: Mapping[str, Any] | None = None, *, layers: int = 1) -> dict[str, Any]:
+    """The GNNService of a shape, with so many stored layers that follow changes. `more`: fields of its spec that no
+    recipe depends on."""
     files = prepare(SHAPES[name])
     manifest: dict[str, Any] = service_manifest(files, prepare_sources(files), "float32")
     spec = manifest["spec"]
-    spec["variants"]["stored"] = [1]
+    spec["variants"]["stored"] = [*range(1, layers + 1)]
+    if layers > 1:
+        spec["variants"]["storedFollowChanges"] = True
     spec.update(more or {})
     return manifest
 
 
-def publish(name: str) -> tuple[Repository, str]:
-    """The repository of a shape and its revision, generated unless an earlier run did."""
-    service = GNNService.model_validate(living_manifest(name))
+def publish(name: str, layers: int = 1) -> tuple[Repository, str]:
+    """The repository of a shape and its revision, generated unless an earlier run did. `layers`: stored ones."""
+    service = GNNService.model_validate(living_manifest(name, layers=layers))
     repository = Repository(REPOSITORY, service.metadata.namespace, service.metadata.name)
     return repository, generate(service, repository).revision
 
@@ -109,6 +113,7 @@ def measure_elsewhere(name: str, *, quick: bool) -> GraphFigures:
 def measure_shape(name: str, effort: GraphEffort) -> GraphFigures:
     shape = Subject(*publish(name))
     rates = [rate for stored in (True, False) for rate in shape.rates(effort, stored=stored)]
+    rates += Subject(*publish(name, _DEEPER)).deeper_rates(effort)
     memory, sums = shape.grow(effort.sum_changes)
     gathering = shape.gather(effort.pairs)
     nodes, edges = shape.graph.nodes, shape.graph.edges
@@ -152,6 +157,14 @@ class Subject:
             stream = self.stream(2, by_degree=True)
             stream.skip_ids(_OTHERS)
             yield msgspec.structs.replace(_rate(living, stream, largest, effort.seconds), by_degree=True)
+
+    def deeper_rates(self, effort: GraphEffort) -> Iterator[ApplyRate]:
+        """With two layers that are kept exact, which is what RIPPLE++ does."""
+        _, living = self.open()
+        reach_all(living)
+        stream = self.stream(1)
+        for batch in effort.batches[-2:]:
+            yield msgspec.structs.replace(_rate(living, stream, batch, effort.seconds), layers=_DEEPER)
 
     def grow(self, changes: int) -> tuple[list[MemoryPoint], ExactSums]:
         """Memory while changes go on, and whether sums are still exact after all of them."""
@@ -235,6 +248,8 @@ def reach_all(living: LivingRevision) -> None:
             if sums is not None:
                 sums.begin(nodes)
             maker.write(nodes, sums)
+    for maker in (maker for makers in living._later for maker in makers):
+        maker.write(np.arange(living.graph.ids.count), None)
 
 
 def apply_for(
@@ -281,7 +296,7 @@ _STAGES: tuple[tuple[str, type, str], ...] = (
     ("sums", LivingSums, "begin"),
     ("sums", LivingSums, "move"),
     ("sums", LivingSums, "change"),
-    ("deriving", StoredRowMaker, "write"),
+    ("deriving", StoredLayerMaker, "write"),
 )
 """What applying a batch consists of: nodes and readers that are found, neighbour lists, rows of features and products,
 sums by increments, rows of the stored layer derived from them."""

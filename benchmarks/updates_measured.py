@@ -29,6 +29,8 @@ class ApplyRate(msgspec.Struct, frozen=True):
     changes_per_s: int
     shares: Mapping[str, float]
     """Share of the time by stage, after that. They are measured in a run of their own."""
+    layers: int = 1
+    """How many stored layers are kept exact, where any is."""
 
 
 class Gathering(msgspec.Struct, frozen=True):

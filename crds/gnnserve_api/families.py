@@ -26,6 +26,8 @@ class FamilyName(StrEnum):
     """The first layer's output, over all neighbours, as the second layer's product per node."""
     STORED_DEEPER = "stored-deeper"
     """The same of a later layer; of the last one it is the scores."""
+    STORED_DEEPER_FOLLOWING = "stored-deeper-following"
+    """The same, with all that its rows are made of kept, so that it follows changes of the graph."""
     GIVEN = "given"
     """Feature columns and a network that the user has chosen and trained."""
     FANOUTS = "fanouts"
@@ -36,6 +38,8 @@ class FamilyName(StrEnum):
     """A stored variant's table and network, with fewer neighbours sampled."""
     STORED_DEEPER_FANOUTS = "stored-deeper-fanouts"
     """The same of a later layer."""
+    STORED_DEEPER_FOLLOWING_FANOUTS = "stored-deeper-following-fanouts"
+    """The same of one that follows changes of the graph."""
     GIVEN_FANOUTS = "given-fanouts"
     """A given variant's table and network, with fewer neighbours sampled."""
     CHANNELS = "channels"
@@ -131,6 +135,8 @@ _FOLLOWS_NOTHING = Capabilities(embeddings=True)
 # A stored first layer is corrected where an overlay reaches, and made anew where a change does; further layers reach
 # too far for that. None has the last hidden layer: products of it are gathered in its place.
 _FOLLOWS_OVERLAYS = Capabilities(overlay=True, changes=True)
+_FOLLOWS_CHANGES = Capabilities(changes=True)
+"""A change is carried on over as many hops as layers are stored, which is too much for a request's overlay."""
 
 FAMILIES: Mapping[FamilyName, Family] = {
     family.name: family
@@ -186,6 +192,14 @@ FAMILIES: Mapping[FamilyName, Family] = {
             spans_widths=False,
         ),
         Family(
+            FamilyName.STORED_DEEPER_FOLLOWING,
+            description="a later layer stored per node, made anew where the graph changes",
+            capabilities=_FOLLOWS_CHANGES,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
             FamilyName.GIVEN,
             description="given, with feature columns of its own",
             capabilities=_FOLLOWS_ALL,
@@ -221,6 +235,14 @@ FAMILIES: Mapping[FamilyName, Family] = {
             FamilyName.STORED_DEEPER_FANOUTS,
             description="samples fewer neighbours",
             capabilities=STORED_GRAPH,
+            is_asked_for=True,
+            stores_product=True,
+            spans_widths=False,
+        ),
+        Family(
+            FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS,
+            description="samples fewer neighbours",
+            capabilities=_FOLLOWS_CHANGES,
             is_asked_for=True,
             stores_product=True,
             spans_widths=False,

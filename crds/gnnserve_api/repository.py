@@ -196,13 +196,33 @@ class CorrectionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unk
     """The table, in float32, of what the layer aggregates. None: it cannot be continued, and is aggregated anew."""
 
 
+class LayerTables(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What the rows of a stored layer are made of."""
+
+    products: str
+    """The table, in float32, of the products of the layer's inputs. Of all but the first it is the layer before."""
+    aggregated: str | None = None
+    """The table, in float32, of what the layer aggregates. None: it is aggregated anew."""
+
+
+class FollowedManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What makes rows of a later layer anew where the graph changes."""
+
+    network: NetworkManifest
+    """The network with all its layers; the variant's weights hold them under `correction.`."""
+    layers: tuple[LayerTables, ...]
+    """From the first layer to the one that is stored."""
+
+
 class StoredManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What was computed ahead of time for a table."""
 
     layer: int
     """The layer, the first being 1, whose output over all neighbours the table was made of."""
     correction: CorrectionManifest | None = None
-    """None: its rows hold for the graph as it was generated alone."""
+    """None: its rows are not corrected where an overlay reaches."""
+    followed: FollowedManifest | None = None
+    """None, without a correction too: its rows hold for the graph as it was generated alone."""
 
 
 class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -230,10 +250,14 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     @property
     def tables(self) -> tuple[str, ...]:
         """Keys of all tables that it reads."""
-        if self.stored is None or (correction := self.stored.correction) is None:
+        if self.stored is None:
             return (self.table,)
-        read = (self.table, correction.products, correction.aggregated)
-        return tuple(name for name in read if name is not None)
+        made_of: list[str | None] = []
+        if (correction := self.stored.correction) is not None:
+            made_of = [correction.products, correction.aggregated]
+        if (followed := self.stored.followed) is not None:
+            made_of = [name for layer in followed.layers for name in (layer.products, layer.aggregated)]
+        return (self.table, *(name for name in made_of if name is not None))
 
 
 class CascadeManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.support.graphs import Tensors, dense_features, random_tensors
@@ -29,6 +30,7 @@ MODELS = {
     "GAT": {"architecture": "GAT", "heads": 2, "outputHeads": 2},
 }
 VARIANTS = {"pruning": {"factors": [1, 2]}, "stored": [1]}
+DEEPER = {"pruning": {"factors": [1]}, "stored": [1, 2], "storedFollowChanges": True, "storage": ["float32", "int8"]}
 
 
 class RandomModels:
@@ -81,10 +83,12 @@ def publish_generated(
 ) -> RevisionManifest:
     """Publish a revision with the weights of `models_of`, which is given the network."""
     graph, features, rules = data
+    stored: Any = variants["stored"]
+    layers = max(2, *stored)
     spec = GNNServiceSpec.model_validate(
         {
             "graph": {"source": {"builtin": "Digits"}, "normalization": "Disabled"},
-            "model": {"fanouts": [-1, -1], "hidden": 8, **MODELS[architecture]},
+            "model": {"fanouts": [-1] * layers, "hidden": 8, **MODELS[architecture]},
             "variants": variants,
         }
     )

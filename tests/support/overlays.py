@@ -29,6 +29,7 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.rows import RowMaker, Scaling, first_products, row_maker
+from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
@@ -105,12 +106,12 @@ def _stored_variant(
     stored = projected_table_of(
         hidden @ projection.rows, None if projection.own is None else hidden @ projection.own, storage
     )
-    maker = StoredRowMaker(
-        stored, graph, Network((layer,), layer.outputs), products, aggregated if layer.aggregation.plain else None,
+    maker = StoredLayerMaker(
+        stored, graph, Network((layer,), layer.outputs), table, aggregated if layer.aggregation.plain else None,
         roots, first_products(projection),
     )  # fmt: skip
     served = build_network(left, without_first_product(behind), stored.columns, True, "float32")
-    return LoadedVariant("stored1", stored, stored.columns, fanouts[:1], served, maker)
+    return LoadedVariant("stored1", stored, stored.columns, fanouts[:1], served, StoredRowMaker(maker, products))
 
 
 def scaling_of(features: np.ndarray, method: Normalization) -> Scaling:

@@ -255,11 +255,13 @@ def test_families_say_what_their_tables_take(storage: Storage) -> None:
         FamilyName.STORED: 3 * float32_8 + 2 * stored_bytes(NODES, 3, storage),
         # The same in float32, and what the second layer aggregates of it; then the scores.
         FamilyName.STORED_DEEPER: 3 * float32_8 + (2 + 1) * float32_3 + stored_bytes(NODES, 3, storage),
+        FamilyName.STORED_DEEPER_FOLLOWING: 0,
         FamilyName.GIVEN: stored_bytes(NODES, 4, storage),
         FamilyName.FANOUTS: 0,
         FamilyName.PROJECTED_FANOUTS: 0,
         FamilyName.STORED_FANOUTS: 0,
         FamilyName.STORED_DEEPER_FANOUTS: 0,
+        FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS: 0,
         FamilyName.GIVEN_FANOUTS: 0,
         FamilyName.CHANNELS: 0,
         FamilyName.CHANNELS_PROJECTED: 2 * stored_bytes(NODES, 4, storage),

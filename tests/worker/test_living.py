@@ -6,7 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch_of, generated, ids_of, stored_ids
+from tests.support.living import (
+    DEEPER,
+    FEATURES,
+    MODELS,
+    ROOM_BYTES,
+    VARIANTS,
+    PlainGraph,
+    batch_of,
+    generated,
+    ids_of,
+    stored_ids,
+)
 from tests.support.overlays import RULES
 
 from gnnserve_api.edges import Direction, EdgeRules
@@ -23,10 +34,17 @@ UNDIRECTED = EdgeRules(Direction.UNDIRECTED)
 
 
 def opened(
-    root: Path, plain: PlainGraph, architecture: str = "GraphSAGE", *, max_delta_bytes: int = ROOM_BYTES
+    root: Path,
+    plain: PlainGraph,
+    architecture: str = "GraphSAGE",
+    *,
+    max_delta_bytes: int = ROOM_BYTES,
+    variants: dict[str, object] = VARIANTS,
 ) -> LivingRevision:
     ids = None if plain.first_ids == [*range(len(plain.first_ids))] else stored_ids(plain.first_ids)
-    loaded = generated(root, "living", architecture, plain.built(), ids=ids, max_delta_bytes=max_delta_bytes)
+    loaded = generated(
+        root, "living", architecture, plain.built(), ids=ids, variants=variants, max_delta_bytes=max_delta_bytes
+    )
     return LivingRevision(loaded, max_delta_bytes)
 
 
@@ -36,15 +54,24 @@ def apply_one(living: LivingRevision, offset: int, batch: ChangeBatch) -> Applie
 
 
 def assert_equal_to_the_graph_built_anew(
-    root: Path, living: LivingRevision, plain: PlainGraph, architecture: str = "GraphSAGE", digest: str = "rebuilt"
+    root: Path,
+    living: LivingRevision,
+    plain: PlainGraph,
+    architecture: str = "GraphSAGE",
+    digest: str = "rebuilt",
+    variants: dict[str, object] = VARIANTS,
+    close: float = CLOSE,
 ) -> None:
-    rebuilt = generated(root, digest, architecture, plain.built())
+    rebuilt = generated(root, digest, architecture, plain.built(), variants=variants)
     positions = living.graph.ids.find(ids_of([*plain.lists]))
     assert positions.min() >= 0
-    for name in rebuilt.variants:
+    # Which products are worth keeping is measured, and may differ.
+    for name in [name for name in rebuilt.variants if name in living._loaded.variants]:
         expected = infer_batch(rebuilt, name, np.arange(len(positions)), 0).scores
         found = infer_batch(living._loaded, name, positions, 0).scores
-        np.testing.assert_allclose(found, expected, atol=CLOSE, rtol=CLOSE, err_msg=name)
+        # Whole numbers of a row's scale: one that lies between two may be rounded either way.
+        few = 3e-2 if name.endswith("-int8") else close
+        np.testing.assert_allclose(found, expected, atol=few, rtol=few, err_msg=name)
 
 
 @pytest.mark.parametrize("rules", RULES, ids=lambda rules: f"{rules.direction}-{rules.duplicates}")
@@ -59,6 +86,22 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(
     assert {"x1", "x2", "projected", "stored1"} <= {*living._loaded.variants}
     assert_equal_to_the_graph_built_anew(tmp_path, living, plain, architecture)
     assert living.nodes == len(plain.lists)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("rules", [UNDIRECTED, EdgeRules(Direction.DIRECTED)], ids=["both ways", "directed"])
+@pytest.mark.parametrize("architecture", MODELS)
+def test_layers_behind_the_first_follow_where_that_is_asked_for(
+    tmp_path: Path, architecture: str, rules: EdgeRules, layers: int
+) -> None:
+    variants = {**DEEPER, "stored": [2, 3] if layers == 3 else [1, 2]}
+    plain, draw = PlainGraph(NODES, 31, rules), np.random.default_rng(32)
+    living, fresh = opened(tmp_path, plain, architecture, variants=variants), [*range(10_000, 9_000, -1)]
+    batches = [plain.random_batch(draw, 3, fresh) for _ in range(8)]
+    living.apply(1, batches[:5])
+    living.apply(6, batches[5:])
+    assert {f"stored{layers}", f"stored{layers}-int8"} <= {*living._loaded.variants}
+    assert_equal_to_the_graph_built_anew(tmp_path, living, plain, architecture, variants=variants)
 
 
 @pytest.mark.parametrize("rules", [UNDIRECTED, EdgeRules(Direction.DIRECTED)], ids=["both ways", "directed"])

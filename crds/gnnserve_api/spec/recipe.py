@@ -68,6 +68,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.one_row": [],
         "variants.thresholds": "Fixed",
         "variants.stored": [],
+        "variants.stored_follow_changes": False,
         "variants.cascades": [],
         "variants.search": "Disabled",
         "variants.channels": [],

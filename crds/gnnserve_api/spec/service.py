@@ -166,6 +166,17 @@ class GNNServiceSpec(ApiModel):
         return self.model.fanouts[0] != 0 or not self.variants.stored
 
     @rule(
+        "!has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges || (has(self.variants.stored) "
+        "&& self.variants.stored.exists(layer, layer > 1 || size(self.model.fanouts) == 1))",
+        "variants.storedFollowChanges needs a layer behind the first in variants.stored: stored1 follows anyway",
+    )
+    def _deeper_layers_follow(self) -> bool:
+        is_one_layer = len(self.model.fanouts) == 1
+        return not self.variants.stored_follow_changes or any(
+            layer > 1 or is_one_layer for layer in self.variants.stored
+        )
+
+    @rule(
         f"!({_HAS_CASCADES}) || !has(self.variants.search) || self.variants.search != 'Auto'",
         "variants.cascades must be left out with variants.search Auto: their stages are variants that are listed",
     )

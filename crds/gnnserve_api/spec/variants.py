@@ -115,6 +115,11 @@ class Variants(ApiModel):
     differ from those of x1, which samples them. Only stored1 answers requests with an overlay, and none gives
     embeddings."""
 
+    stored_follow_changes: bool = False
+    """Whether layers of `stored` behind the first follow changes of the graph (`spec.updates`), as stored1 always does.
+    Then all tables that they are made of are kept, and each change is carried on over as many hops as layers are
+    stored. It needs such a layer in `stored`."""
+
     channels: Annotated[tuple[Channels, ...], Field(max_length=16)] = ()
     """Networks with fewer hidden channels, as in `[{factor: 2}, {factor: 4, table: Projected}]`: channels2 and
     channels4-projected, from each storage. Which channels each layer keeps is found by LASSO, from the last layer

@@ -18,6 +18,7 @@ from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, no_room
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.models.rows import keeper_of
+from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
@@ -54,27 +55,29 @@ class LivingRevision:
         """Items of the batches that were applied since, also where they were refused."""
         self._loaded = loaded
         self._makers = loaded.makers
-        found = [variant.rows for variant in loaded.variants.values() if isinstance(variant.rows, StoredRowMaker)]
-        makers = [*{id(maker.table): maker for maker in found}.values()]
+        makers = _makers_of_stored(loaded)
+        first, later = makers.get(1, []), [makers[number] for number in sorted(makers) if number > 1]
         self._nodes = self.graph.ids.count
         """Nodes of the revision's own."""
         self._sums = {
-            id(maker.products.table): sums
-            for maker in makers
-            if (sums := maker.sums(self.graph.lists, self._nodes)) is not None
+            id(maker.source): sums for maker in first if (sums := maker.sums(self.graph.lists, self._nodes)) is not None
         }
         """Sums that are kept by increments, of each table of products."""
-        self._stored = [(maker, self._sums.get(id(maker.products.table))) for maker in makers]
-        """Makers of stored layers, one of each table, and their sums."""
+        self._stored = [(maker, self._sums.get(id(maker.source))) for maker in first]
+        """Makers of tables that store the first layer, and their sums."""
+        self._later = later
+        """Makers of those that store a later one, by layer; their neighbours are read."""
         self._features = keeper_of(self._makers, loaded.features)
         self._entries = self.graph.lists.used_entries
         row_bytes = _row_bytes([maker.table for maker in self._makers])
-        aggregated = [_bytes(maker.aggregated) for maker in makers if maker.aggregated is not None]
+        aggregated = [_bytes(maker.aggregated) for maker in first if maker.aggregated is not None]
         # A sum takes as much as the row that is aggregated.
-        stored_bytes = _row_bytes([maker.table for maker in makers]) + aggregated + aggregated
-        self._new_bytes = sum(row_bytes) + sum(stored_bytes) + _ID_BYTES
+        stored_bytes = _row_bytes([maker.table for maker in first]) + aggregated + aggregated
+        later_bytes = [_row_bytes([maker.table for maker in layer]) for layer in later]
+        self._new_bytes = sum(row_bytes) + sum(stored_bytes) + sum(map(sum, later_bytes)) + _ID_BYTES
         self._rows_copied = [CopiedPages(self._nodes, size) for size in row_bytes]
         self._stored_copied = [CopiedPages(self._nodes, size) for size in stored_bytes]
+        self._later_copied = [[CopiedPages(self._nodes, size) for size in sizes] for sizes in later_bytes]
         self._lists_copied = CopiedPages(self._entries, _ENTRY_BYTES)
         self._is_broken = False
         """An error has left a batch half applied."""
@@ -108,7 +111,8 @@ class LivingRevision:
         lists = self.graph.lists.used_entries - self._entries
         both = 2 if self.graph.readers is not None else 1
         new_nodes = self.graph.ids.count - self._nodes
-        pages = (*self._rows_copied, *self._stored_copied, *both * (self._lists_copied,))
+        later = (copied for layer in self._later_copied for copied in layer)
+        pages = (*self._rows_copied, *self._stored_copied, *later, *both * (self._lists_copied,))
         return sum(copied.nbytes for copied in pages) + both * lists * _ENTRY_BYTES + new_nodes * self._new_bytes
 
     def guarded(self, infer: Infer) -> Infer:
@@ -158,7 +162,9 @@ class LivingRevision:
         with self._alone():
             for stored, sums in self._stored:
                 if sums is not None:
-                    stored.write(sums.begun(self.graph.ids.count), None)
+                    nodes = sums.begun(self.graph.ids.count)
+                    stored.write(nodes, None)
+                    self._write_later(nodes)
 
     @property
     def is_busy(self) -> bool:
@@ -267,6 +273,16 @@ class LivingRevision:
             stored.write(nodes, sums)
         for copied in self._stored_copied:
             copied.note(nodes)
+        self._write_later(nodes)
+
+    def _write_later(self, nodes: np.ndarray) -> None:
+        """Rows of later layers, where those of the first are others at these nodes (int64)."""
+        for makers, copied in zip(self._later, self._later_copied, strict=True):
+            nodes = np.union1d(nodes, self.graph.readers_of(nodes))
+            for maker in makers:
+                maker.write(nodes, None)
+            for one in copied:
+                one.note(nodes)
 
     def _whole_features(self, batch: ChangeBatch, found: FoundNodes) -> np.ndarray:
         """Features of new nodes and of overridden ones, float32 [rows, features]."""
@@ -290,6 +306,18 @@ class LivingRevision:
             # What a node weighs hangs on its degree.
             sources = np.concatenate((renewed, readers))
         return np.unique(np.concatenate((renewed, readers, self.graph.readers_of(sources))))
+
+
+def _makers_of_stored(loaded: LoadedRevision) -> dict[int, list[StoredLayerMaker]]:
+    """Makers of stored layers by the number of the layer, one of each table."""
+    rows = (variant.rows for variant in loaded.variants.values())
+    found: dict[int, StoredLayerMaker] = {}
+    for maker in (*(one.stored for one in rows if isinstance(one, StoredRowMaker)), *loaded.followed):
+        found.setdefault(id(maker.table), maker)
+    by_number: dict[int, list[StoredLayerMaker]] = {}
+    for maker in found.values():
+        by_number.setdefault(maker.number, []).append(maker)
+    return by_number
 
 
 def _field_of(row: int, new_nodes: int, column: int) -> str:

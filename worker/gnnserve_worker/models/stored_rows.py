@@ -13,43 +13,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.living_sums import LivingSums
-from gnnserve_worker.models.network import Network, finish_aggregation, linear_part, multiply
-from gnnserve_worker.models.rows import RowMaker, multiplied, write_rows
+from gnnserve_worker.models.network import multiply
+from gnnserve_worker.models.rows import RowMaker, multiplied
+from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.whole_lists import LayerScratch
-from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.sampling.kernels import slot_of
 from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, seen_as, unpack
-from gnnserve_worker.tables.table import Rows, RowsBehind, Table
+from gnnserve_worker.tables.table import RowsBehind
 
 _space = LayerScratch()
-_MOST_WRITTEN = 512
-"""Nodes whose rows are written at a time: what is computed of them stays in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRowMaker:
     """Makes rows of a table that stores the first layer."""
 
-    table: Table
-    graph: Graph
-    layer: Network
-    """The first layer alone, over `products`, in float32."""
+    stored: StoredLayerMaker
     products: RowMaker
     """Makes rows of the table of the first layer's products."""
-    aggregated: Rows | None
-    """What the layer aggregates over all neighbours, before its bias. None: it cannot be continued."""
-    neighbour_roots: np.ndarray | None
-    """`inverse_roots` of the graph, where the layer weighs neighbours."""
-    next_products: tuple[Linear, ...]
-    """What the layer's output is multiplied by: for the table's rows, and for those of a node itself."""
 
     @property
     def names_leaves(self) -> bool:
@@ -58,70 +44,35 @@ class StoredRowMaker:
 
     def behind(self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool) -> RowsBehind | None:
         """As `MakesRows.behind`; rows of neighbours and of nodes themselves have the same numbers."""
-        ids, views = _find_altered(view.sampling, sample, self.graph, weighted=self.layer.weighs_neighbours)
+        stored, table = self.stored, self.stored.table
+        ids, views = _find_altered(view.sampling, sample, stored.graph, weighted=stored.layer.weighs_neighbours)
         if not len(ids):
             return None
-        make = self._aggregate_anew if self.aggregated is None else self._continue
+        make = self._aggregate_anew if stored.aggregated is None else self._continue
         hidden = make(view, ids, views)
         made = [
             multiplied(hidden, product, rows)
-            for product, rows in zip(self.next_products, (self.table.rows, self.table.own), strict=False)
+            for product, rows in zip(stored.next_products, (table.rows, table.own), strict=False)
         ]
         (values, scales), (own_values, own_scales) = made[0], made[-1]
         return RowsBehind(values, scales, own_values, own_scales)
 
-    def sums(self, lists: LivingLists, nodes: int) -> LivingSums | None:
-        """Sums of the products over the lists of a graph that changes, of which the table has `nodes`. None: the layer
-        aggregates something that cannot be continued."""
-        if self.aggregated is None:
-            return None
-        return LivingSums(self.products.table, lists, self.aggregated, self.layer.layers[0], nodes)
-
-    def write(self, ids: np.ndarray, sums: LivingSums | None) -> None:
-        """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
-        neighbours as they are now. `sums`: those of its products, None: neighbours are read."""
-        parts = -(-len(ids) // _MOST_WRITTEN)
-        map_parallel(lambda i: self._write_part(ids[i * _MOST_WRITTEN : (i + 1) * _MOST_WRITTEN], sums), parts)
-
-    def _write_part(self, nodes: np.ndarray, sums: LivingSums | None) -> None:
-        layer, count = self.layer.layers[0], len(nodes)
-        flat = self._aggregate(nodes, sums)
-        block = flat[: count * layer.aggregated].reshape(count, layer.aggregated)
-        if self.aggregated is not None:
-            write_rows(self.aggregated, nodes, block, None)
-        finish_aggregation(layer, block)
-        hidden = multiply(layer, flat, count, _space.activations)[: count * layer.outputs]
-        hidden = hidden.reshape(count, layer.outputs)
-        for product, rows in zip(self.next_products, (self.table.rows, self.table.own), strict=False):
-            write_rows(rows, nodes, *multiplied(hidden, product, rows))
-
-    def _aggregate(self, nodes: np.ndarray, sums: LivingSums | None) -> np.ndarray:
-        """What the layer aggregates, without bias and ReLU, flat."""
-        layer = self.layer.layers[0]
-        if sums is not None:
-            flat = _space.activations.hidden(len(nodes) * layer.aggregated)
-            sums.aggregate(nodes, flat[: len(nodes) * layer.aggregated].reshape(len(nodes), layer.aggregated))
-            return flat
-        linear = linear_part(layer)
-        sample = _space.sample(self.graph, nodes, self.neighbour_roots)
-        return Network((linear,), linear.aggregated).gather(self.products.table, sample, _space.activations)
-
     def _aggregate_anew(self, view: BatchView, ids: np.ndarray, views: np.ndarray) -> np.ndarray:
         """The layer's output of these nodes, float32 [nodes, width], from all of their neighbours."""
-        sample = _space.sample(self.graph, ids, self.neighbour_roots, view.sampling.of_others(views))
+        sample = _space.sample(self.stored.graph, ids, self.stored.neighbour_roots, view.sampling.of_others(views))
         table = self.products.table
         behind = self.products.behind(view, sample, table.columns, apart=True)
-        aggregated = self.layer.gather(table, sample, _space.activations, behind)
-        hidden = np.empty((len(ids), self.layer.classes), dtype=np.float32)
-        self.layer.infer(aggregated, sample, _space.activations, hidden)
+        aggregated = self.stored.layer.gather(table, sample, _space.activations, behind)
+        hidden = np.empty((len(ids), self.stored.layer.classes), dtype=np.float32)
+        self.stored.layer.infer(aggregated, sample, _space.activations, hidden)
         return hidden
 
     def _continue(self, view: BatchView, ids: np.ndarray, views: np.ndarray) -> np.ndarray:
         """The same from what was aggregated ahead of time."""
-        if self.aggregated is None or view.features is None:
+        if self.stored.aggregated is None or view.features is None:
             raise ValueError("nothing was aggregated ahead of time, or the view brings nothing")
-        graph, table, packed = self.graph, self.products.table, view.sampling.packed
-        layer, count = self.layer.layers[0], len(view.features)
+        graph, table, packed = self.stored.graph, self.products.table, view.sampling.packed
+        layer, count = self.stored.layer.layers[0], len(view.features)
         is_read, is_read_own = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         _mark_features(graph.indptr, graph.indices, packed, ids, views, is_read, is_read_own)
         has_own = self.products.has_own_rows
@@ -134,7 +85,7 @@ class StoredRowMaker:
         aggregation = layer.aggregation
         flat = _space.activations.hidden(len(ids) * layer.inputs)
         _correct(
-            graph.indptr, graph.indices, packed, ids, views, self.aggregated.values,
+            graph.indptr, graph.indices, packed, ids, views, self.stored.aggregated.values,
             table.rows.values, table.own.values, _given(made), _given(own_made), places, own_places,
             layer.inputs, aggregation.mean, aggregation.own_factor, aggregation.bias, aggregation.relu, flat,
         )  # fmt: skip

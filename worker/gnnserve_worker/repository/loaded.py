@@ -24,6 +24,7 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import (
     ChangedSource,
     CorrectionManifest,
+    FollowedManifest,
     GraphManifest,
     NetworkManifest,
     RevisionManifest,
@@ -39,9 +40,11 @@ from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.rows import MakesRows, RowMaker, Scaling, first_products, row_maker
+from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.repository.followed import followed_layers
 from gnnserve_worker.repository.graph_files import open_ids
 from gnnserve_worker.repository.room import GraphRoom, living_graph, roots_with_room
 from gnnserve_worker.repository.watched import WatchedFiles
@@ -117,6 +120,9 @@ class LoadedRevision:
     """What its graph is made of beside its source; None: nothing."""
     makers: tuple[RowMaker, ...] = ()
     """Makers of rows from features, of each table that has such rows, where it was opened for changes."""
+    followed: tuple[StoredLayerMaker, ...] = ()
+    """Makers of stored layers that follow changes over several hops, where it was opened for changes. Those of one
+    variant stand together, the first layer's first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +208,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         living=living,
         made_of=None if graph.version is UNSET else graph.version.made_of,
         makers=tuple(parts.makers.values()) if living is not None else (),
+        followed=_followed(parts) if living is not None else (),
     )
 
 
@@ -255,10 +262,8 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
         return {}
     # Tables of one family alone: a table of propagated features is read by no other. Rows of stored layers are made of
     # products of the first one.
-    able = [variant for variant in revision.variants if family_of(variant).capabilities.overlay]
-    made = {
-        correction.products if (correction := _correction_of(variant)) else variant.table: variant for variant in able
-    }
+    able = [variant for variant in revision.variants if _made_of_features(variant)]
+    made = {_made_of_features(variant): variant for variant in able}
     path = revision.folder / ((None if source is None else source.tensors) or paths.REVISION_COMMIT)
     try:
         recipe = revision.rows or _read_recipe(revision, path)
@@ -297,7 +302,9 @@ def _read_recipe(revision: RevisionFiles, path: Path) -> RowRecipe:
 def _first_products(variant: VariantManifest, prefix: str, tensors: Mapping[str, np.ndarray]) -> tuple[Linear, ...]:
     """What rows of the variant's projected table are made by, from tensors whose keys begin with the prefix."""
     found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    return first_products(spec_of(variant.network.architecture).project(found))
+    followed = _followed_of(variant)
+    network = variant.network if followed is None else followed.network
+    return first_products(spec_of(network.architecture).project(found))
 
 
 def _read_tensors(revision: RevisionFiles, path: Path) -> dict[str, np.ndarray]:
@@ -345,16 +352,44 @@ def _stored_rows(parts: _Parts, variant: VariantManifest, tensors: Mapping[str, 
     own = {key.removeprefix(CORRECTION): tensor for key, tensor in tensors.items() if key.startswith(CORRECTION)}
     network = parts.build(correction.network, own, products.table.columns, projected=True, compute="float32")
     layer = Network(network.layers[:1], network.layers[0].outputs)
-    return StoredRowMaker(
+    stored = StoredLayerMaker(
         parts.tables[variant.table],
         parts.graph,
         layer,
-        products,
+        products.table,
         None if correction.aggregated is None else parts.tables[correction.aggregated].rows,
         parts.roots() if layer.weighs_neighbours else None,
         first_products(spec_of(correction.network.architecture).project(tail_tensors(own, 1))),
     )
+    return StoredRowMaker(stored, products)
+
+
+def _followed(parts: _Parts) -> tuple[StoredLayerMaker, ...]:
+    """One of each table."""
+    found: dict[int, StoredLayerMaker] = {}
+    for variant in parts.revision.variants:
+        if (followed := _followed_of(variant)) is not None:
+            tensors = _read_tensors(parts.revision, parts.revision.folder / variant.weights)
+            own = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
+            layers = followed_layers(followed, variant.table, own, parts.tables, parts.graph, parts.build, parts.roots)
+            found |= {id(maker.table): maker for maker in layers}
+    return tuple(found.values())
 
 
 def _correction_of(variant: VariantManifest) -> CorrectionManifest | None:
     return None if variant.stored is None else variant.stored.correction
+
+
+def _followed_of(variant: VariantManifest) -> FollowedManifest | None:
+    return None if variant.stored is None else variant.stored.followed
+
+
+def _made_of_features(variant: VariantManifest) -> str | None:
+    """The table whose rows are made of features, where what the variant reads is made of such rows. None: it holds for
+    the graph as it was generated alone."""
+    if (followed := _followed_of(variant)) is not None:
+        return followed.layers[0].products
+    if not family_of(variant).capabilities.overlay:
+        return None
+    correction = _correction_of(variant)
+    return variant.table if correction is None else correction.products

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.families import FAMILIES, FamilyName
-from gnnserve_api.repository import CorrectionManifest, NetworkManifest, StoredManifest, VariantManifest
+from gnnserve_api.repository import (
+    CorrectionManifest,
+    FollowedManifest,
+    LayerTables,
+    NetworkManifest,
+    StoredManifest,
+    VariantManifest,
+)
 from gnnserve_api.spec.model import NO_NEIGHBOURS, Architecture
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, stored_layer_name
@@ -50,13 +57,17 @@ class StoredFamily:
 
     name: FamilyName
     is_deeper: bool
+    follows_changes: bool = False
+    """Of layers behind the first: whether what their rows are made of is kept."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return bool(self._layers(spec))
 
     def _layers(self, spec: GNNServiceSpec) -> list[int]:
         # The first layer of one is the last one: its output is the scores.
-        count = len(spec.model.fanouts)
+        count, follow = len(spec.model.fanouts), spec.variants.stored_follow_changes
+        if self.is_deeper and follow is not self.follows_changes:
+            return []
         return [layer for layer in sorted(spec.variants.stored) if (layer > 1 or count == 1) is self.is_deeper]
 
     def tables_bytes(self, outline: Outline) -> int:
@@ -107,11 +118,15 @@ def _variant(
 ) -> PlannedVariant:
     name = made_from.named(stored_layer_name(below.layer, storage))
     tensors = dict(below.left_tensors)
-    correction = None
-    if FAMILIES[family].capabilities.overlay:
+    correction = followed = None
+    capabilities = FAMILIES[family].capabilities
+    if capabilities.overlay:
         correction = CorrectionManifest(
             network=made_from.network, products=below.products, aggregated=below.continued_table
         )
+    elif capabilities.changes:
+        followed = FollowedManifest(network=made_from.network, layers=below.layer_tables())
+    if correction is not None or followed is not None:
         tensors |= {f"{CORRECTION}{key}": tensor for key, tensor in without_first_product(master).items()}
     return PlannedVariant(
         VariantManifest(
@@ -123,7 +138,7 @@ def _variant(
             network=below.left,
             compute=compute_for(Architecture(below.left.architecture), storage),
             weights=paths.weights_of(name),
-            stored=StoredManifest(layer=below.layer, correction=correction),
+            stored=StoredManifest(layer=below.layer, correction=correction, followed=followed),
         ),
         factor=1,
         tensors=tensors,
@@ -170,6 +185,17 @@ class StoredLayer:
     def continued_table(self) -> str | None:
         """The table of what the layer aggregates, where sums of neighbours can be added to it."""
         return _aggregated_table(self.made_from, self.layer) if self.built.aggregation.plain else None
+
+    def layer_tables(self) -> tuple[LayerTables, ...]:
+        """What the rows of this layer and of those before it are made of. What later layers aggregate is not kept."""
+        first = LayerTables(plan_products(self.made_from, Storage.FLOAT32).name, self._first_aggregated)
+        before = range(1, self.layer)
+        return (first, *(LayerTables(_table(self.made_from, layer, Storage.FLOAT32)) for layer in before))
+
+    @property
+    def _first_aggregated(self) -> str | None:
+        # All layers of a network aggregate in the same way.
+        return _aggregated_table(self.made_from, 1) if self.built.aggregation.plain else None
 
     def aggregated_table(self) -> DerivedTable:
         graph, built, products = self.made_from.graph, self.built, self.products

@@ -1,0 +1,86 @@
+"""Rows of tables that store a layer, made anew where the graph changes: what it computes of a node and all neighbours,
+from products of the layer's inputs in float32, as generation made it.
+
+Of later layers these products are the rows of the layer before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_worker.graph.living_lists import LivingLists
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.living_sums import LivingSums
+from gnnserve_worker.models.network import Network, finish_aggregation, linear_part, multiply
+from gnnserve_worker.models.rows import encode_rows, multiplied, write_rows
+from gnnserve_worker.models.whole_lists import LayerScratch
+from gnnserve_worker.parallel import map_parallel
+from gnnserve_worker.tables.table import Rows, Table
+
+_space = LayerScratch()
+_MOST_WRITTEN = 512
+"""Nodes whose rows are written at a time: what is computed of them stays in a core's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayerMaker:
+    """Makes rows of a table that stores a layer, for nodes whose neighbours or their rows have changed for good."""
+
+    table: Table
+    graph: Graph
+    layer: Network
+    """The layer alone, over `source`, in float32."""
+    source: Table
+    """Products of the layer's inputs, in float32."""
+    aggregated: Rows | None
+    """What the layer aggregates over all neighbours, before its bias. None: it cannot be continued, or is not kept."""
+    neighbour_roots: np.ndarray | None
+    """`inverse_roots` of the graph, where the layer weighs neighbours."""
+    next_products: tuple[Linear, ...]
+    """What the layer's output is multiplied by: for the table's rows, and for those of a node itself. Empty: it is
+    stored as it is."""
+    number: int = 1
+    """The first layer is 1."""
+
+    def sums(self, lists: LivingLists, nodes: int) -> LivingSums | None:
+        """Sums of the products over the lists of a graph that changes, of which the table has `nodes`. None: the layer
+        aggregates something that cannot be continued."""
+        if self.aggregated is None:
+            return None
+        return LivingSums(self.source, lists, self.aggregated, self.layer.layers[0], nodes)
+
+    def write(self, ids: np.ndarray, sums: LivingSums | None) -> None:
+        """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
+        neighbours as they are now. `sums`: those of its products, None: neighbours are read."""
+        parts = -(-len(ids) // _MOST_WRITTEN)
+        map_parallel(lambda i: self._write_part(ids[i * _MOST_WRITTEN : (i + 1) * _MOST_WRITTEN], sums), parts)
+
+    def _write_part(self, nodes: np.ndarray, sums: LivingSums | None) -> None:
+        layer, count = self.layer.layers[0], len(nodes)
+        flat = self._aggregate(nodes, sums)
+        block = flat[: count * layer.aggregated].reshape(count, layer.aggregated)
+        if self.aggregated is not None:
+            write_rows(self.aggregated, nodes, block, None)
+        finish_aggregation(layer, block)
+        hidden = multiply(layer, flat, count, _space.activations)[: count * layer.outputs]
+        hidden = hidden.reshape(count, layer.outputs)
+        if not self.next_products:
+            rows = self.table.rows
+            padding = rows.values.shape[1] - layer.outputs
+            write_rows(rows, nodes, *encode_rows(rows, np.pad(hidden, ((0, 0), (0, padding)))))
+        for product, rows in zip(self.next_products, (self.table.rows, self.table.own), strict=False):
+            write_rows(rows, nodes, *multiplied(hidden, product, rows))
+
+    def _aggregate(self, nodes: np.ndarray, sums: LivingSums | None) -> np.ndarray:
+        """What the layer aggregates, without bias and ReLU, flat."""
+        layer = self.layer.layers[0]
+        if sums is not None:
+            flat = _space.activations.hidden(len(nodes) * layer.aggregated)
+            sums.aggregate(nodes, flat[: len(nodes) * layer.aggregated].reshape(len(nodes), layer.aggregated))
+            return flat
+        linear = linear_part(layer)
+        sample = _space.sample(self.graph, nodes, self.neighbour_roots)
+        return Network((linear,), linear.aggregated).gather(self.source, sample, _space.activations)

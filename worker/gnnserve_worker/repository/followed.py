@@ -1,0 +1,54 @@
+"""Makers of stored layers that follow changes of the graph, put together from a variant's manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from gnnserve_api.repository import FollowedManifest
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.rows import first_products
+from gnnserve_worker.models.stored_layers import StoredLayerMaker
+from gnnserve_worker.models.tail import tail_of, tail_tensors
+from gnnserve_worker.tables.table import Table
+
+
+def followed_layers(
+    followed: FollowedManifest,
+    stored: str,
+    tensors: Mapping[str, np.ndarray],
+    tables: Mapping[str, Table],
+    graph: Graph,
+    build: Callable[..., Network],
+    roots: Callable[[], np.ndarray],
+) -> list[StoredLayerMaker]:
+    """Makers of all layers that the table `stored` is made of, and of itself, the first layer's first.
+
+    `tensors`: weights of the whole network, without its first product. `build` builds a network, `roots` makes
+    `inverse_roots` of the graph.
+    """
+    whole = followed.network
+    spec = spec_of(whole.architecture)
+    outputs = [*(layer.products for layer in followed.layers[1:]), stored]
+    makers = []
+    for number, (layer, output) in enumerate(zip(followed.layers, outputs, strict=True), start=1):
+        source, left = tables[layer.products], tail_tensors(tensors, number - 1)
+        network = build(tail_of(whole, number - 1), left, source.columns, projected=True, compute="float32")
+        alone = Network(network.layers[:1], network.layers[0].outputs)
+        is_last = number == whole.layers
+        makers.append(
+            StoredLayerMaker(
+                tables[output],
+                graph,
+                alone,
+                source,
+                None if layer.aggregated is None else tables[layer.aggregated].rows,
+                roots() if alone.weighs_neighbours else None,
+                () if is_last else first_products(spec.project(tail_tensors(tensors, number))),
+                number,
+            )
+        )
+    return makers
