@@ -164,6 +164,7 @@ _APPLY = "gnnserve changes apply new.csv http://127.0.0.1:8080 --token-file writ
 log.command(cls=Command, epilog=f"Example: {_APPLY}")(changes.apply)
 log.command(cls=Command, epilog="Example: gnnserve changes tail http://127.0.0.1:8080 --after 120")(changes.tail)
 log.command(cls=Command, epilog="Example: gnnserve changes compact service.yaml")(changes.compact)
+log.command(cls=Command, epilog="Example: gnnserve changes purge service.yaml")(changes.purge)
 app.add_typer(log, name="changes")
 
 

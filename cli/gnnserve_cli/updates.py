@@ -48,6 +48,13 @@ def log_uid(service: GNNService, stored: Repository) -> str | None:
     return None if service.spec.updates is None else own_uid(ServicePaths(stored.folder).updates)
 
 
+def forget_uid(stored: Repository) -> None:
+    """Let the next server make another uid, whose log is empty."""
+    place = ServicePaths(stored.folder).updates / "uid"
+    with storing(place):
+        remove_file(place)
+
+
 def own_uid(folder: Path) -> str:
     """The uid that the folder of logs has; made where there is none."""
     place = folder / "uid"

@@ -124,6 +124,19 @@ def test_a_log_that_is_cut_to_its_end_goes_on(place: LogPlace) -> None:
         log.cut(5)
 
 
+def test_a_log_that_is_dropped_is_gone_for_all(place: LogPlace) -> None:
+    log, other = place.open(), place.open()
+    log.append(entries("a", 1, 2, 3))
+    log.cut(1)
+    assert other.position() == Position(2, 3, 3)
+    assert log.drop() == Position(2, 3, 3)
+    with pytest.raises(LogConflictError):
+        other.read(3, 1)
+    anew = place.open()
+    assert anew.position() == Position(1, 0, 0)
+    assert [one.offset for one in anew.append(entries("a", 1))] == [1]
+
+
 def test_waiting_ends_when_something_is_appended(place: LogPlace) -> None:
     log, other = place.open(), place.open()
     assert not log.wait(0, 0.0)

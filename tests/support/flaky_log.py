@@ -59,5 +59,8 @@ class FlakyLog:
     def cut(self, through: int) -> None:
         self.log.cut(through)
 
+    def drop(self) -> Position:
+        return self.log.drop()
+
     def close(self) -> None:
         self.log.close()

@@ -199,6 +199,12 @@ def test_the_command_line_folds_too(tmp_path: Path) -> None:
     found = repository.find_served(json.loads(run("generate"))["recipe"], service.uid)
     assert found is not None and found.revision == folded["revision"]
     assert service.serve(folded["revision"]) == 1
+    purged = json.loads(run("changes", "purge", "--yes"))
+    assert purged == {"uid": service.uid, "batches": 1, "changes": 2, "graphs": 1}
+    assert json.loads(run("generate"))["revision"] == source, "the graph is the source's again"
+    assert own_uid(repository.folder / "updates") != service.uid
+    result = CliRunner().invoke(app, ["changes", "purge", str(file), "--repository", str(tmp_path / "repository")])
+    assert result.exit_code == 2 and "there is no such log" in result.stderr
     bare = tmp_path / "bare.yaml"
     del document["spec"]["updates"]
     bare.write_text(yaml.safe_dump(document), encoding="utf-8")

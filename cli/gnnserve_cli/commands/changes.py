@@ -169,6 +169,61 @@ def compact(
         put(output(), facts_table(facts))
 
 
+def purge(
+    manifest: Manifest,
+    repository: RepositoryRoot = DEFAULT_REPOSITORY,
+    *,
+    uid: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UID",
+            help="uid of the service whose log it is. Unset: that of servers without a cluster in the repository.",
+            show_default=False,
+        ),
+    ] = None,
+    postgres_uri_file: PostgresUri = None,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a log of changes for good, and graphs that it is part of: the graph is that of its source again."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.updates import check_address, forget_uid, updates_of  # noqa: PLC0415
+    from gnnserve_worker.changes.options import SqliteFile  # noqa: PLC0415
+    from gnnserve_worker.changes.registry import opened_log  # noqa: PLC0415
+    from gnnserve_worker.repository.paths import ServicePaths  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+
+    service = load_manifest(manifest)
+    check_address(service, postgres_uri_file)
+    stored = Repository(repository, service.metadata.namespace, service.metadata.name)
+    if (updates := updates_of(service, stored, postgres_uri_file)) is None:
+        raise InputError("spec.updates", "is not set", "name a log, as in examples/digits-updates.yaml")
+    if uid is not None:
+        in_file = isinstance(updates.log, SqliteFile)
+        log = SqliteFile(ServicePaths(stored.folder).log(uid)) if in_file else updates.log
+        updates = replace(updates, uid=uid, log=log)
+    if isinstance(updates.log, SqliteFile) and not updates.log.path.exists():
+        raise InputError(f"{updates.log.path}", "there is no such log", "see --uid and --repository")
+    with opened_log(updates.log, updates.uid) as opened:
+        at = opened.position()
+        batches = f"{at.last:,} {'batch' if at.last == 1 else 'batches'}"
+        said = f"the log of {updates.uid}: {batches}, {count(at.total_changes, 'change')}"
+        if not yes:
+            typer.confirm(f"Remove {said}, for good?", abort=True, err=True)
+        opened.drop()
+    with stored.locked():
+        versions = [one.digest for one in stored.graph_versions(updates.uid)]
+        stored.remove_versions(versions)
+    if uid is None:
+        forget_uid(stored)
+    if as_json:
+        print_json({"uid": updates.uid, "batches": at.last, "changes": at.total_changes, "graphs": len(versions)})
+    else:
+        typer.echo(f"removed {said}; {count(len(versions), 'graph')} that it was part of")
+
+
 def _begin(endpoint: Endpoint) -> int:
     page = fetch_changes(endpoint, None, limit=1)
     return max(page.first - 1, page.last - LAST_SHOWN)

@@ -126,4 +126,8 @@ class ChangeLog(Protocol):
         is beyond the last."""
         ...  # pragma: no cover
 
+    def drop(self) -> Position:
+        """Remove the whole log for good, and close it; where it ended. Workers that follow it say that it is gone."""
+        ...  # pragma: no cover
+
     def close(self) -> None: ...  # pragma: no cover

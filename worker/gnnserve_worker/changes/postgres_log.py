@@ -144,6 +144,17 @@ class PostgresLog:
                 )
             is_done = upper >= through
 
+    def drop(self) -> Position:
+        with self._connections.borrow() as connection, connection.transaction():
+            connection.execute(sql.TURN, (connection.log_id,))
+            *numbers, _ = self._require_row(connection.execute(sql.LOCK, (connection.log_id,)).fetchone())
+            head = Head(*numbers)
+            connection.execute("DELETE FROM gnnserve.records WHERE log_id = %s", (connection.log_id,))
+            connection.execute("DELETE FROM gnnserve.clients WHERE log_id = %s", (connection.log_id,))
+            connection.execute("DELETE FROM gnnserve.log WHERE id = %s", (connection.log_id,))
+        self.close()
+        return Position(head.first, head.last, head.total_changes)
+
     def close(self) -> None:
         with self._listening_lock:
             self._stop_listening()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
-from gnnserve_worker.changes.log import ChangeLog
+from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_worker.changes.log import ChangeLog, LogConflictError, LogError
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
 
 
@@ -33,3 +35,16 @@ def open_log(place: SqliteFile | PostgresAddress, service_uid: str) -> ChangeLog
     """A service's log. Nothing is opened before the first use, which raises LogError where it fails: a worker starts
     without its log, and answers."""
     return LOGS[type(place)](place, service_uid)
+
+
+@contextmanager
+def opened_log(place: SqliteFile | PostgresAddress, service_uid: str) -> Iterator[ChangeLog]:
+    """A service's log for a command or a Job, which a person reads what is wrong with: InputError where someone must
+    decide, ResourceError where a later try may help."""
+    try:
+        with closing(open_log(place, service_uid)) as log:
+            yield log
+    except LogConflictError as error:
+        raise InputError("spec.updates.log", str(error)) from error
+    except LogError as error:
+        raise ResourceError(f"the log of changes: {error}") from error

@@ -165,6 +165,18 @@ class SqliteLog:
                 connection.execute("UPDATE log SET first = max(first, ?)", (upper + 1,))
             is_done = upper >= through
 
+    def drop(self) -> Position:
+        # Emptied first, so that a worker which has the file open sees an end, and appends nothing that would be lost.
+        with self._writing() as connection:
+            head = _head(connection)
+            connection.execute("DELETE FROM records")
+            connection.execute("DELETE FROM clients")
+            connection.execute("UPDATE log SET first = 1, last = 0, total_changes = 0, checksum = 0")
+        self.close()
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        return Position(head.first, head.last, head.total_changes)
+
     def close(self) -> None:
         with self._lock:
             self._close_idle()

@@ -8,17 +8,14 @@ kept, since workers may still load the one before; the log is kept from the olde
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
-
 from msgspec import UNSET
 
-from gnnserve_api.errors import InputError, RepositoryError, ResourceError
+from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.changes.log import ChangeLog, LogConflictError, LogError
+from gnnserve_worker.changes.log import ChangeLog
 from gnnserve_worker.changes.options import UpdatesOptions
-from gnnserve_worker.changes.registry import open_log
+from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.folding import Folded, fold
 from gnnserve_worker.generation import pipeline
@@ -26,9 +23,6 @@ from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _KEPT_VERSIONS = 2
 _ROOM = 2
@@ -52,7 +46,7 @@ def compact(
     where the log has nothing beyond it. Raises InputError for what the user must fix, RepositoryError, and
     ResourceError where a later try may help; what is published then stays.
     """
-    with closing(open_log(updates.log, updates.uid)) as log, _telling_of_log():
+    with opened_log(updates.log, updates.uid) as log:
         waiting = Progress("wait for another process that is generating", 0, 1)
         with repository.locked(on_wait=lambda: progress(waiting)):
             base = _begin_with(service, repository, updates.uid, revision)
@@ -150,13 +144,3 @@ def _tidy(repository: Repository, log: ChangeLog, log_uid: str, progress: Progre
     if len(kept) == _KEPT_VERSIONS and (oldest := kept[-1].version) is not UNSET:
         log.cut(oldest.made_of.offset)
         progress(Progress("log of changes", 1, 1, f"kept from offset {oldest.made_of.offset + 1:,} on"))
-
-
-@contextmanager
-def _telling_of_log() -> Iterator[None]:
-    try:
-        yield
-    except LogConflictError as error:
-        raise InputError("spec.updates.log", str(error)) from error
-    except LogError as error:
-        raise ResourceError(f"the log of changes: {error}") from error
