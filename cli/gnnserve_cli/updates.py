@@ -38,14 +38,15 @@ def updates_of(service: GNNService, stored: Repository, uri_file: Path | None) -
     updates = service.spec.updates
     if updates is None:
         return None
-    paths, uid = ServicePaths(stored.folder), own_uid(ServicePaths(stored.folder).updates)
+    paths, uid = ServicePaths(stored.folder), updates.adopt or own_uid(ServicePaths(stored.folder).updates)
     log = SqliteFile(paths.log(uid)) if uri_file is None else PostgresAddress(uri_file)
     return UpdatesOptions(log, uid, size_bytes(updates.max_delta))
 
 
 def log_uid(service: GNNService, stored: Repository) -> str | None:
     """The uid that the service's log is named by; None: it has none."""
-    return None if service.spec.updates is None else own_uid(ServicePaths(stored.folder).updates)
+    updates = service.spec.updates
+    return None if updates is None else updates.adopt or own_uid(ServicePaths(stored.folder).updates)
 
 
 def forget_uid(stored: Repository) -> None:

@@ -12,7 +12,7 @@ from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.serving import choose_credentials, choose_device
-from gnnserve_cli.updates import own_uid, updates_of
+from gnnserve_cli.updates import log_uid, own_uid, updates_of
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
 from gnnserve_worker.repository.repository import Repository
 
@@ -78,6 +78,15 @@ def notes_of(service: GNNService, capsys: pytest.CaptureFixture[str], **options:
     given = {"certificate": None, "key": None, "tokens": None, "write_tokens": None, "log_uri": None} | options
     choose_credentials(service, *given.values())
     return capsys.readouterr().err.splitlines()
+
+
+def test_the_log_of_another_uid_may_be_adopted(tmp_path: Path) -> None:
+    stored, earlier = Repository(tmp_path, "shop", "digits"), "f7b4c2a0-0000-4000-8000-000000000001"
+    service = service_of({**SQLITE, "adopt": earlier})
+    options = updates_of(service, stored, None)
+    assert options is not None and options.uid == log_uid(service, stored) == earlier
+    assert options.log == SqliteFile(tmp_path / f"shop/digits/updates/{earlier}/log.sqlite")
+    assert not (tmp_path / "shop").exists(), "no uid is made that nothing is named by"
 
 
 def test_what_a_laptop_has_in_place_of_a_secret_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -61,6 +61,14 @@ def test_with_sqlite_a_worker_may_write_the_folder_of_its_own_log_alone() -> Non
     assert mounts["/repository"]["readOnly"] is True
 
 
+def test_the_log_of_a_service_that_is_gone_may_be_adopted() -> None:
+    earlier = "f7b4c2a0-0000-4000-8000-000000000001"
+    env = environment(container_of(updates={**SQLITE, "adopt": earlier}))
+    assert env["GNNSERVE_SQLITE_LOG"] == f"/var/lib/gnnserve/updates/{earlier}/log.sqlite"
+    assert env["GNNSERVE_SERVICE_UID"] == earlier
+    assert environment_of(job_of({"updates": {**SQLITE, "adopt": earlier}}))["GNNSERVE_SERVICE_UID"] == earlier
+
+
 def test_with_postgres_a_worker_sees_the_address_and_nothing_else_of_its_secret() -> None:
     pod = pod_of(build(make_service(updates=POSTGRES)), "Deployment")
     (container,) = pod["containers"]

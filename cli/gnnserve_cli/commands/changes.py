@@ -216,7 +216,7 @@ def purge(
     with stored.locked():
         versions = [one.digest for one in stored.graph_versions(updates.uid)]
         stored.remove_versions(versions)
-    if uid is None:
+    if uid is None and service.spec.updates is not None and service.spec.updates.adopt is None:
         forget_uid(stored)
     if as_json:
         print_json({"uid": updates.uid, "batches": at.last, "changes": at.total_changes, "graphs": len(versions)})

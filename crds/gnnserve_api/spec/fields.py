@@ -59,4 +59,8 @@ ObjectName = Annotated[
     ),
 ]
 """The name of an object that the user has made."""
+Uid = Annotated[
+    str,
+    text(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "a uid, as metadata.uid has it", 36),
+]
 Sha256 = Annotated[str, text(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case", 64)]

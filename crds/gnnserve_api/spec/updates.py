@@ -9,7 +9,7 @@ from pydantic import Field
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, Device
 from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.endpoint import EndpointSpec
-from gnnserve_api.spec.fields import ApiModel, ObjectName, text
+from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.worker import Worker
 
@@ -64,6 +64,10 @@ class UpdatesSpec(ApiModel):
     log: UpdatesLog
     """Where changes last. Each service has a log of its own, named by its uid: a service that is deleted and made again
     begins another."""
+    adopt: Uid | None = None
+    """uid of an earlier service whose log this one goes on with, in place of one of its own: `metadata.uid` of a
+    GNNService that was deleted. The graphs that the log is part of must still be in the repository, where it was
+    compacted."""
     max_delta: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] = "2Gi"
     """Memory that the changes may take in each worker, beside what it takes without any. Beyond it no further ones are
     taken, and requests are answered as before."""

@@ -95,13 +95,14 @@ def beside_worker(pod: Manifest, parent: Parent) -> Manifest:
 
 def _build_log(parent: Parent, updates: UpdatesSpec, folder: str) -> dict[str, str]:
     """`folder`: that of the service's SQLite logs."""
+    uid = updates.adopt or parent.uid
     log = {}
     if updates.log.sqlite is not None:
-        log[pods.SQLITE_LOG_VARIABLE] = f"{folder}/{sqlite_file(parent.uid)}"
+        log[pods.SQLITE_LOG_VARIABLE] = f"{folder}/{sqlite_file(uid)}"
     if updates.log.postgres is not None:
         log[pods.POSTGRES_LOG_VARIABLE] = f"{pods.LOG_SECRET_PATH}/{URI_KEY}"
     return {
-        pods.SERVICE_UID_VARIABLE: parent.uid,
+        pods.SERVICE_UID_VARIABLE: uid,
         **log,
         pods.MAX_DELTA_VARIABLE: str(size_bytes(updates.max_delta)),
     }
