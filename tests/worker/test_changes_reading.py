@@ -211,6 +211,17 @@ def test_json_is_refused_by_place_value_and_remedy(
     assert "; " in message, "a remedy"
 
 
+def test_ids_of_new_nodes_are_not_endless() -> None:
+    long = "é" * 513
+    nodes = [{"id": id_, "features": ROW} for id_ in ("new", long)]
+    code, place, message = refused({"nodes": nodes}, NAMED)
+    assert (code, place) == ("InvalidValue", "nodes[1].id")
+    assert "1,026 bytes, more than the 1,024" in message
+    assert "1,026 bytes" in refused(arrays(ChangeCounts(new_nodes=1), [long]), NAMED)[2]
+    # Stored ones may be as long as they are.
+    read_changes(arrays(ChangeCounts(removed_nodes=1), [long]), BINARY, NAMED)
+
+
 def test_texts_that_are_no_ids_are_refused() -> None:
     assert refused({"removedNodes": ["a", ""]}, NAMED)[:2] == ("InvalidValue", "removedNodes[1]")
     assert refused({"removedNodes": [3]}, NAMED)[:2] == ("InvalidType", "removedNodes[0]")

@@ -48,6 +48,8 @@ AnyLabel = Label | list[Label] | None
 _decoder = msgspec.json.Decoder(ChangesRequest[int])
 _text_decoder = msgspec.json.Decoder(ChangesRequest[str])
 _labels_decoder = msgspec.json.Decoder(list[AnyLabel])
+MOST_ID_BYTES = 1024
+"""UTF-8 of the id of a new node."""
 _SPLIT = "split the batch"
 _CODES = {
     ChangeProblem.UNKNOWN_NODE: ErrorCode.UNKNOWN_NODE,
@@ -136,7 +138,9 @@ def _lay_out(ids: Sequence[Any], counts: ChangeCounts, *, are_texts: bool) -> Ch
     if are_texts:
         if "" in ids:
             raise _empty_id(ids.index(""), counts)
-        return ChangeIds(None, *lay_out(ids))
+        texts, offsets = lay_out(ids)
+        _check_lengths(offsets, counts)
+        return ChangeIds(None, texts, offsets)
     try:
         return ChangeIds(np.array(ids, np.int64))
     except OverflowError:
@@ -172,6 +176,7 @@ def _read_binary(body: bytes, revision: ServedRevision, columns: FeatureColumns)
 def _check_texts(texts: np.ndarray, offsets: np.ndarray, counts: ChangeCounts) -> None:
     if not np.diff(offsets).all():
         raise _empty_id(int(np.diff(offsets).argmin()), counts)
+    _check_lengths(offsets, counts)
     try:
         texts.tobytes().decode()
     except UnicodeDecodeError as error:
@@ -276,6 +281,18 @@ def _check_labels(labels: Sequence[AnyLabel], counts: ChangeCounts, revision: Se
             place_of_label(index, counts),
             problem,
             "GET /v1/variants lists the classes; null says that a node has no label",
+        )
+
+
+def _check_lengths(offsets: np.ndarray, counts: ChangeCounts) -> None:
+    """Ids of new nodes stay in memory."""
+    lengths = np.diff(offsets[: counts.new_nodes + 1])
+    if len(lengths) and (longest := int(lengths.max())) > MOST_ID_BYTES:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            place_of_id(int(lengths.argmax()), counts),
+            f"it has {longest:,} bytes, more than the {MOST_ID_BYTES:,} that the id of a new node may have",
+            "give a shorter one",
         )
 
 
