@@ -17,13 +17,15 @@ from tests.support.waiting import WAIT_S
 
 from gnnserve_worker.changes import follower, writer
 from gnnserve_worker.changes import updates as module
-from gnnserve_worker.changes.follower import NoRoomError
+from gnnserve_worker.changes.follower import Follower, Handed, NoRoomError, grouped
+from gnnserve_worker.changes.lag import Lag
 from gnnserve_worker.changes.log import (
     ChangeLog,
     LogBehindError,
     LogConflictError,
     LogError,
     LogFullError,
+    Record,
     SequencePassedError,
 )
 from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
@@ -656,6 +658,17 @@ def test_records_are_applied_in_slices(sqlite: LogPlace, monkeypatch: pytest.Mon
 
     run(scene())
     assert pauses == list(range(1, 21))
+
+
+def test_while_predictions_are_computed_fewer_records_are_applied_in_one_go() -> None:
+    handed = [Handed(Record(number, "a", number, 0, 50, 50 * number, b"")) for number in range(1, 62)]
+    said = iter([1024, 128, 128, 1024, 1024])
+    assert [len(group) for group in grouped(handed, lambda: next(said))] == [20, 2, 2, 20, 17]
+    replica, applied = FakeReplica(), Follower(FlakyLog(None), Lag(lambda: 0.0), print, print)  # type: ignore[arg-type]
+    items = []
+    for replica.inferences in (0, 0, 1, 1, 3):
+        items.append(applied._most_items(replica))
+    assert items == [1024, 1024, 128, 1024, 128]
 
 
 def test_records_that_wait_in_memory_are_bounded(sqlite: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:

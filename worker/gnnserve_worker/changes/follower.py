@@ -43,6 +43,8 @@ _SLICE_S = 0.001
 """Time of applying after which batches of predictions have their turn."""
 _GROUP_ITEMS = 1024
 """Items of records that are applied in one go: of many small records, the nodes that they reach are made anew once."""
+_SHARED_ITEMS = 128
+"""The same while predictions are computed, each of which waits until a group is applied: one to two milliseconds."""
 _PAUSE_S = 0.00005
 """A thread that waits for a lock needs so long to wake up. Without a pause, the one that gave it back has it again."""
 _BACKOFF_S = (0.1, 5.0)
@@ -134,14 +136,16 @@ def _next_batch(handed: Handed, offset: int, checksum: int | None) -> ChangeBatc
         ) from error
 
 
-def grouped(handed: Sequence[Handed]) -> Iterator[Sequence[Handed]]:
-    """Records that are applied in one go: as many as have so few items together, at least one."""
-    start, items = 0, 0
+def grouped(
+    handed: Sequence[Handed], most_items: Callable[[], int] = lambda: _GROUP_ITEMS
+) -> Iterator[Sequence[Handed]]:
+    """Records that are applied in one go: as many as have no more items together than is said then, at least one."""
+    start, items, most = 0, 0, most_items()
     for number, one in enumerate(handed):
         items += one.record.changes
-        if number > start and items > _GROUP_ITEMS:
+        if number > start and items > most:
             yield handed[start:number]
-            start, items = number, one.record.changes
+            start, items, most = number, one.record.changes, most_items()
     if start < len(handed):
         yield handed[start:]
 
@@ -192,6 +196,8 @@ class Follower:
         """Held while any of the four above is changed."""
         self._is_closed = False
         self._failures = 0
+        self._inferences = 0
+        """Batches of predictions that the replica had seen when that was asked last."""
         self._looked_s = 0.0
         self._thread = threading.Thread(target=self._run, name="changes-follower", daemon=True)
 
@@ -290,7 +296,7 @@ class Follower:
         said: list[Said] = []
         began_s = self._clock_s()
         try:
-            for group in grouped(handed):
+            for group in grouped(handed, lambda: self._most_items(applier.replica)):
                 if self._replica is not applier.replica or self._is_closed:
                     return
                 applier.apply(group, said)
@@ -303,6 +309,11 @@ class Follower:
         finally:
             if said:
                 self._on_said(said)
+
+    def _most_items(self, replica: Replica) -> int:
+        """How many items to apply in one go: fewer, where predictions were computed since that was asked last."""
+        before, self._inferences = self._inferences, replica.inferences
+        return _GROUP_ITEMS if self._inferences == before else _SHARED_ITEMS
 
     def _fail(self, replica: Replica, error: LogError) -> None:
         """Tell what is wrong, and wait before the next try."""

@@ -37,6 +37,11 @@ class Replica(Protocol):
         ...  # pragma: no cover
 
     @property
+    def inferences(self) -> int:
+        """Batches of predictions that were computed over it."""
+        ...  # pragma: no cover
+
+    @property
     def is_busy(self) -> bool:
         """Whether `check` would wait."""
         ...  # pragma: no cover

@@ -53,6 +53,8 @@ class LivingRevision:
         """Checksum of the log's record there; 0 where there is none."""
         self.changes_since_base = 0
         """Items of the batches that were applied since, also where they were refused."""
+        self.inferences = 0
+        """Batches of predictions that were computed over it."""
         self._loaded = loaded
         self._makers = loaded.makers
         makers = _makers_of_stored(loaded)
@@ -128,6 +130,7 @@ class LivingRevision:
         ) -> Inference:
             with self._computing:
                 self._require_whole()
+                self.inferences += 1
                 return infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
 
         return infer_alone
