@@ -168,7 +168,8 @@ class GNNServiceSpec(ApiModel):
     @rule(
         "!has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges || (has(self.variants.stored) "
         "&& self.variants.stored.exists(layer, layer > 1 || size(self.model.fanouts) == 1))",
-        "variants.storedFollowChanges needs a layer behind the first in variants.stored: stored1 follows anyway",
+        "variants.storedFollowChanges must not be given without a layer behind the first in variants.stored: stored1 "
+        "follows changes anyway",
     )
     def _deeper_layers_follow(self) -> bool:
         is_one_layer = len(self.model.fanouts) == 1

@@ -58,7 +58,7 @@ class StoredFamily:
     name: FamilyName
     is_deeper: bool
     follows_changes: bool = False
-    """Of layers behind the first: whether what their rows are made of is kept."""
+    """Whether what rows of layers behind the first are made of is kept."""
 
     def needs_master(self, spec: GNNServiceSpec) -> bool:
         return bool(self._layers(spec))
