@@ -262,8 +262,7 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
         return {}
     # Tables of one family alone: a table of propagated features is read by no other. Rows of stored layers are made of
     # products of the first one.
-    able = [variant for variant in revision.variants if _made_of_features(variant)]
-    made = {_made_of_features(variant): variant for variant in able}
+    made = {name: variant for variant in revision.variants if (name := _made_of_features(variant)) is not None}
     path = revision.folder / ((None if source is None else source.tensors) or paths.REVISION_COMMIT)
     try:
         recipe = revision.rows or _read_recipe(revision, path)
