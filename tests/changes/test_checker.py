@@ -172,7 +172,7 @@ VIOLATED = [
     ),
     pytest.param(
         Kind.NOT_REPEATED,
-        lambda: replace(HISTORY, attempts=(*ATTEMPTS, Attempt("a", 0, "one.2", 8, 9, Acknowledged(1, False)))),
+        lambda: replace(HISTORY, attempts=(*ATTEMPTS, Attempt("a", 0, "two.1", 8, 9, Acknowledged(1, False)))),
         id="acknowledged again as if it were new",
     ),
     pytest.param(Kind.FOREIGN, lambda: with_log(*LOG, LogRecord(5, "d", 0, SET_TO_ONE)), id="from nowhere"),

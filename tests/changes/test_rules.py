@@ -119,7 +119,7 @@ AWAY, FULL, OTHER = LogError("away"), LogFullError("full"), LogConflictError("an
 def test_what_the_client_of_a_failed_transaction_is_told(
     error: LogError, sequence: int, is_attempted: bool, now_s: float, told: str | None
 ) -> None:
-    found = judge_failure(_submission(sequence, is_attempted=is_attempted), error, now_s)
+    found = judge_failure(_submission(sequence, known_before=0 if is_attempted else None), error, now_s)
     if told is None:
         assert found is None
     else:

@@ -289,6 +289,18 @@ def test_a_transaction_of_unknown_outcome_is_tried_again_and_counts_once(sqlite:
     run(scene())
 
 
+def test_a_batch_that_was_known_before_is_repeated_whatever_became_of_the_first_try(sqlite: LogPlace) -> None:
+    async def scene() -> None:
+        log = FlakyLog(sqlite.open())
+        async with running(log, FakeReplica([1])) as updates:
+            assert not (await submit(updates, edges=[(1, 1)], sequence=1)).is_repeated
+            log.before.append(LogError("the connection was lost"))
+            again = await submit(updates, edges=[(1, 1)], sequence=1)
+            assert (again.offset, again.is_repeated, log.before) == (1, True, [])
+
+    run(scene())
+
+
 def test_a_batch_that_cannot_be_written_in_time_may_be_durable_or_not(
     sqlite: LogPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

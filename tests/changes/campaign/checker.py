@@ -178,10 +178,11 @@ def _check_acknowledged(found: _Found) -> Iterator[Violation]:
             yield Violation(Kind.ELSEWHERE, f"{name} is at {at}, and {attempt.process} told {answer.offset}")
         if (before := told.setdefault(attempt.key, answer.offset)) != answer.offset:
             yield Violation(Kind.TWO_OFFSETS, f"{name} at {before} and {answer.offset}")
+        # By this process: where the database fails in between, another one cannot tell it from its own.
         heard_s = [
             one.ended_s
             for one in found.attempts[attempt.key]
-            if isinstance(one.answer, Acknowledged) and one != attempt
+            if isinstance(one.answer, Acknowledged) and one != attempt and one.process == attempt.process
         ]
         if not answer.is_repeated and any(ended_s < attempt.began_s for ended_s in heard_s):
             yield Violation(Kind.NOT_REPEATED, f"{name} by {attempt.process}")

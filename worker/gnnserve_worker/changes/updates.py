@@ -298,8 +298,8 @@ class Updates:
                 self._fail(one.submission, one.result)
                 continue
             self._known = max(self._known, one.result.offset)
-            # Where a first try had an unknown outcome, it is that try's record.
-            is_repeated = one.result.is_repeated and not one.submission.is_attempted
+            # Where a first try had an unknown outcome, it may be that try's record.
+            is_repeated = one.result.is_repeated and not one.submission.may_have_written(one.result.offset)
             if (told := self._open.get(one.submission)) is not None:
                 self._durable.setdefault(one.result.offset, []).append(_Durable(told, is_repeated))
         self._settle()

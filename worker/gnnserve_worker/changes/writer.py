@@ -41,10 +41,20 @@ class Submission(msgspec.Struct, eq=False):
     batch: ChangeBatch
     expires_s: float
     """When it is given up, by the writer's clock."""
-    is_attempted: bool = False
-    """A transaction with it had an unknown outcome."""
+    known_before: int | None = None
+    """An offset that the log was known to have before the first transaction with it whose outcome is unknown. None:
+    there was no such transaction."""
     is_withdrawn: bool = False
     """Its client is gone. It is left out, unless it was attempted."""
+
+    @property
+    def is_attempted(self) -> bool:
+        """A transaction with it had an unknown outcome."""
+        return self.known_before is not None
+
+    def may_have_written(self, offset: int) -> bool:
+        """Whether such a transaction may have made the record at that offset."""
+        return self.known_before is not None and offset > self.known_before
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -166,27 +176,30 @@ class LogWriter:
     def _append(self, group: list[Submission]) -> list[Submission]:
         """Append the group in one transaction; what is left of it, to be tried again."""
         self._on_appending()
+        known_offset = self._known_offset()
         try:
-            appended = self._log.append([submission.entry for submission in group], self._known_offset())
+            appended = self._log.append([submission.entry for submission in group], known_offset)
         except SequencePassedError as error:
             self.problem = None
             return self._sort_out(group, error)
         except LogError as error:
-            return self._fail(group, error)
+            return self._fail(group, error, known_offset)
         except Exception as error:  # noqa: BLE001  (a writer that died would leave every client waiting)
             _log.exception("unexpected error while appending to the log of changes")
-            return self._fail(group, LogError(f"appending to the log of changes failed: {type(error).__name__}"))
+            failure = LogError(f"appending to the log of changes failed: {type(error).__name__}")
+            return self._fail(group, failure, known_offset)
         self.problem = None
         self._on_written([Written(submission, at) for submission, at in zip(group, appended, strict=True)])
         return []
 
-    def _fail(self, group: list[Submission], error: LogError) -> list[Submission]:
+    def _fail(self, group: list[Submission], error: LogError, known_offset: int) -> list[Submission]:
         if self.problem is None or str(self.problem) != str(error):
             _log.warning("%s (%s)", error, error.__cause__ or "no other cause")
         self.problem = error
         if not isinstance(error, LogFullError | LogConflictError):
             for submission in group:
-                submission.is_attempted = True
+                if submission.known_before is None:
+                    submission.known_before = known_offset
         return self._sort_out(group, error)
 
     def _sort_out(self, group: Iterable[Submission], error: LogError) -> list[Submission]:
