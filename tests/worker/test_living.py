@@ -88,8 +88,9 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(
     assert living.nodes == len(plain.lists)
 
 
-@pytest.mark.parametrize("layers", [2, 3])
-@pytest.mark.parametrize("rules", [UNDIRECTED, EdgeRules(Direction.DIRECTED)], ids=["both ways", "directed"])
+@pytest.mark.parametrize(
+    ("layers", "rules"), [(2, UNDIRECTED), (3, EdgeRules(Direction.DIRECTED))], ids=["both ways", "directed"]
+)
 @pytest.mark.parametrize("architecture", MODELS)
 def test_layers_behind_the_first_follow_where_that_is_asked_for(
     tmp_path: Path, architecture: str, rules: EdgeRules, layers: int
