@@ -476,6 +476,56 @@ def test_another_revision_is_followed_from_its_own_offset(place: LogPlace) -> No
     run(scene())
 
 
+def test_a_replica_that_takes_over_has_all_that_was_told(place: LogPlace) -> None:
+    async def scene() -> None:
+        before, after = FakeReplica(), FakeReplica()
+        async with running(place.open(), before) as updates:
+
+            def take_over() -> None:
+                with updates.handing_over(after):
+                    assert after.offset >= before.offset
+                    loop.call_soon_threadsafe(updates.follow, after)
+
+            loop, sending = asyncio.get_running_loop(), True
+
+            async def send(first: int) -> None:
+                for node in itertools.count(first, 2):
+                    if not sending:
+                        break
+                    outcome = await submit(updates, [node])
+                    assert updates.applied >= outcome.offset
+
+            senders = [asyncio.create_task(send(first)) for first in (0, 1)]
+            assert await updates.wait_applied(5, WAIT_S)
+            await asyncio.to_thread(take_over)
+            await until(lambda: updates.replica is after)
+            assert await updates.wait_applied(before.offset + 5, WAIT_S)
+            sending = False
+            await asyncio.gather(*senders)
+            assert after.nodes == set(range(after.offset))
+
+    run(scene())
+
+
+def test_a_replica_does_not_take_over_where_the_log_cannot_be_read(place: LogPlace) -> None:
+    async def scene() -> None:
+        log, before, after = FlakyLog(place.open()), FakeReplica(), FakeReplica()
+        async with running(log, before) as updates:
+
+            def take_over() -> None:
+                with updates.handing_over(after):
+                    raise AssertionError("it lacks what was told")
+
+            await submit(updates, [1])
+            log.reading.append(LogError("the database is away"))
+            with pytest.raises(LogError, match="the database is away"):
+                await asyncio.to_thread(take_over)
+            assert updates.replica is before
+            assert (await submit(updates, [2])).offset == before.offset == 2
+
+    run(scene())
+
+
 def test_a_log_that_is_cut_beyond_a_replica_is_told(place: LogPlace) -> None:
     async def scene() -> None:
         log = place.open()
@@ -484,8 +534,9 @@ def test_a_log_that_is_cut_beyond_a_replica_is_told(place: LogPlace) -> None:
         async with running(log, FakeReplica()) as updates:
             await until(lambda: updates.problem is not None)
             assert "offset 1 of the log of changes is compacted away" in updates.problem
-            with pytest.raises(LogConflictError):
+            with pytest.raises(LogError, match="send it again, or to another worker") as told:
                 await submit(updates, [9])
+            assert not isinstance(told.value, LogConflictError)
             updates.follow(FakeReplica(range(3), offset=3))
             assert await updates.wait_applied(5, WAIT_S)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gnnserve_worker.changes.log import LogConflictError, LogError, Record
@@ -35,6 +36,8 @@ class FakeUpdates:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     waits: list[int] = field(default_factory=list)
     """Offsets that were waited for."""
+    handed_over: list[object] = field(default_factory=list)
+    """Replicas that were brought to where the followed one is."""
     replica: object | None = None
     """The one that is followed."""
     is_started: bool = False
@@ -68,6 +71,13 @@ class FakeUpdates:
     @property
     def problem_error(self) -> LogError | None:
         return None if self.problem is None else LogError(self.problem)
+
+    @contextmanager
+    def handing_over(self, replica: object) -> Iterator[None]:
+        if self.failure is not None:
+            raise self.failure
+        self.handed_over.append(replica)
+        yield
 
     def start(self) -> None:
         self.is_started = True

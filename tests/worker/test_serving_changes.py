@@ -6,13 +6,15 @@ import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import jsonschema
 import pytest
 from tests.support.secured_worker import started
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving import Client, FakeWorker, running, service
 from tests.support.updates import TIME_MS, FakeUpdates
 from tests.worker.test_changes_reading import COLUMNS, NODES, arrays, revision
 from tests.worker.test_serving_http import error_of, samples_of
@@ -22,6 +24,7 @@ from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError
 from gnnserve_worker.changes.updates import NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeCounts, ChangeProblem, ChangeRefusal, decode_batch
 from gnnserve_worker.graph.ids import lay_out, string_ids
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS
@@ -392,6 +395,31 @@ def test_a_server_starts_the_log_tells_of_it_and_closes_it_at_the_end() -> None:
         connection.close()
         assert not updates.is_closed
     assert updates.is_closed
+
+
+def test_another_revision_takes_over_with_what_was_told_or_not_at_all() -> None:
+    updates = FakeUpdates()
+    table = service().spec.routing_table("")
+    first, behind, second = (replica_of(name) for name in ("first", "behind", "second"))
+    with started(NO_CREDENTIALS) as running:
+        running.worker._updates = updates  # type: ignore[assignment]
+        running.worker.switch(first, table, 0.0)
+        running.worker.switch(first, table, 0.0)
+        assert (updates.replica, updates.handed_over) == (first.replica, [])
+        updates.failure = LogError("the database is away")
+        with pytest.raises(LogError):
+            running.worker.switch(behind, table, 0.0)
+        assert updates.replica is first.replica
+        updates.failure = None
+        running.worker.switch(second, table, 0.0)
+        assert (updates.replica, updates.handed_over) == (second.replica, [second.replica])
+        look = running.worker.look()
+        assert look is not None and look.route.revision == "second"
+
+
+def replica_of(name: str) -> ServedRevision:
+    """A revision that follows changes, whose replica only has to be told from others."""
+    return replace(FakeWorker(name=name).revision(), replica=SimpleNamespace())  # type: ignore[arg-type]
 
 
 def test_openapi_describes_changes_with_the_ids_of_the_graph() -> None:

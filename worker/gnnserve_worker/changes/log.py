@@ -7,6 +7,7 @@ record is durable before its offset is told.
       LogFullError                make room
       LogConflictError            someone must decide
         LogBehindError            restore what the log lacks
+        LogCutError               read on from its first record, or from a newer graph
         SequencePassedError       this batch alone
 """
 
@@ -34,6 +35,10 @@ class LogConflictError(LogError):
 
 class LogBehindError(LogConflictError):
     """The log lacks batches that it once had: it was restored from an older backup, or replaced."""
+
+
+class LogCutError(LogConflictError):
+    """Records that are asked for are compacted away."""
 
 
 class SequencePassedError(LogConflictError):
@@ -112,7 +117,7 @@ class ChangeLog(Protocol):
 
     def read(self, after: int, most_bytes: int) -> list[Record]:
         """Records from `after` + 1 on without a gap, of about so many bytes, at least one if there is any. Raises
-        LogConflictError where `after` + 1 is compacted away, and LogBehindError where `after` is beyond the last."""
+        LogCutError where `after` + 1 is compacted away, and LogBehindError where `after` is beyond the last."""
         ...  # pragma: no cover
 
     def position(self) -> Position: ...  # pragma: no cover

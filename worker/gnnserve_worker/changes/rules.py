@@ -16,7 +16,7 @@ from gnnserve_worker.changes.log import (
     Appended,
     Entry,
     LogBehindError,
-    LogConflictError,
+    LogCutError,
     LogError,
     Record,
     SequencePassedError,
@@ -114,10 +114,10 @@ def require_offset(last: int, known_offset: int) -> None:
 
 
 def require_readable(head: Head, after: int) -> None:
-    """Raise LogConflictError where the log does not have the offset behind `after`, and will never have it."""
+    """Raise LogCutError or LogBehindError where the log does not have the offset behind `after`, and never will."""
     require_offset(head.last, after)
     if after + 1 < head.first:
-        raise LogConflictError(
+        raise LogCutError(
             f"offset {after + 1:,} of the log of changes is compacted away: its first is {head.first:,}. A worker that "
             "needs it must load a newer revision; a client must read the nodes that it is interested in"
         )

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +21,7 @@ import msgspec
 
 from gnnserve_worker.changes.follower import Follower, Handed, NoRoomError, Said, catch_up
 from gnnserve_worker.changes.lag import Lag
-from gnnserve_worker.changes.log import ChangeLog, Entry, LogConflictError, LogError, Record
+from gnnserve_worker.changes.log import ChangeLog, Entry, LogConflictError, LogCutError, LogError, Record
 from gnnserve_worker.changes.replica import Replica
 from gnnserve_worker.changes.writer import LogWriter, Submission, Written
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal
@@ -175,6 +176,22 @@ class Updates:
         thread, before the start too. Raises LogError."""
         catch_up(self._log, replica, lambda said: self._call(self._keep, said))
 
+    @contextmanager
+    def handing_over(self, replica: Replica) -> Iterator[None]:
+        """Within it, a replica has all that the followed one has and may still apply, so that `follow` takes nothing
+        back that was told. Where that cannot be, it raises LogError, and the present one is followed on. Any thread
+        but the event loop's may call it, one at a time."""
+        self.catch_up(replica)
+        # What is left to the replica is little now: meanwhile nothing is applied.
+        self._follower.follow(None)
+        try:
+            # A record that is still being applied is in the log.
+            self.catch_up(replica)
+            yield
+        except BaseException:
+            self._follower.follow(self._replica)
+            raise
+
     async def submit(self, body: bytes, batch: ChangeBatch, client: str, sequence: int) -> Outcome:
         """Append a batch and apply it. Raises ChangesRefusedError before anything is durable, and LogError."""
         replica = self._require_replica()
@@ -218,6 +235,9 @@ class Updates:
         problem = self._follower.problem
         if isinstance(problem, NoRoomError):
             raise ChangesRefusedError(problem.refusal)
+        if isinstance(problem, LogCutError):
+            # Nothing is wrong with the batch or the log: this worker is late, and loads a newer graph.
+            raise LogError(f"{problem}. The batch is not in the log: send it again, or to another worker")
         if isinstance(problem, LogConflictError):
             raise problem
         if self._replica is None:

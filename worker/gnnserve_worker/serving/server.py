@@ -182,6 +182,8 @@ class WorkerServer:
         """Answer from this revision, which has been warmed up, from now on. Returns when it is in effect.
 
         A new table for the present revision is passed with that revision; another revision clears the reported problem.
+        A revision that follows the log of changes has at least what the present one has; where the log cannot be read
+        for that, it raises LogError.
         """
 
         def switch() -> None:
@@ -192,7 +194,14 @@ class WorkerServer:
             self._model.switch(revision, table)
             self._follow_log(revision)
 
-        self._call(switch)
+        with self._handing_over(revision):
+            self._call(switch)
+
+    def _handing_over(self, revision: ServedRevision) -> contextlib.AbstractContextManager[None]:
+        replica, updates = revision.replica, self._updates
+        if replica is None or updates is None or updates.replica is None or updates.replica is replica:
+            return contextlib.nullcontext()
+        return updates.handing_over(replica)
 
     def withdraw(self, revision: ServedRevision, problem: str) -> None:
         """Stop answering from this revision, whose files are not what was verified. No effect if another one answers by
