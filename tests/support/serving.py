@@ -127,6 +127,8 @@ class FakeWorker:
     overlays: OverlaySupport | None = None
     updates: FakeUpdates | None = None
     """The log of changes of its graph; None: the graph does not change."""
+    is_gone: np.ndarray | None = None
+    """Whether each node has left; None: nodes do not leave."""
     is_changing: bool = False
     """Whether a batch would wait for changes that are being applied."""
     started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -158,6 +160,7 @@ class FakeWorker:
             warm_up=lambda: None,
             overlays=self.overlays,
             applied_offset=None if self.updates is None else self.updates.offset,
+            is_gone=self.is_gone,
             would_wait=lambda: self.is_changing,
         )
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from tests.support.connections import Server, predict, read_responses
 from tests.support.connections import serving as connections
-from tests.support.serving import Client, FakeWorker, held, running
+from tests.support.serving import NODES, Client, FakeWorker, held, running
 from tests.support.updates import FakeUpdates
 from tests.worker.test_serving_http import error_of, samples_of
 
 from gnnserve_worker.serving.http import predict as module
+from gnnserve_worker.serving.requests import Answer
 
 BINARY = {"content-type": "application/octet-stream"}
 
@@ -82,6 +83,31 @@ def test_a_request_of_several_batches_tells_what_all_of_them_have_seen() -> None
             assert updates.applied == 3
 
     asyncio.run(run())
+
+
+def test_a_node_that_leaves_while_a_request_waits_is_not_answered_for() -> None:
+    """What is left of it, a row without neighbours, belongs to no graph that there was."""
+    worker = FakeWorker(is_gone=np.zeros(NODES, np.bool_))
+
+    async def scenario(client: Client, _worker: FakeWorker, _updates: FakeUpdates) -> None:
+        assert worker.is_gone is not None
+        first = await held(worker, client)
+        asked = [asyncio.create_task(client.predict(nodes)) for nodes in ([3], [4, 5], [6], [5] * 250)]
+        while len(client.model.accepted) < 5:
+            await asyncio.sleep(0)
+        worker.is_gone[5] = True
+        worker.gate.set()
+        answers = [await each for each in asked]
+        assert [answer.status_code for answer in answers] == [200, 400, 200, 400]
+        for refused in answers[1::2]:
+            assert (error_of(refused)["code"], error_of(refused)["field"]) == ("UnknownNode", "nodes")
+            assert "left the graph while the request waited" in error_of(refused)["message"]
+        assert isinstance(await first.outcome, Answer)
+        assert client.model.accepted == {}
+        found = samples_of(await client.http.get("/metrics"))
+        assert found["gnnserve_errors_total", "UnknownNode"] == 2
+
+    on_worker(scenario, worker)
 
 
 @pytest.mark.parametrize("in_head", [False, True], ids=["in the body", "in the head"])

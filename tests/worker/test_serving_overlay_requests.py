@@ -35,7 +35,7 @@ from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.predict import Asked, Head, Reply
 from gnnserve_worker.serving.http.question import NO_WISHES, Question
 from gnnserve_worker.serving.model import monotonic_ms
-from gnnserve_worker.serving.requests import Answer, Failure
+from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft
 
 GRAPH = Graph(np.zeros(NODES + 1, np.int64), np.zeros(0, np.int32))
 
@@ -237,6 +237,22 @@ def test_a_draining_engine_answers_the_overlays_that_it_accepted() -> None:
             await answer(first)
             await answer(queued)
         assert has_views(worker) == [False, True]
+
+    asyncio.run(scenario())
+
+
+def test_an_overlay_with_an_edge_of_a_node_that_leaves_meanwhile_is_refused() -> None:
+    async def scenario() -> None:
+        worker = FakeWorker(is_gone=np.zeros(NODES, np.bool_))
+        assert worker.is_gone is not None
+        async with running(worker) as client:
+            first = await held(worker, client)
+            about = [accepted(client.model, [NODES], overlay=overlay(neighbour=neighbour)) for neighbour in (3, 4)]
+            worker.is_gone[3] = True
+            worker.gate.set()
+            assert isinstance(await about[0].outcome, NodeLeft)
+            await answer(about[1])
+            await answer(first)
 
     asyncio.run(scenario())
 

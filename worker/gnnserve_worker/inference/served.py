@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -110,6 +110,8 @@ class ServedRevision:
     applied_offset: Callable[[], int] | None = None
     """The offset of the log of changes that its graph has now; a batch that begins later sees at least that. From any
     thread, and quickly. None: the graph does not change."""
+    is_gone: np.ndarray | None = None
+    """Whether the node at that position has left the graph, bool; any thread may read it. None: nodes do not leave."""
     would_wait: Callable[[], bool] = lambda: False
     """Whether a batch would wait now for changes that are being applied. From any thread, and quickly."""
     held_out: HeldOut | None = None
@@ -127,8 +129,6 @@ class ServedRevision:
     thresholds: Mapping[str, np.ndarray] = field(init=False)
     """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
 
-    capabilities: Mapping[str, Capabilities] = field(init=False)
-    """What each variant can give that not every request needs."""
     tier_permille: Mapping[str, int] = field(init=False)
     """By variant, the accuracy tolerance from which on it answers; without those that never do."""
 
@@ -149,10 +149,6 @@ class ServedRevision:
         }
         object.__setattr__(self, "thresholds", thresholds)
         tiers = stated_tiers(points_of(self.manifest.profile))
-        bare = {variant.name for variant in self.manifest.variants if not variant.network.embedding_columns}
-        gives = {v.name: family_of(v).capabilities for v in self.manifest.profile.variants}
-        gives |= {name: replace(gives[name], embeddings=False) for name in bare if name in gives}
-        object.__setattr__(self, "capabilities", gives)
         by_variant = {within.point.name: permille for permille, within in tiers.items()}
         object.__setattr__(self, "tier_permille", by_variant)
 
@@ -225,6 +221,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         ids=loaded.ids if replica is None else replica.graph.ids,
         replica=replica,
         applied_offset=None if replica is None else lambda: replica.offset,
+        is_gone=None if replica is None else replica.graph.ids.is_gone,
         would_wait=(lambda: False) if replica is None else lambda: replica.is_busy,
         files=loaded.files,
         overlays=None if no_overlays else _overlay_support(loaded, loaded.manifest),

@@ -65,7 +65,11 @@ class NotFinite(msgspec.Struct, frozen=True):
     variant: str
 
 
-Outcome = Answer | Refusal | Failure | NotFinite
+class NodeLeft(msgspec.Struct, frozen=True):
+    """A node that the request names left the graph after the request was accepted."""
+
+
+Outcome = Answer | Refusal | Failure | NotFinite | NodeLeft
 
 
 class Pending(msgspec.Struct):
@@ -121,6 +125,9 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
         pending = accepted.get(piece.request.key)
         if pending is None:
             continue  # its client left while the thread computed
+        if _names_one_that_left(pending, piece):
+            settled += settle(accepted, [(piece.request.key, NodeLeft())])
+            continue
         scores = inference.scores[first:start]
         embeddings = None
         if pending.wants_embeddings and inference.embeddings is not None:
@@ -142,6 +149,19 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
             del accepted[piece.request.key]
             settled.append((pending, part if piece.whole else _join(pending.parts)))
     return settled
+
+
+def _names_one_that_left(pending: Pending, piece: Piece) -> bool:
+    """Looked for behind the batch: a node that has left keeps its row and loses its neighbours, so that what was
+    computed of it may be of no graph that there was."""
+    is_gone = pending.lane.revision.is_gone
+    if is_gone is None:
+        return False
+    named, overlay = pending.nodes[piece.start : piece.stop], pending.overlay
+    if overlay is not None:
+        named = np.concatenate((named, overlay.origins, overlay.neighbours))
+        named = named[(named >= 0) & (named < len(is_gone))]
+    return bool(is_gone[named].any())
 
 
 def settle(accepted: AcceptedRequests, outcomes: list[tuple[int, Outcome]]) -> list[tuple[Pending, Outcome]]:

@@ -40,7 +40,7 @@ from gnnserve_worker.serving.http.question import (
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
-from gnnserve_worker.serving.requests import Answer, Failure, NotFinite, Outcome, Pending
+from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft, NotFinite, Outcome, Pending
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 READ_HEADERS = WISH_HEADERS | {b"content-type"}
@@ -186,7 +186,7 @@ class Predict:
             return self.refuse(self._model.refuse())
         seeds = head.codec.estimate_seeds(body, are_texts=lane.revision.has_text_ids)
         refused = self._model.would_refuse(seeds, arrived_ms)
-        if refused is not None and not _may_choose(head, body):
+        if refused is not None and not _may_have_objective(head, body):
             return self._refuse_unread(refused, seeds, head.codec.may_have_overlay(body))
         revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
         try:
@@ -215,7 +215,7 @@ class Predict:
         pending = self._model.submit(
             asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
             asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
-            question.overlay, question.seed, question.variant,
+            question.overlay, question.seed,
         )  # fmt: skip
         return self.refuse(pending) if isinstance(pending, Refusal) else pending
 
@@ -313,6 +313,10 @@ class Predict:
                 problem = f"variant {outcome.variant} makes scores of its features that are not finite"
                 remedy = "give features in the range of those of the graph's source"
                 return self.refuse_request(RequestError(ErrorCode.INVALID_VALUE, "overlay", problem, remedy))
+            case NodeLeft():
+                problem = "a node that the request names left the graph while the request waited"
+                remedy = "GET /v1/nodes lists its node ids"
+                return self.refuse_request(RequestError(ErrorCode.UNKNOWN_NODE, "nodes", problem, remedy))
             case Failure():
                 return self._internal_error(outcome.error_id)
             case _:
@@ -358,10 +362,9 @@ class Predict:
         self._metrics.observe_answer(answer.variant, queue_ms, total_ms, answer.objective.latency_ms)
 
 
-def _may_choose(head: Head, body: bytes) -> bool:
-    """Whether the request may have an objective of its own or name a variant, so that it has to be parsed."""
-    wishes = head.wishes
-    return wishes.objective != NO_OBJECTIVE or wishes.variant is not None or head.codec.may_choose(body)
+def _may_have_objective(head: Head, body: bytes) -> bool:
+    """Whether the request may have an objective of its own, so that it has to be parsed."""
+    return head.wishes.objective != NO_OBJECTIVE or head.codec.may_have_objective(body)
 
 
 def _objective_met(answer: Answer) -> bool:
