@@ -13,7 +13,7 @@ from tests.changes.campaign.checker import Kind, Violation
 from tests.changes.campaign.faults import Done, Event, Fault
 from tests.changes.campaign.graph import FirstGraph
 from tests.changes.campaign.history import Absent, Acknowledged, Attempt, History, Read, Refused, Seen, Unanswered
-from tests.changes.campaign.play import Plan, Round
+from tests.changes.campaign.play import Compactions, Plan, Round
 
 
 def done(fault: Fault, began_s: float, ended_s: float, followed_s: float | None) -> Done:
@@ -42,7 +42,9 @@ DONE = (
     done(Fault.WORKER_PAUSED, 2.8, 2.9, 3.2),
     done(Fault.BOTH_KILLED, 4, 7, 8),
 )
-PLAYED = Round(Plan("1-0", 3, "x1"), History(FirstGraph({}, ()), {}, ATTEMPTS, READS), DONE, ())
+AWAY = "the log of changes: the database is away"
+JOBS = Compactions(2, 1, (AWAY,))
+PLAYED = Round(Plan("1-0", 3, "x1"), History(FirstGraph({}, ()), {}, ATTEMPTS, READS), DONE, JOBS, ())
 
 
 def test_a_round_is_counted() -> None:
@@ -50,6 +52,7 @@ def test_a_round_is_counted() -> None:
     assert (found.kills, found.acknowledged, found.refused, found.unanswered, found.repeated) == (3, 4, 1, 1, 1)
     assert (found.reads, found.behind_a_write, found.longest_silence_s, found.seconds) == (2, 1, 3.75, 6.2)
     assert found.violations == {}
+    assert (found.compactions, found.compactions_killed, found.compactions_failed) == (2, 1, {AWAY: 1})
 
 
 def test_recoveries_are_of_faults_that_came_alone_and_were_waited_for() -> None:

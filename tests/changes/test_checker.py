@@ -21,6 +21,7 @@ from tests.changes.campaign.history import (
     Attempt,
     History,
     LogRecord,
+    Passed,
     Read,
     Refused,
     Replica,
@@ -62,6 +63,7 @@ HISTORY = History(
     {("a", 0): SET_TO_ONE, ("b", 0): NEW_NODE, ("a", 1): UNKNOWN, ("b", 1): REMOVED, ("c", 0): UNKNOWN},
     ATTEMPTS,
     READS,
+    LOG,
     {"one": LOG, "two": LOG},
     {"one": END, "two": END},
 )
@@ -129,13 +131,20 @@ def test_what_may_have_been_carried_out_is_no_violation() -> None:
     )
     end = Replica(6, {0: (2, 20, 16), 1: (20, 16, 20), 2: (30, 20, 16)})
     history = replace(
-        HISTORY, sent=sent, attempts=attempts, logs={"one": log, "two": log}, replicas={"one": end, "two": end}
-    )
+        HISTORY, sent=sent, attempts=attempts, log=log, logs={"one": log, "two": log},
+        replicas={"one": end, "two": end},
+    )  # fmt: skip
+    assert check(history) == []
+
+
+def test_what_is_compacted_away_is_not_missed() -> None:
+    passed = Attempt("a", 0, "one.2", 10, 11, Passed())
+    history = replace(HISTORY, attempts=(*ATTEMPTS, passed), logs={"one": LOG[2:], "two": LOG[2:]})
     assert check(history) == []
 
 
 def with_log(*log: LogRecord) -> History:
-    return replace(HISTORY, logs={"one": log, "two": log})
+    return replace(HISTORY, log=log, logs={"one": log, "two": log})
 
 
 def with_attempt(place: int, **changed: object) -> History:
@@ -191,6 +200,14 @@ VIOLATED = [
     pytest.param(Kind.LOGS_DIFFER, lambda: replace(HISTORY, logs={"one": LOG, "two": LOG[:3]}), id="a log ends early"),
     pytest.param(
         Kind.LOGS_DIFFER, lambda: replace(HISTORY, logs={"one": LOG, "two": (*LOG[:3], LOG[2])}), id="two logs"
+    ),
+    pytest.param(
+        Kind.LOGS_DIFFER, lambda: replace(HISTORY, logs={"one": LOG[1:], "two": LOG[2:]}), id="one has more of it"
+    ),
+    pytest.param(
+        Kind.PASSED,
+        lambda: replace(HISTORY, attempts=(*ATTEMPTS, Attempt("a", 0, "one.2", 10, 11, Passed()))),
+        id="as compacted away, which it is not",
     ),
     pytest.param(
         Kind.WRONG_REPLICA, lambda: replace(HISTORY, replicas={"one": replace(END, offset=3)}), id="a replica is behind"
@@ -250,7 +267,9 @@ def test_faults_are_drawn_from_the_seed_alone_and_of_every_kind() -> None:
 def test_a_round_in_which_nothing_goes_on_ends_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     @contextmanager
     def dead_world(folder: Path, database: object, first: FirstGraph, *_: object) -> Iterator[object]:
-        yield SimpleNamespace(workers=[SimpleNamespace(name="worker-0", place=None)], first=first, token="")
+        jobs = SimpleNamespace(killed=0, failed=[])
+        workers = [SimpleNamespace(name="worker-0", place=None)]
+        yield SimpleNamespace(workers=workers, first=first, token="", jobs=jobs, compacted=0)
 
     monkeypatch.setattr(campaign, "running_world", dead_world)
     monkeypatch.setattr(clients, "WAIT_S", 0.05)

@@ -14,8 +14,8 @@ from tests.changes.campaign.history import Acknowledged, Seen
 from tests.changes.campaign.play import Plan, play
 from tests.support.postgres import PostgresServer
 
-KILLED = 12
-PLAN = Plan("a test", KILLED, "stored1", pace=Pace(0.05, 0.05), away=Away(0.05, 0.3, 0.05))
+KILLED = 9
+PLAN = Plan("a test 3", KILLED, "stored1", pace=Pace(0.05, 0.05), away=Away(0.05, 0.3, 0.05))
 
 
 def test_nothing_that_was_acknowledged_is_lost_doubled_or_out_of_order(server: PostgresServer, tmp_path: Path) -> None:
@@ -28,3 +28,4 @@ def test_nothing_that_was_acknowledged_is_lost_doubled_or_out_of_order(server: P
     assert len(by_client) == PLAN.writers
     assert any(isinstance(read.answer, Seen) and read.min_offset for read in played.history.reads)
     assert len(played.history.replicas) == PLAN.workers
+    assert played.compactions.done

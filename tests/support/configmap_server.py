@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -133,7 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif refused:
             self._send(401, {"kind": "Status", "message": "Unauthorized"})
         elif "watch" in asked:
-            self._watch(asked["resourceVersion"])
+            # A worker that was killed does not listen any more.
+            with suppress(ConnectionError):
+                self._watch(asked["resourceVersion"])
         else:
             with api.changed:
                 api.lists += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ import numpy as np
 from tests.support.graphs import Tensors, dense_features, random_tensors
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_api.repository import NetworkManifest, RevisionManifest
+from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.families.family import Models
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
@@ -66,22 +64,6 @@ def generated(
 ) -> LoadedRevision:
     """A revision as generation makes it, over all neighbours; features are not scaled. With `max_delta_bytes` it is
     opened for changes."""
-    repository = Repository(root, "tests", digest)
-    made = publish_generated(repository, digest, architecture, data, ids=ids, variants=variants)
-    return repository.load(made.revision, max_delta_bytes)
-
-
-def publish_generated(
-    repository: Repository,
-    digest: str,
-    architecture: str,
-    data: tuple[Graph, np.ndarray, EdgeRules],
-    *,
-    ids: NodeIds | None = None,
-    variants: dict[str, object] = VARIANTS,
-    models_of: Callable[[NetworkManifest], Models] = RandomModels,
-) -> RevisionManifest:
-    """Publish a revision with the weights of `models_of`, which is given the network."""
     graph, features, rules = data
     stored: Any = variants["stored"]
     layers = max(2, *stored)
@@ -98,11 +80,13 @@ def publish_generated(
         classes=(0, 1, 2), splits=Splits(*(np.arange(start, nodes, 3) for start in range(3))), edge_rules=rules,
         ids=ids,
     )  # fmt: skip
-    models = models_of(spec.model.network(3))
-    return generate_revision(
+    repository = Repository(root, "tests", digest)
+    models = RandomModels(spec.model.network(3))
+    made = generate_revision(
         spec, RevisionIdentity("recipe", digest, None, {}), given, (), repository, lambda _: None,
         lambda data, features: models, None, "tests",
     )  # fmt: skip
+    return repository.load(made.revision, max_delta_bytes)
 
 
 class PlainGraph:

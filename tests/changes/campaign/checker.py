@@ -25,7 +25,7 @@ from tests.changes.campaign.history import (
     Attempt,
     History,
     Key,
-    LogRecord,
+    Passed,
     Read,
     Refused,
     Seen,
@@ -55,6 +55,7 @@ class Kind(StrEnum):
     LOGS_DIFFER = "workers give different logs"
     REPLICAS_DIFFER = "workers answer differently in the end"
     WRONG_REPLICA = "a worker's answers in the end are not those of the log"
+    PASSED = "a batch was refused as compacted away, and is not"
     STRANGE = "an answer that no fault explains"
     STUCK = "what was away is back, and clients or workers do not go on"
     """Found by what plays a round, which ends there."""
@@ -80,15 +81,26 @@ class _Found:
 
     def __init__(self, history: History) -> None:
         self.history = history
-
-    @cached_property
-    def log(self) -> tuple[LogRecord, ...]:
-        return next(iter(self.history.logs.values()), ())
+        self.log = history.log
 
     @cached_property
     def offsets(self) -> dict[Key, int]:
         """The first offset of each batch of the log."""
         return {record.key: record.offset for record in reversed(self.log)}
+
+    @cached_property
+    def cut(self) -> int:
+        """The last offset that is compacted away; 0: none is."""
+        ends = [log[0].offset - 1 for log in self.history.logs.values() if log]
+        return min(ends, default=len(self.log))
+
+    @cached_property
+    def passed(self) -> dict[str, int]:
+        """By client: the largest sequence that is compacted away."""
+        found: dict[str, int] = {}
+        for record in self.log[: self.cut]:
+            found[record.client] = max(record.sequence, found.get(record.client, -1))
+        return found
 
     @cached_property
     def replay(self) -> Replay:
@@ -225,6 +237,8 @@ def _check_judged(found: _Found) -> Iterator[Violation]:
                 yield Violation(Kind.ELSEWHERE, f"{name} is at {at}, and {attempt.process} refused it at {offset}")
             case Refused(int(offset)) if offset not in refused:
                 yield Violation(Kind.MISJUDGED, f"{name} at {at} has an effect, and {attempt.process} refused it")
+            case Passed() if attempt.sequence > found.passed.get(attempt.client, -1):
+                yield Violation(Kind.PASSED, f"{name} at {attempt.process}")
             case Strange(words):
                 yield Violation(Kind.STRANGE, f"{name} at {attempt.process}: {words}")
 
@@ -258,9 +272,10 @@ def _check_answer(found: _Found, read: Read, offsets: tuple[int, int], answer: A
 
 def _check_logs(found: _Found) -> Iterator[Violation]:
     for process, log in found.history.logs.items():
-        if log != found.log:
-            first = next((i for i, (a, b) in enumerate(zip(log, found.log, strict=False)) if a != b), None)
-            words = f"{len(log)} records of {len(found.log)}" if first is None else f"from offset {first + 1} on"
+        expected = found.log[found.cut :]
+        if log != expected:
+            wrong = [one.offset for one, other in zip(log, expected, strict=False) if one != other]
+            words = f"from {wrong[0]} on" if wrong else f"{len(log)} records, and {len(expected)} were followed"
             yield Violation(Kind.LOGS_DIFFER, f"{process}: {words}")
 
 

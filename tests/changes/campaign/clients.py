@@ -23,13 +23,15 @@ from tests.changes.campaign.history import (
     Acknowledged,
     Attempt,
     Key,
+    LogRecord,
+    Passed,
     Read,
     Refused,
     Seen,
     Strange,
     Unanswered,
 )
-from tests.changes.campaign.revision import NODES, VALUES, to_binary, to_json
+from tests.changes.campaign.revision import NODES, VALUES, from_json, to_binary, to_json
 from tests.changes.campaign.world import Place, Worker
 from tests.support.waiting import WAIT_S
 
@@ -49,6 +51,7 @@ _AGAIN = 0.05
 _BEHIND_EACH_OTHER = 40
 """Batches of a writer for which all writers prefer one worker; then each prefers another one, and so on in turns."""
 _REFUSALS = ("UnknownNode", "StoredNode")
+_PAGE_RECORDS = 1000
 _RECORD = re.compile(r"record ([\d,]+) of the log")
 
 
@@ -141,6 +144,8 @@ class Notes:
     """What all clients sent and heard; lists are only appended to, by any thread."""
 
     sent: dict[Key, Batch] = field(default_factory=dict)
+    log: list[LogRecord] = field(default_factory=list)
+    """As it is followed."""
     attempts: list[Attempt] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=16))
@@ -166,6 +171,9 @@ class Notes:
         """Wait until a batch is acknowledged that was sent after that time."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._sent_s >= since_s, WAIT_S), "no batch is acknowledged any more"
+
+
+Answered = Acknowledged | Refused | Passed | Strange
 
 
 class Writer:
@@ -198,7 +206,7 @@ class Writer:
                     self._send_until_answered(sequence, body, media_type)
         self._caller.close()
 
-    def _send_until_answered(self, sequence: int, body: bytes, media_type: str) -> Acknowledged | Refused | Strange:
+    def _send_until_answered(self, sequence: int, body: bytes, media_type: str) -> Answered:
         headers = {
             "authorization": self._authorization, "content-type": media_type,
             CLIENT_HEADER: self._client, SEQUENCE_HEADER: str(sequence),
@@ -289,7 +297,41 @@ class Reader:
         self._caller.close()
 
 
-def answer_to_batch(reply: Reply) -> Acknowledged | Refused | Unanswered | Strange:
+class Tail:
+    """Follows the log, so that what is compacted away later is known."""
+
+    def __init__(self, workers: Sequence[Worker], notes: Notes) -> None:
+        self._workers = workers
+        self._notes = notes
+
+    def run(self) -> None:
+        caller = Caller(self._workers)
+        for number in count():
+            if self._notes.stop.is_set():
+                break
+            if not self.read(caller, number % len(self._workers), wait_s=1):
+                time.sleep(_NEXT_S)
+        caller.close()
+
+    def read(self, caller: Caller, number: int, wait_s: int = 0) -> bool:
+        """Read what a worker has beyond it; whether that was anything."""
+        log = self._notes.log
+        after = log[-1].offset if log else 0
+        path = f"/v1/changes?after={after}&limit={_PAGE_RECORDS}&content=true&wait={wait_s}"
+        reply = caller.call(number, "GET", path)
+        if reply is None or reply.status in {0, 503}:
+            return False
+        assert reply.status == 200, reply.body
+        log += (records := records_of(reply.body))
+        return bool(records)
+
+
+def records_of(page: bytes) -> list[LogRecord]:
+    told = json.loads(page)["records"]
+    return [LogRecord(one["offset"], one["client"], one["sequence"], from_json(one["content"])) for one in told]
+
+
+def answer_to_batch(reply: Reply) -> Acknowledged | Refused | Passed | Unanswered | Strange:
     if reply.status in {0, 503}:
         return Unanswered(reply.error)
     if reply.status == 200:
@@ -298,6 +340,8 @@ def answer_to_batch(reply: Reply) -> Acknowledged | Refused | Unanswered | Stran
     if reply.status == 400 and reply.error.startswith(_REFUSALS):
         record = _RECORD.search(reply.error)
         return Refused(None if record is None else int(record[1].replace(",", "")))
+    if reply.status == 409 and reply.error.startswith("SequencePassed"):
+        return Passed()
     return Strange(f"{reply.status} {reply.error}")
 
 

@@ -28,11 +28,19 @@ class Fault(StrEnum):
     WORKER_CUT_OFF = "worker cut off from the database"
     WORKER_SILENCED = "nothing gets through between worker and database"
     ALL_CUT_OFF = "all workers cut off from the database"
+    COMPACTION = "compaction begun"
+    COMPACTION_KILLED = "compaction killed"
 
 
 KILLS = (Fault.WORKERS_KILLED, Fault.DATABASE_KILLED, Fault.BOTH_KILLED)
-OTHERS = tuple(fault for fault in Fault if fault not in KILLS)
+COMPACTIONS = (Fault.COMPACTION, Fault.COMPACTION_KILLED)
+OTHERS = tuple(fault for fault in Fault if fault not in {*KILLS, *COMPACTIONS})
+_KILLS_PER_COMPACTION = 4
+"""Not a multiple of the kinds of kills, so that each of them meets one."""
+_COMPACTED = 0.75
+"""Share of the compactions that may end, if what follows lets them."""
 _SHARE_OF_KILLS = 0.8
+"""Of kills and others."""
 _AWAITED = 0.75
 """Share of the faults after which the next one waits for recovery."""
 _ALL = 0.15
@@ -74,20 +82,34 @@ class Done:
 
 
 def draw_events(draw: random.Random, workers: int, kills: int, away: Away) -> Iterator[Event]:
-    """So many kills, of every kind in turns, and other faults among them. The last one is awaited."""
+    """So many kills and other faults among them, as they are drawn by `draw_faults`. The last one is awaited."""
     done = 0
-    while done < kills:
-        is_kill = draw.random() < _SHARE_OF_KILLS
-        done += is_kill
-        fault = KILLS[done % len(KILLS)] if is_kill else draw.choice(OTHERS)
+    for fault in draw_faults(draw, kills):
+        done += (is_kill := fault in KILLS)
         hit = range(workers) if draw.random() < _ALL else [draw.randrange(workers)]
         away_s = away.killed_s * draw.random() if is_kill else away.other_s * draw.random() ** 3
         is_awaited = done == kills or draw.random() < _AWAITED
         yield Event(fault, tuple(hit), away_s, draw.uniform(0, away.between_s), is_awaited)
 
 
+def draw_faults(draw: random.Random, kills: int) -> Iterator[Fault]:
+    """So many kills, of every kind in turns; others between them, and compactions, which go on while some of them
+    come."""
+    for number in range(kills):
+        while draw.random() >= _SHARE_OF_KILLS:
+            yield draw.choice(OTHERS)
+        if number % _KILLS_PER_COMPACTION == 0:
+            yield Fault.COMPACTION if draw.random() < _COMPACTED else Fault.COMPACTION_KILLED
+        yield KILLS[number % len(KILLS)]
+
+
 def do(event: Event, world: World, notes: Notes) -> Done:
-    """Do it, undo it, and wait for the recovery if that is part of it."""
+    """Do it, undo it, and wait for the recovery if that is part of it, and for a compaction that still runs. The next
+    fault then meets workers that switch to its revision."""
+    world.declare()
+    if event.fault in COMPACTIONS:
+        # The log is cut no farther than that.
+        until(lambda: len(notes.log) >= world.published.offset, "the log is followed")
     hit = [world.workers[number] for number in event.workers]
     begin, end = _FAULTS[event.fault]
     began_s = time.monotonic()
@@ -97,6 +119,7 @@ def do(event: Event, world: World, notes: Notes) -> Done:
     end(world, hit)
     followed_s = None
     if event.is_awaited:
+        world.declare(waits=True)
         await_recovery(world, notes, ended_s)
         followed_s = time.monotonic()
         time.sleep(event.gap_s)
@@ -116,16 +139,23 @@ def await_recovery(world: World, notes: Notes, since_s: float) -> None:
 def await_applied(caller: Caller, world: World, offset: int) -> None:
     """Wait until every worker answers from that offset, or from a later one."""
     for number, worker in enumerate(world.workers):
-        until(lambda number=number: applied(caller, number) >= offset, f"{worker.name} applies {offset}")  # type: ignore[misc]
+        until(lambda number=number: state_of(caller, number)[1] >= offset, f"{worker.name} applies {offset}")  # type: ignore[misc]
 
 
-def applied(caller: Caller, number: int) -> int:
-    """The offset that a worker answers from; -1: it does not answer."""
+def await_revision(caller: Caller, world: World) -> None:
+    """Wait until every worker answers from the revision that is declared."""
+    revision = world.published.revision
+    for number, worker in enumerate(world.workers):
+        until(lambda number=number: state_of(caller, number)[0] == revision, f"{worker.name} answers from {revision}")  # type: ignore[misc]
+
+
+def state_of(caller: Caller, number: int) -> tuple[str, int]:
+    """Revision and offset that a worker answers from; -1: it does not answer."""
     reply = caller.call(number, "GET", "/v1/route")
     if reply is None or reply.status != 200:
-        return -1
-    told: int = json.loads(reply.body)["updates"]["applied"]
-    return told
+        return "", -1
+    told = json.loads(reply.body)
+    return told["revision"], told["updates"]["applied"]
 
 
 def _kill_workers(world: World, hit: Sequence[Worker]) -> None:
@@ -193,6 +223,19 @@ def _heal(world: World, hit: Sequence[Worker]) -> None:
         worker.partition.heal()
 
 
+def _compact(world: World, hit: Sequence[Worker]) -> None:
+    """It goes on during the faults that follow."""
+    world.compact()
+
+
+def _kill_compaction(world: World, hit: Sequence[Worker]) -> None:
+    world.jobs.kill()
+
+
+def _leave(world: World, hit: Sequence[Worker]) -> None:
+    pass
+
+
 _Step = Callable[[World, Sequence[Worker]], None]
 _FAULTS: Mapping[Fault, tuple[_Step, _Step]] = {
     Fault.WORKERS_KILLED: (_kill_workers, _start_workers),
@@ -203,5 +246,7 @@ _FAULTS: Mapping[Fault, tuple[_Step, _Step]] = {
     Fault.WORKER_CUT_OFF: (_cut, _heal),
     Fault.WORKER_SILENCED: (_silence, _heal),
     Fault.ALL_CUT_OFF: (_cut_all, _heal),
+    Fault.COMPACTION: (_compact, _leave),
+    Fault.COMPACTION_KILLED: (_compact, _kill_compaction),
 }
 """How each begins and ends."""

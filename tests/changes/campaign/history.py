@@ -42,6 +42,11 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """The batch may be among those that are compacted away, of which the log remembers each client's last number."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unanswered:
     """No answer, or one that leaves everything open: the connection was lost, it took too long, 503."""
 
@@ -64,7 +69,7 @@ class Attempt:
     process: str
     began_s: float
     ended_s: float
-    answer: Acknowledged | Refused | Unanswered | Strange
+    answer: Acknowledged | Refused | Passed | Unanswered | Strange
 
     @property
     def key(self) -> Key:
@@ -108,6 +113,8 @@ class History:
     sent: Mapping[Key, Batch]
     attempts: tuple[Attempt, ...] = ()
     reads: tuple[Read, ...] = ()
+    log: tuple[LogRecord, ...] = ()
+    """All of it, as it was followed from its beginning."""
     logs: Mapping[str, tuple[LogRecord, ...]] = field(default_factory=dict)
-    """The whole log as each worker gives it in the end; all of them have it alike."""
+    """What of it is not compacted away, as each worker gives it in the end."""
     replicas: Mapping[str, Replica] = field(default_factory=dict)

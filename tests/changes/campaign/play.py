@@ -12,14 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.changes.campaign.checker import Kind, Violation, check
-from tests.changes.campaign.clients import Caller, Notes, Pace, Reader, Reply, Writer, as_answer
-from tests.changes.campaign.faults import Away, Done, applied, await_applied, await_recovery, do, draw_events
+from tests.changes.campaign.clients import Caller, Notes, Pace, Reader, Reply, Tail, Writer, as_answer, records_of
+from tests.changes.campaign.faults import (
+    Away,
+    Done,
+    await_applied,
+    await_recovery,
+    await_revision,
+    do,
+    draw_events,
+    state_of,
+)
 from tests.changes.campaign.history import History, LogRecord, Replica
-from tests.changes.campaign.revision import draw_graph, from_json
+from tests.changes.campaign.revision import draw_graph
 from tests.changes.campaign.world import World, running_world
 from tests.support.postgres import PostgresServer
 
-_PAGE_RECORDS = 1000
 Logs = dict[str, tuple[LogRecord, ...]]
 _TRIES = 10
 """How often what is there in the end is read again, where the log still grew."""
@@ -40,10 +48,20 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Compactions:
+    done: int
+    """Revisions with a newer version of the graph that workers switched to."""
+    killed: int
+    failed: tuple[str, ...]
+    """What the Jobs said that failed, as without their database."""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     plan: Plan
     history: History
     done: tuple[Done, ...]
+    compactions: Compactions
     violations: tuple[Violation, ...]
 
 
@@ -62,14 +80,13 @@ def play(plan: Plan, folder: Path, database: PostgresServer) -> Round:
                 for event in draw_events(draw, plan.workers, plan.kills, plan.away):
                     done.append(do(event, world, notes))
             database.wait()
-            logs, replicas = read_end(world)
+            logs, replicas = read_end(world, notes)
         except AssertionError as error:  # of what was waited for in vain
             stuck.append(Violation(Kind.STUCK, str(error)))
-            logs = read_logs_that_are_there(world)
-    history = History(first, notes.sent, tuple(notes.attempts), tuple(notes.reads), logs, replicas)
-    # Without any log there is no witness.
-    found = check(history) if logs else []
-    return Round(plan, history, tuple(done), (*stuck, *found))
+            read_rest(world, notes)
+        jobs = Compactions(world.compacted, world.jobs.killed, tuple(world.jobs.failed))
+    history = History(first, notes.sent, tuple(notes.attempts), tuple(notes.reads), tuple(notes.log), logs, replicas)
+    return Round(plan, history, tuple(done), jobs, (*stuck, *check(history)))
 
 
 @contextmanager
@@ -77,8 +94,9 @@ def clients(plan: Plan, world: World, notes: Notes) -> Iterator[None]:
     """Clients at work; in the end each has heard of the batch that it sent last."""
     writers = [Writer(i, world.workers, world.token, notes, plan.pace, plan.seed) for i in range(plan.writers)]
     readers = [Reader(i, world.workers, notes, plan.pace, plan.seed) for i in range(plan.readers)]
-    with ThreadPoolExecutor(plan.writers + plan.readers) as pool:
-        running = [pool.submit(each.run) for each in (*writers, *readers)]
+    everyone = (*writers, *readers, Tail(world.workers, notes))
+    with ThreadPoolExecutor(len(everyone)) as pool:
+        running = [pool.submit(each.run) for each in everyone]
         try:
             yield
         except BaseException:
@@ -90,44 +108,46 @@ def clients(plan: Plan, world: World, notes: Notes) -> Iterator[None]:
             each.result()
 
 
-def read_end(world: World) -> tuple[Logs, dict[str, Replica]]:
-    """Every worker's log and answers, when all of them have applied all of it."""
+def read_end(world: World, notes: Notes) -> tuple[Logs, dict[str, Replica]]:
+    """Every worker's log and answers, when all of them have applied all of it to the newest revision."""
+    world.declare(waits=True)
     caller = Caller(world.workers)
+    await_revision(caller, world)
     for _ in range(_TRIES):
-        last = max(applied(caller, number) for number in range(len(world.workers)))
+        numbers = range(len(world.workers))
+        last = max(state_of(caller, number)[1] for number in numbers)
         await_applied(caller, world, last)
+        while Tail(world.workers, notes).read(caller, 0):
+            pass
         logs = {worker.name: _read_log(caller, number) for number, worker in enumerate(world.workers)}
         replicas = {worker.name: _read_replica(caller, number) for number, worker in enumerate(world.workers)}
         # A batch that its client has given up may still be on its way.
-        if all(log[-1].offset == last for log in logs.values()) and all(
-            replica.offset == last for replica in replicas.values()
-        ):
+        ends = {notes.log[-1].offset, *(replica.offset for replica in replicas.values())}
+        if ends == {last} and all(log[-1].offset == last for log in logs.values() if log):
             break
     caller.close()
     return logs, replicas
 
 
-def read_logs_that_are_there(world: World) -> Logs:
-    """Logs of the workers that give one."""
-    caller, logs = Caller(world.workers), {}
-    for number, worker in enumerate(world.workers):
+def read_rest(world: World, notes: Notes) -> None:
+    """Follow the log to its end by any worker that gives it."""
+    caller, tail = Caller(world.workers), Tail(world.workers, notes)
+    for number in range(len(world.workers)):
         with suppress(AssertionError):
-            logs[worker.name] = _read_log(caller, number)
+            while tail.read(caller, number):
+                pass
     caller.close()
-    return logs
 
 
 def _read_log(caller: Caller, number: int) -> tuple[LogRecord, ...]:
+    """What is not compacted away."""
     records: list[LogRecord] = []
     while True:
-        after = records[-1].offset if records else 0
-        page = json.loads(_get(caller, number, f"/v1/changes?after={after}&limit={_PAGE_RECORDS}&content=true"))
-        records += [
-            LogRecord(one["offset"], one["client"], one["sequence"], from_json(one["content"]))
-            for one in page["records"]
-        ]
-        if not page["records"]:
+        after = f"after={records[-1].offset}&" if records else ""
+        page = records_of(_get(caller, number, f"/v1/changes?{after}limit=1000&content=true"))
+        if not page:
             return tuple(records)
+        records += page
 
 
 def _read_replica(caller: Caller, number: int) -> Replica:

@@ -1,52 +1,32 @@
-"""A revision whose scores tell what they were computed from: weights that are made by hand, over a small graph."""
+"""A service whose scores tell what they were computed from: weights that are made by hand, over a small graph."""
 
 from __future__ import annotations
 
+import csv
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.changes.campaign.graph import Batch, FirstGraph, PlainGraph
+import safetensors.numpy
+from tests.changes.campaign.graph import Batch, FirstGraph
 from tests.support.graphs import Tensors
-from tests.support.living import FEATURES, RandomModels, batch_of, publish_generated
+from tests.support.living import batch_of
 
-from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.graph.change_batch import encode_batch
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.repository.repository import Repository
 
 NODES = 40
 VALUES = 4096
 """Values are whole numbers below it, so that sums of them are exact in float32."""
 VARIANTS = ("x1", "projected", "stored1")
+NAMESPACE, SERVICE = "default", "digits"
+_COLUMNS = ("value", "nothing")
 _EDGES = 60
-_HIDDEN = 8
+_HIDDEN, _CLASSES = 8, 3
 _OWN, _MEAN = 0, 1
 """Hidden channels: a node's own value, and the mean of its neighbours'."""
-
-
-class HandMadeModels(RandomModels):
-    """The value is the feature in column 0, and nothing else is read. A score each: the value, the mean of the
-    neighbours' values, the mean of their means."""
-
-    def master(self, name: str) -> Tensors:
-        return _weights(np.arange(FEATURES))
-
-    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
-        return _weights(columns)
-
-
-def _weights(columns: np.ndarray) -> Tensors:
-    first = {side: np.zeros((_HIDDEN, len(columns)), np.float32) for side in "lr"}
-    then = {side: np.zeros((3, _HIDDEN), np.float32) for side in "lr"}
-    # lin_r is of the node itself, lin_l of the mean of its neighbours.
-    first["r"][_OWN, columns == 0] = first["l"][_MEAN, columns == 0] = 1
-    then["r"][0, _OWN] = then["r"][1, _MEAN] = then["l"][2, _MEAN] = 1
-    layers = (first, then)
-    tensors = {f"convs.{i}.lin_{side}.weight": layer[side] for i, layer in enumerate(layers) for side in "lr"}
-    return tensors | {f"convs.{i}.lin_l.bias": np.zeros(len(layer["l"]), np.float32) for i, layer in enumerate(layers)}
 
 
 def draw_graph(draw: random.Random) -> FirstGraph:
@@ -58,23 +38,50 @@ def draw_graph(draw: random.Random) -> FirstGraph:
     return FirstGraph(values, tuple(sorted(edges)))
 
 
-def publish(repository: Repository, first: FirstGraph) -> RevisionManifest:
-    features = np.zeros((NODES, FEATURES), np.float32)
-    features[:, 0] = [first.values[node] for node in range(NODES)]
-    neighbours = PlainGraph.of(first).neighbours
-    lists = [sorted(neighbours[node]) for node in range(NODES)]
-    indptr = np.cumsum([0, *map(len, lists)]).astype(np.int64)
-    graph = Graph(indptr, np.array([other for row in lists for other in row], np.int32))
-    data = graph, features, EdgeRules(Direction.UNDIRECTED)
-    variants: dict[str, object] = {"pruning": {"factors": [1]}, "stored": [1]}
-    return publish_generated(repository, "campaign", "GraphSAGE", data, variants=variants, models_of=HandMadeModels)
+def write_service(folder: Path, first: FirstGraph) -> GNNService:
+    """Write graph and weights, and return the manifest that names them."""
+    nodes, edges, weights = (folder / name for name in ("nodes.csv", "edges.csv", "weights.safetensors"))
+    _write_table(nodes, ("id", "label", *_COLUMNS), [(n, n % _CLASSES, *_row(v)) for n, v in first.values.items()])
+    _write_table(edges, ("source", "target"), first.edges)
+    weights.write_bytes(safetensors.numpy.save(_weights()))
+    source = {"csv": {"nodes": {"uri": nodes.as_uri(), "label": "label"}, "edges": {"uri": edges.as_uri()}}}
+    return GNNService.model_validate(
+        {
+            "apiVersion": "gnnserve.dev/v1alpha1",
+            "kind": "GNNService",
+            "metadata": {"name": SERVICE, "namespace": NAMESPACE},
+            "spec": {
+                "graph": {"source": source, "normalization": "Disabled"},
+                "model": {
+                    "architecture": "GraphSAGE",
+                    "hidden": _HIDDEN,
+                    "fanouts": [-1, -1],
+                    "checkpoint": {"uri": weights.as_uri()},
+                },
+                "variants": {"pruning": {"factors": [1]}, "stored": [1]},
+            },
+        }
+    )
+
+
+def _weights() -> Tensors:
+    """The value is the first feature, and nothing else is read. A score each: the value, the mean of the neighbours'
+    values, the mean of their means."""
+    first = {side: np.zeros((_HIDDEN, len(_COLUMNS)), np.float32) for side in "lr"}
+    then = {side: np.zeros((_CLASSES, _HIDDEN), np.float32) for side in "lr"}
+    # lin_r is of the node itself, lin_l of the mean of its neighbours.
+    first["r"][_OWN, 0] = first["l"][_MEAN, 0] = 1
+    then["r"][0, _OWN] = then["r"][1, _MEAN] = then["l"][2, _MEAN] = 1
+    layers = (first, then)
+    tensors = {f"convs.{i}.lin_{side}.weight": layer[side] for i, layer in enumerate(layers) for side in "lr"}
+    return tensors | {f"convs.{i}.lin_l.bias": np.zeros(len(layer["l"]), np.float32) for i, layer in enumerate(layers)}
 
 
 def to_json(batch: Batch) -> dict[str, object]:
     """The body of `POST /v1/changes`."""
     return {
         "nodes": [{"id": node, "features": _row(value)} for node, value in batch.new],
-        "overrides": [{"id": node, "features": {"0": value}} for node, value in batch.overrides],
+        "overrides": [{"id": node, "features": {_COLUMNS[0]: value}} for node, value in batch.overrides],
         "edges": batch.edges,
         "removedEdges": batch.removed_edges,
         "removedNodes": batch.removed,
@@ -82,7 +89,7 @@ def to_json(batch: Batch) -> dict[str, object]:
 
 
 def to_binary(batch: Batch) -> bytes:
-    rows = np.full((len(batch.new) + len(batch.overrides), FEATURES), np.nan, np.float32)
+    rows = np.full((len(batch.new) + len(batch.overrides), len(_COLUMNS)), np.nan, np.float32)
     rows[: len(batch.new)] = 0
     rows[:, 0] = [value for _, value in (*batch.new, *batch.overrides)]
     new, overrides = ([node for node, _ in rows_of] for rows_of in (batch.new, batch.overrides))
@@ -105,15 +112,20 @@ def from_json(content: Mapping[str, Any]) -> Batch:
 
 
 def _row(value: float) -> list[float]:
-    return [value] + [0.0] * (FEATURES - 1)
+    return [value] + [0.0] * (len(_COLUMNS) - 1)
 
 
 def _value(features: Mapping[str, float] | Sequence[float]) -> float:
     if isinstance(features, Mapping):
-        (value,) = (features[name] for name in features.keys() & {"0"})
-        if len(features) > 1:
-            raise ValueError(f"a record has the columns {sorted(features)}")
+        ((name, value),) = features.items()
+        if name != _COLUMNS[0]:
+            raise ValueError(f"a record has the column {name}")
         return value
     if [*features] != _row(features[0]):
         raise ValueError(f"a record has the features {features}")
     return features[0]
+
+
+def _write_table(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows((head, *rows))

@@ -193,8 +193,9 @@ class _Simulation:
             self._follow(worker, len(self.log))
             answers = {node: worker.graph.answer(node) for node in worker.graph.values}
             replicas[f"worker-{worker.number}"] = Replica(worker.offset, answers)
-        logs = {name: tuple(self.log) for name in replicas}
-        return History(_FIRST, self.sent, tuple(self.attempts), tuple(self.reads), logs, replicas)
+        log = tuple(self.log)
+        logs = dict.fromkeys(replicas, log)
+        return History(_FIRST, self.sent, tuple(self.attempts), tuple(self.reads), log, logs, replicas)
 
 
 def simulate(flaw: Flaw | None, seed: int) -> History:

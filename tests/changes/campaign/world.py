@@ -10,7 +10,7 @@ import secrets
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,23 +18,25 @@ from typing import Any
 
 from tests.changes.campaign import rehearsal
 from tests.changes.campaign.graph import FirstGraph
-from tests.changes.campaign.revision import publish
+from tests.changes.campaign.jobs import Jobs
+from tests.changes.campaign.revision import NAMESPACE, SERVICE, write_service
 from tests.support import fork_server
-from tests.support.configmap_server import NAMESPACE, ConfigMapServer, configmap_server
+from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.partition import Partition
-from tests.support.pods import WorkerPod, table_of, worker_pod
+from tests.support.pods import WorkerPod, worker_pod
 from tests.support.postgres import PostgresServer
 
+from gnnserve_api.generation import GenerationResult
 from gnnserve_api.pods import (
+    MANIFEST_VARIABLE,
     MAX_DELTA_VARIABLE,
     POSTGRES_LOG_VARIABLE,
+    REPOSITORY_VARIABLE,
     SERVICE_UID_VARIABLE,
     WRITE_TOKENS_VARIABLE,
 )
-from gnnserve_api.routing import RoutingMode
-from gnnserve_worker.repository.repository import Repository
+from gnnserve_api.routing import RoutingMode, RoutingTable
 
-_SERVICE = "digits"
 _MAX_DELTA_BYTES = 1 << 26
 
 
@@ -94,13 +96,31 @@ class Worker:
             os.kill(self._pod.process.pid, number)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class World:
     database: PostgresServer
     workers: Sequence[Worker]
     first: FirstGraph
     token: str
     """It may write; predictions need none."""
+    jobs: Jobs
+    published: GenerationResult
+    """What workers are to answer from."""
+    _declare: Callable[[GenerationResult], None]
+    compacted: int = 0
+    """How often a revision took the place of another one."""
+
+    def compact(self) -> None:
+        """Begin to compact the log, unless that is being done."""
+        if not self.jobs.is_running:
+            self.jobs.start(self.published.revision)
+
+    def declare(self, *, waits: bool = False) -> None:
+        """Declare what a Job has published since; `waits`: what the one that runs will have, too."""
+        made = self.jobs.look(waits=waits)
+        if made is not None and made.revision != self.published.revision:
+            self.published, self.compacted = made, self.compacted + 1
+            self._declare(made)
 
 
 @contextmanager
@@ -112,23 +132,35 @@ def running_world(
     token = secrets.token_hex(16)
     (folder / "write-tokens").mkdir()
     (folder / "write-tokens" / "writer").write_text(token)
-    made = publish(Repository(folder / "repository", NAMESPACE, _SERVICE), first)
-    fork_server.prepare(rehearsal.__name__, str(folder / "repository"), NAMESPACE, _SERVICE, made.revision)
+    uri_file = folder / "uri"
+    uri_file.write_text(database.uri())
     environ = {
         **os.environ,
         SERVICE_UID_VARIABLE: secrets.token_hex(8),
         MAX_DELTA_VARIABLE: str(_MAX_DELTA_BYTES),
-        WRITE_TOKENS_VARIABLE: str(folder / "write-tokens"),
-        # The repository does not change.
-        "TESTS_LOOK_EVERY_S": "3600",
         "OMP_NUM_THREADS": "1",
     }
+    of_jobs = {
+        MANIFEST_VARIABLE: write_service(folder, first).model_dump_json(by_alias=True, exclude_none=True),
+        REPOSITORY_VARIABLE: str(folder / "repository"),
+        POSTGRES_LOG_VARIABLE: str(uri_file),
+        "GNNSERVE_PROFILE_SECONDS": "0.05",
+    }
+    jobs = Jobs(folder, {**environ, **of_jobs})
+    made = jobs.generate()
+    fork_server.prepare(rehearsal.__name__, str(folder / "repository"), NAMESPACE, SERVICE, made.revision)
+    environ |= {WRITE_TOKENS_VARIABLE: str(folder / "write-tokens"), "TESTS_LOOK_EVERY_S": "1"}
     with configmap_server() as api, ExitStack() as until_the_end:
-        api.put(table_of(made, mode=RoutingMode.STATIC, base_variant=variant))
+
+        def declare(result: GenerationResult) -> None:
+            api.put(RoutingTable(result.revision, result.recipe, mode=RoutingMode.STATIC, base_variant=variant))
+
+        declare(made)
+        until_the_end.callback(jobs.kill)
         all_of_them = []
         for number in range(workers):
             worker = Worker(f"worker-{number}", folder, api, database, environ)
             until_the_end.callback(worker.close)
             all_of_them.append(worker)
             worker.start()
-        yield World(database, all_of_them, first, token)
+        yield World(database, all_of_them, first, token, jobs, made, declare)
