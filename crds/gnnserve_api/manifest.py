@@ -108,8 +108,7 @@ def parse_document(given: Document) -> GNNService:
         problems += [describe(detail) for detail in details if not is_said_elsewhere(detail)]
         raise _input_error(where, problems) from None
     problems = [*_unknown_stages(service.spec)]
-    if (problem := _impossible_variants(service.spec)) is not None:
-        problems.append(problem)
+    problems += [*_impossible_variants(service.spec), *_fixed_variants(service.spec)]
     if problems:
         raise _input_error(where, problems)
     return service
@@ -122,17 +121,35 @@ def _unknown_stages(spec: GNNServiceSpec) -> Iterator[str]:
         yield f"{field}: {stage} is none of the variants that are made; choose from {', '.join(names)}"
 
 
-def _impossible_variants(spec: GNNServiceSpec) -> str | None:
+def _impossible_variants(spec: GNNServiceSpec) -> Iterator[str]:
     """Variants that cannot be made, found before anything is trained. The operator tells them by a condition, so that
     stored objects stay readable."""
     impossible = spec.impossible_variants()
-    if not impossible:
-        return None
-    field = "variant" if spec.routing.variant is not None else "weights"
-    return (
-        f"spec.routing.{field}: names {', '.join(impossible)}, which spec.variants does not generate; name some of "
-        f"{', '.join(spec.possible_variants())}, or change spec.variants.pruning.factors, storage, projection or given"
-    )
+    if impossible:
+        yield (
+            f"{_named_in(spec)}: names {', '.join(impossible)}, which spec.variants does not generate; name some of "
+            f"{', '.join(spec.possible_variants())}, or change spec.variants.pruning.factors, storage, projection or "
+            "given"
+        )
+
+
+def _fixed_variants(spec: GNNServiceSpec) -> Iterator[str]:
+    """Variants that workers do not choose while the graph changes. In a cluster a condition tells them, too."""
+    following = spec.following_variants()
+    if not following:
+        yield (
+            "spec.updates: none of spec.variants follows changes of the graph; add variants.oneRow with hops 0, or use "
+            "a model.architecture that samples neighbours"
+        )
+    elif fixed := spec.fixed_variants():
+        yield (
+            f"{_named_in(spec)}: names {', '.join(fixed)}, which cannot follow changes of the graph, spec.updates; "
+            f"name some of {', '.join(following)}, or leave one of the two out"
+        )
+
+
+def _named_in(spec: GNNServiceSpec) -> str:
+    return f"spec.routing.{'variant' if spec.routing.variant is not None else 'weights'}"
 
 
 def _input_error(where: str, problems: list[str]) -> InputError:

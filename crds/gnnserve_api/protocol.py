@@ -101,6 +101,13 @@ class PredictRequest(
             extra_json_schema={"minimum": 0, "maximum": MAX_SEED},
         ),
     ] = None
+    variant: Annotated[
+        str | None,
+        Meta(
+            description="The variant that is to answer, whatever routing and load call for; one of "
+            "`GET /v1/variants`. An accuracy tolerance does not count then, unless the request is strict."
+        ),
+    ] = None
     min_offset: Annotated[
         int | None,
         Meta(

@@ -252,6 +252,11 @@ BREAKS_RULE = {
         "updates": {"log": {"sqlite": {}}},
         "worker": {"resources": {"limits": {"memory": "2Gi"}}},
     },
+    "updates.compaction.retrain must not be true where all weights are given: there is nothing to train": {
+        **MINIMAL,
+        "model": {"checkpoint": {"uri": "file:///model.safetensors"}},
+        "updates": {"log": {"sqlite": {}}, "compaction": {"retrain": True}},
+    },
     "updates.log.postgres must name a Secret of its own: each value of those of endpoint is a token or a key": {
         **MINIMAL,
         "updates": {"log": {"postgres": {"secretName": "one"}}},

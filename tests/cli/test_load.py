@@ -354,6 +354,25 @@ def test_binary_requests_carry_ids_as_bytes_and_the_objective_in_the_head() -> N
     assert list(ids) == json.loads(asked_in_json.partition(b"\r\n\r\n")[2])["nodes"]
 
 
+@pytest.mark.parametrize("new", [[], ["--new-nodes", "2"]], ids=["stored nodes", "new nodes"])
+def test_requests_name_the_variant_that_is_asked_for(new: list[str]) -> None:
+    with fake_server() as server:
+        named = ["load", server.url, "--duration", "0.1", "--variant", "x4", *new]
+        assert CliRunner().invoke(app, named).exit_code == 0
+        unknown = CliRunner().invoke(app, ["load", server.url, "--variant", "x3"])
+    assert {asked.body["variant"] for asked in server.asked if asked.method == "POST"} == {"x4"}
+    assert unknown.exit_code == 2
+    assert "--variant: there is no 'x3'; choose from x1, x2, x4" in unknown.stderr
+
+
+def test_binary_requests_name_the_variant_in_the_head() -> None:
+    endpoint = parse_url("http://localhost:1")
+    stored = build_predictions(endpoint, NODES, 3, None, seed=0, binary=True, variant="x4")
+    new = build_unseen(endpoint, NODES, Unseen(1, 1, 1), None, 0, binary=True, variant="x4")
+    for requests in (stored, new):
+        assert b"\r\ngnnserve-variant: x4\r\n" in requests[0].partition(b"\r\n\r\n")[0]
+
+
 def test_binary_answers_are_counted_by_what_their_heads_say() -> None:
     def tell(asked: Asked) -> Told:
         if asked.method == "GET":

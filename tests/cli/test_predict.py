@@ -35,7 +35,7 @@ def test_only_what_was_stated_is_sent() -> None:
         CliRunner().invoke(
             app,
             ["predict", f"{server.url}/", "--nodes", "3, 4", "--latency-ms", "5", "--accuracy-tolerance-permille", "10",
-             "--strict", "--return", "labels,embeddings"],
+             "--strict", "--return", "labels,embeddings", "--variant", "x4"],
         )  # fmt: skip
     assert [asked.body for asked in server.asked if asked.method == "POST"] == [
         {"nodes": [3], "return": ["labels"]},
@@ -44,6 +44,7 @@ def test_only_what_was_stated_is_sent() -> None:
             "objective": {"latencyMs": 5.0, "accuracyTolerancePermille": 10.0},
             "strict": True,
             "return": ["labels", "embeddings"],
+            "variant": "x4",
         },
     ]
 

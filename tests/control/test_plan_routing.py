@@ -404,6 +404,20 @@ def test_a_model_is_not_trained_again_for_a_variant_that_cannot_be() -> None:
     assert namespace.table().base_variant == "x4", "the old revision answers"
 
 
+def test_a_variant_that_cannot_follow_changes_is_not_routed_to() -> None:
+    namespace = Namespace(
+        settings=PROMETHEUS,
+        variants={"stored": [1, 2]},
+        routing={"mode": "Static", "variant": "stored2"},
+        updates={"log": {"sqlite": {}}},
+    )
+    namespace.settle()
+    assert (namespace.reason(), namespace.reason("Stalled")) == ("False VariantUnknown", "True VariantUnknown")
+    message = namespace.condition("Ready")["message"]
+    assert message.startswith("spec.routing names stored2, which cannot follow changes of the graph. Name some of x1 ")
+    assert namespace.kinds().isdisjoint({"Job", "ConfigMap", "Deployment"})
+
+
 def test_a_variant_that_may_be_left_out_is_known_after_training_only() -> None:
     namespace = Namespace(settings=PROMETHEUS, routing={"mode": "Static", "variant": "projected"})
     namespace.settle()

@@ -119,6 +119,10 @@ def load(
         ),
     ] = 0,
     seed: Annotated[int, typer.Option(rich_help_panel=_LOAD, help="Seed of node ids, sizes and arrivals.")] = 0,
+    variant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Have this variant answer, whatever routing calls for.", show_default=False),
+    ] = None,
     latency_ms: ObjectiveMs = None,
     tolerance_permille: TolerancePermille = None,
     concurrency: Annotated[
@@ -168,14 +172,17 @@ def load(
     schedule = None if rate is None else _build_schedule(scenario, arrivals, rate, duration, seed)
     endpoint = open_url(url, read_access(token_file, ca_file))
     served = fetch_variants(endpoint)
+    known = [profiled.name for profiled in served.profile.variants]
+    if variant is not None and variant not in known:
+        raise InputError("--variant", f"there is no {variant!r}", f"choose from {', '.join(known)}")
     asked = stated_objective(latency_ms, tolerance_permille)
     objective = _objective_in_effect(endpoint, asked)
     nodes = nodes_to_ask_for(endpoint, served, binary=binary)
     unseen = Unseen(new_nodes, NEW_EDGES if new_edges is None else new_edges, served.features) if new_nodes else None
     requests = (
-        build_predictions(endpoint, nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes)
+        build_predictions(endpoint, nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes, variant=variant)
         if unseen is None
-        else build_unseen(endpoint, nodes, unseen, asked, seed, binary=binary)
+        else build_unseen(endpoint, nodes, unseen, asked, seed, binary=binary, variant=variant)
     )
     plan = LoadPlan(
         connections=concurrency or _connections(rate, objective),

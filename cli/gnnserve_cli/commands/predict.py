@@ -62,6 +62,14 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Have this variant answer, whatever routing calls for: one of `gnnserve variants`.",
+            show_default=False,
+        ),
+    ] = None,
     min_offset: Annotated[
         int | None,
         typer.Option(
@@ -87,7 +95,14 @@ def predict(
     endpoint = open_url(url, read_access(token_file, ca_file))
     ids = listed if isinstance(listed, tuple) else _ids_of(listed, endpoint)
     request: PredictRequest[Any] = PredictRequest(
-        ids, stated_objective(latency_ms, tolerance_permille), strict or UNSET, wanted, brought, seed, min_offset
+        ids,
+        stated_objective(latency_ms, tolerance_permille),
+        strict or UNSET,
+        wanted,
+        brought,
+        seed,
+        variant,
+        min_offset,
     )
     answer, reply = fetch_prediction(endpoint, request)
     timing = parse_server_timing(reply.headers.get("server-timing", ""))

@@ -62,6 +62,7 @@ def build_predictions(
     *,
     binary: bool = False,
     sizes: Sizes = Sizes.FIXED,
+    variant: str | None = None,
 ) -> Requests:
     """Ids are uniform over `nodes`, or over 0 to `nodes` - 1, and distinct within a request where there are enough.
 
@@ -76,10 +77,11 @@ def build_predictions(
         draw = generator.sample if size <= len(ids) else generator.choices
         drawn: tuple[Any, ...] = tuple(draw(ids, k=size))
         if binary:
-            payloads.append(encode_prediction(endpoint, _to_bytes(drawn), objective, "application/octet-stream"))
+            body, wishes, content_type = _to_bytes(drawn), headers_of(objective, variant), "application/octet-stream"
         else:
-            body = msgspec.json.encode(PredictRequest(drawn, objective))
-            payloads.append(encode_prediction(endpoint, body, None, "application/json"))
+            body = msgspec.json.encode(PredictRequest(drawn, objective, variant=variant))
+            wishes, content_type = [], "application/json"
+        payloads.append(encode_prediction(endpoint, body, wishes, content_type))
     return Requests(payloads, seeds_each, drawn_sizes)
 
 
@@ -98,14 +100,19 @@ def _to_bytes(ids: Sequence[int]) -> bytes:
     return values.tobytes()
 
 
-def encode_prediction(endpoint: Endpoint, body: bytes, objective: Objective | None, content_type: str) -> bytes:
-    """`objective`: where the body has none."""
-    headers = [f"Content-Type: {content_type}"]
+def headers_of(objective: Objective | None, variant: str | None) -> list[str]:
+    """What the head of a binary request says of these."""
+    headers = [] if variant is None else [f"gnnserve-variant: {variant}"]
     if objective is not None and objective.latency_ms is not None:
         headers.append(f"gnnserve-latency-ms: {objective.latency_ms!r}")
     if objective is not None and objective.accuracy_tolerance_permille is not None:
         headers.append(f"gnnserve-accuracy-tolerance-permille: {objective.accuracy_tolerance_permille!r}")
-    return _encode(endpoint, "POST", "/v1/predict", body, headers)
+    return headers
+
+
+def encode_prediction(endpoint: Endpoint, body: bytes, wishes: Sequence[str], content_type: str) -> bytes:
+    """`wishes`: headers that say what the body does not."""
+    return _encode(endpoint, "POST", "/v1/predict", body, [f"Content-Type: {content_type}", *wishes])
 
 
 def _encode(endpoint: Endpoint, method: str, path: str, body: bytes, headers: Sequence[str]) -> bytes:

@@ -14,7 +14,7 @@ import msgspec
 from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import NodeFeatures, PredictRequest, RequestOverlay
 from gnnserve_cli.client import Endpoint
-from gnnserve_cli.loadgen.requests import MOST_BODIES, Requests, encode_prediction
+from gnnserve_cli.loadgen.requests import MOST_BODIES, Requests, encode_prediction, headers_of
 
 OVERLAY_TYPE = "application/vnd.gnnserve.overlay"
 DRAWN_FEATURES = 1_000_000
@@ -43,6 +43,7 @@ def build_unseen(
     seed: int,
     *,
     binary: bool = False,
+    variant: str | None = None,
 ) -> Requests:
     """Features are uniform from 0 to 1, and sources of edges uniform over `stored`, or over 0 to `stored` - 1."""
     ids = range(stored) if isinstance(stored, int) else stored
@@ -55,15 +56,20 @@ def build_unseen(
         sources = [draw.choices(ids, k=unseen.edges) for _ in range(unseen.nodes)]
         if binary:
             body = _to_bytes(rows, sources)
-            payloads.append(encode_prediction(endpoint, body, objective, OVERLAY_TYPE))
+            payloads.append(encode_prediction(endpoint, body, headers_of(objective, variant), OVERLAY_TYPE))
         else:
-            body = msgspec.json.encode(_to_request(rows, sources, objective, are_texts=isinstance(ids[0], str)))
-            payloads.append(encode_prediction(endpoint, body, None, "application/json"))
+            request = _to_request(rows, sources, objective, variant, are_texts=isinstance(ids[0], str))
+            payloads.append(encode_prediction(endpoint, msgspec.json.encode(request), (), "application/json"))
     return Requests(payloads, unseen.nodes)
 
 
 def _to_request(
-    rows: list[list[float]], sources: list[list[int | str]], objective: Objective | None, *, are_texts: bool
+    rows: list[list[float]],
+    sources: list[list[int | str]],
+    objective: Objective | None,
+    variant: str | None,
+    *,
+    are_texts: bool,
 ) -> PredictRequest[Any]:
     new: list[Any] = [f"gnnserve load {k}" if are_texts else _FIRST_INTEGER + k for k in range(len(rows))]
     return PredictRequest(
@@ -73,6 +79,7 @@ def _to_request(
             nodes=tuple(NodeFeatures(id_, row) for id_, row in zip(new, rows, strict=True)),
             edges=tuple((source, id_) for id_, drawn in zip(new, sources, strict=True) for source in drawn),
         ),
+        variant=variant,
     )
 
 

@@ -13,6 +13,7 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
+from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
@@ -22,15 +23,16 @@ from gnnserve_api.spec.repository import DEFAULT_STORAGE, RepositorySpec
 from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.rules import rule, server_rule
 from gnnserve_api.spec.scoring import Thresholds
-from gnnserve_api.spec.searched import derived_rounds, trained_rounds
+from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_api.spec.updates import (
     UpdatesSpec,
     changes_are_followed_on_the_cpu,
     changes_fit_memory,
     log_has_a_secret_of_its_own,
+    something_is_retrained,
     sqlite_has_one_worker,
 )
-from gnnserve_api.spec.variants import LISTED, Variants
+from gnnserve_api.spec.variants import LISTED, SOME_ARE_MADE, Variants
 from gnnserve_api.spec.worker import Worker
 from gnnserve_api.variants import MAX_VARIANTS
 
@@ -124,9 +126,7 @@ class GNNServiceSpec(ApiModel):
         return True
 
     @rule(
-        "!has(self.model.checkpoint) || size(self.variants.pruning.factors) > 0 || "
-        "self.variants.projection != 'Disabled' || (has(self.variants.stored) && size(self.variants.stored) > 0) || "
-        "(has(self.variants.channels) && size(self.variants.channels) > 0)",
+        f"!has(self.model.checkpoint) || {SOME_ARE_MADE.replace('self.', 'self.variants.')}",
         "model.checkpoint must not be given where variants.given are all there is: none is made of it",
     )
     def _checkpoint_is_used(self) -> bool:
@@ -270,12 +270,30 @@ class GNNServiceSpec(ApiModel):
     _changes_are_followed_on_the_cpu = changes_are_followed_on_the_cpu
     _changes_fit_memory = changes_fit_memory
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
+    _something_is_retrained = something_is_retrained
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
         breaks it was always accepted, and stays readable."""
         possible = {*self.possible_variants()}
         return tuple(name for name in self.routing.named_variants if name not in possible)
+
+    def fixed_variants(self) -> tuple[str, ...]:
+        """Variants that `routing` names and that workers do not choose, since they do not follow changes. Not a rule of
+        the schema, which the names of variants are too much for."""
+        fixed = self._fixed_names()
+        return tuple(name for name in self.routing.named_variants if name in fixed)
+
+    def following_variants(self) -> tuple[str, ...]:
+        """Those of `possible_variants` that workers may choose."""
+        fixed = self._fixed_names()
+        return tuple(name for name in self.possible_variants() if name not in fixed)
+
+    def _fixed_names(self) -> frozenset[str]:
+        if self.updates is None:
+            return frozenset()
+        listings = [one.variants for one in self._rounds()] if self.variants.is_searched else [self.variants]
+        return frozenset().union(*(fixed_names(each, self.model) for each in listings))
 
     def uncertain_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that generation may leave out."""
@@ -285,11 +303,13 @@ class GNNServiceSpec(ApiModel):
 
     def possible_variants(self) -> tuple[str, ...]:
         """All variants that a revision may have."""
-        variants, model = self.variants, self.model
+        variants = self.variants
         if not variants.is_searched:
             return (*variants.listed_names(), *variants.optional_names())
-        rounds = (*derived_rounds(variants, model), *trained_rounds(variants))
-        return tuple(name for searched in rounds for name in searched.names)
+        return tuple(name for searched in self._rounds() for name in searched.names)
+
+    def _rounds(self) -> tuple[Round, ...]:
+        return (*derived_rounds(self.variants, self.model), *trained_rounds(self.variants))
 
     @property
     def trains_networks(self) -> bool:

@@ -11,6 +11,7 @@ from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text
 from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.variants import SOME_ARE_MADE
 from gnnserve_api.spec.worker import Worker
 
 
@@ -82,6 +83,9 @@ class _Spec(Protocol):
     worker: Worker
     endpoint: EndpointSpec
 
+    @property
+    def trains_networks(self) -> bool: ...  # pragma: no cover
+
 
 @rule(
     "!has(self.updates) || !has(self.updates.log.sqlite) || self.worker.replicas <= 1",
@@ -147,3 +151,17 @@ def log_has_a_secret_of_its_own(spec: _Spec) -> bool | str:
         f"updates.log.postgres and endpoint.{same[0]} both name the Secret {name!r}, and must name two: each value of "
         "those of endpoint is a token or a key"
     )
+
+
+_MADE = SOME_ARE_MADE.replace("self.", "self.variants.")
+
+
+@rule(
+    "!has(self.updates) || !has(self.updates.compaction.retrain) || !self.updates.compaction.retrain || "
+    "(has(self.variants.oneRow) && size(self.variants.oneRow) > 0) || "
+    "(has(self.variants.search) && self.variants.search == 'Auto') || "
+    f"(!has(self.model.checkpoint) && ({_MADE}))",
+    "updates.compaction.retrain must not be true where all weights are given: there is nothing to train",
+)
+def something_is_retrained(spec: _Spec) -> bool:
+    return spec.updates is None or not spec.updates.compaction.retrain or spec.trains_networks

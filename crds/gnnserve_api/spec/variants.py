@@ -67,6 +67,13 @@ SmallerFanouts = Annotated[
 
 _NAMES_OF_OTHERS = "^(mlp[0-9]+|stored[0-9]+|channels[0-9]+(-x[0-9]+|-projected|-stored1)?)$"
 
+SOME_ARE_MADE = (
+    "size(self.pruning.factors) > 0 || self.projection != 'Disabled' || "
+    "(has(self.stored) && size(self.stored) > 0) || "
+    "(has(self.channels) && size(self.channels) > 0)"
+)
+"""Whether anything is made of a master."""
+
 
 class Variants(ApiModel):
     search: Search = Search.DISABLED
@@ -134,9 +141,9 @@ class Variants(ApiModel):
         """Variants that every revision has: a factor in a storage, a stored layer, a given one or one of channels, with
         each of the fan-outs; one-row ones, and cascades."""
         factors = [name for factor in sorted(self.pruning.factors) for name in self.names_of(factor)]
-        layers = [name for layer in sorted(self.stored) for name in self._names_of_stored(layer)]
-        given = self._with_fanouts([name for base in self.given_names() for name in self._in_storages(base)])
-        one_row = [name for base in self.one_row_names() for name in self._in_storages(base)]
+        layers = [name for layer in sorted(self.stored) for name in self.names_of_stored(layer)]
+        given = self._with_fanouts([name for base in self.given_names() for name in self.in_storages(base)])
+        one_row = [name for base in self.one_row_names() for name in self.in_storages(base)]
         channels = [name for one in self.canonical().channels for name in self._names_of_channels(one)]
         return (*factors, *layers, *given, *channels, *one_row, *self.cascade_names())
 
@@ -152,13 +159,13 @@ class Variants(ApiModel):
         """Names of `one_row`, by hops, without storages."""
         return tuple(one_row_name(each.hops) for each in self.canonical().one_row)
 
-    def _names_of_stored(self, layer: int) -> tuple[str, ...]:
+    def names_of_stored(self, layer: int) -> tuple[str, ...]:
         names = [stored_layer_name(layer, storage) for storage in Storage if storage in self.storage]
         return (*names, *(fanouts_name(name, fanouts) for name in names for fanouts in self.fanouts_left(layer)))
 
     def _names_of_channels(self, one: Channels) -> tuple[str, ...]:
         left = self.fanouts_left(1) if one.table is ChannelsTable.STORED else self.fanouts
-        names = self._in_storages(one.name)
+        names = self.in_storages(one.name)
         return (*names, *(fanouts_name(name, fanouts) for name in names for fanouts in left))
 
     def fanouts_left(self, layer: int) -> tuple[tuple[int, ...], ...]:
@@ -177,9 +184,9 @@ class Variants(ApiModel):
 
     def names_of(self, factor: int) -> tuple[str, ...]:
         """Variants of one factor."""
-        return self._with_fanouts(self._in_storages(variant_name(factor)))
+        return self._with_fanouts(self.in_storages(variant_name(factor)))
 
-    def _in_storages(self, name: str) -> list[str]:
+    def in_storages(self, name: str) -> list[str]:
         return [stored_name(name, storage) for storage in Storage if storage in self.storage]
 
     def _with_fanouts(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -189,7 +196,7 @@ class Variants(ApiModel):
         """Variants that a revision may have: those that are kept only where the profile finds them worth it."""
         if self.projection is not Projection.AUTO:
             return ()
-        return self._with_fanouts(self._in_storages(PROJECTED_NAME))
+        return self._with_fanouts(self.in_storages(PROJECTED_NAME))
 
     @model_validator(mode="after")
     def _storages_differ(self) -> Variants:

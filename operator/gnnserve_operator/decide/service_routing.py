@@ -196,24 +196,40 @@ def _said(status: Mapping[str, Any], kind: ConditionType) -> Verdict:
 
 
 def find_impossible_variant(spec: GNNServiceSpec) -> Problem | None:
-    """Something that spec.routing names and that no revision of this spec will have: known before a Job is spent."""
+    """Something that spec.routing names and that no revision of this spec will have, or that cannot be chosen: known
+    before a Job is spent."""
     impossible = spec.impossible_variants()
     if not impossible:
-        return None
+        return _find_fixed_variant(spec)
     return Problem(
         Reason.VARIANT_UNKNOWN,
         f"spec.routing names {' and '.join(impossible)}, which spec.variants does not generate. Name some of "
-        f"{' '.join(spec.possible_variants())}, or change spec.variants; no Job is started before.",
+        f"{' '.join(spec.following_variants())}, or change spec.variants; no Job is started before.",
         needs_person=True,
     )
 
 
+def _find_fixed_variant(spec: GNNServiceSpec) -> Problem | None:
+    """Variants that cannot be chosen while the graph changes."""
+    following, fixed = spec.following_variants(), spec.fixed_variants()
+    if following and not fixed:
+        return None
+    message = (
+        f"spec.routing names {' and '.join(fixed)}, which cannot follow changes of the graph. Name some of "
+        f"{' '.join(following)}, or leave out spec.updates."
+        if following
+        else "spec.updates is given, and none of spec.variants follows changes of the graph. Add variants.oneRow with "
+        "hops 0, or use a model.architecture that samples neighbours."
+    )
+    return Problem(Reason.VARIANT_UNKNOWN, message, needs_person=True)
+
+
 def _find_unknown_variant(spec: GNNServiceSpec, result: GenerationResult) -> Problem | None:
-    """Something that spec.routing names and the revision lacks."""
+    """Something that spec.routing names and the revision lacks, or that cannot be chosen from it."""
     names = [variant.name for variant in result.variants]
     unknown = unknown_variants(spec, names)
     if not unknown:
-        return None
+        return _find_fixed_variant(spec)
     return Problem(
         Reason.VARIANT_UNKNOWN,
         f"spec.routing names {' and '.join(unknown)}, but revision {result.revision} has {' '.join(names)}. Name one "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -129,6 +129,8 @@ class ServedRevision:
     thresholds: Mapping[str, np.ndarray] = field(init=False)
     """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
 
+    capabilities: Mapping[str, Capabilities] = field(init=False)
+    """What each variant can give that not every request needs."""
     tier_permille: Mapping[str, int] = field(init=False)
     """By variant, the accuracy tolerance from which on it answers; without those that never do."""
 
@@ -149,6 +151,10 @@ class ServedRevision:
         }
         object.__setattr__(self, "thresholds", thresholds)
         tiers = stated_tiers(points_of(self.manifest.profile))
+        bare = {variant.name for variant in self.manifest.variants if not variant.network.embedding_columns}
+        gives = {v.name: family_of(v).capabilities for v in self.manifest.profile.variants}
+        gives |= {name: replace(gives[name], embeddings=False) for name in bare if name in gives}
+        object.__setattr__(self, "capabilities", gives)
         by_variant = {within.point.name: permille for permille, within in tiers.items()}
         object.__setattr__(self, "tier_permille", by_variant)
 

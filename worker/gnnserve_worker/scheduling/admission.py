@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from gnnserve_api.families import STORED_GRAPH
+from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.choice import Pins, VariantChooser
 from gnnserve_worker.scheduling.decision import Decider
@@ -23,6 +24,7 @@ from gnnserve_worker.scheduling.refusal import (
     refuse_full,
     refuse_heavy,
     refuse_infeasible,
+    refuse_named,
     refuse_unreachable,
 )
 from gnnserve_worker.scheduling.room import expects_late
@@ -51,7 +53,9 @@ class AdmissionControl:
         self._queue = queue
         self._occupancy = occupancy
 
-    def admit(self, request: Request, strict: bool, now_ms: float) -> Refusal | None:
+    def admit(  # noqa: PLR0911 - a ladder, one rung a refusal
+        self, request: Request, strict: bool, now_ms: float
+    ) -> Refusal | None:
         """Queue the request, or refuse it. Unless it is `strict`, an objective that even an idle worker cannot meet is
         answered by the nearest variant, however late."""
         objective, seeds, needs = request.objective, request.seeds, request.needs
@@ -62,12 +66,18 @@ class AdmissionControl:
             kind = kind_of(needs)
             is_heavy = request.overlay_load >= self._max_seeds
             needs = self._chooser.restricting(needs)
-        pin = self.pins.draw(needs)
+        pin = request.named
+        if pin is None:
+            pin = self.pins.draw(needs)
+        else:  # there is nothing left for a tolerance to choose
+            objective = Objective(objective.latency_ms, None)
         if self._queue.seeds + load > self._max_queued_seeds and self._is_full(load, is_heavy):
             wait_ms = self._occupancy.rest_ms(now_ms) + self._groups.drain_ms()
             refusal = refuse_full(request, load, self._queue.seeds, self._max_queued_seeds, wait_ms)
             self._remember(request, pin, math.inf, now_ms, refusal)
             return refusal
+        if strict and request.named is not None and not self._keeps_tolerance(request):
+            return refuse_named(self._chooser, request, load)
         is_large = load >= self._max_seeds
         group = self._groups.of(objective, needs, kind, pin, is_large, is_heavy, load, overlay, now_ms)
         latency_ms = objective.latency_ms
@@ -104,14 +114,20 @@ class AdmissionControl:
         self._queue.add(group, QueuedRequest(request, deadline_ms, order_ms, seeds, load, is_firm, overlay))
         return None
 
+    def _keeps_tolerance(self, request: Request) -> bool:
+        """Whether the variant that the request names is within its tolerance."""
+        assert request.named is not None  # noqa: S101
+        return request.named < self._chooser.count_within(request.objective.accuracy_tolerance_permille)
+
     def route_by(self, table: RoutingTable) -> None:
         """Pin requests by this table from now on; queued requests keep their group."""
         self.pins = Pins(self._chooser, table, self.pins.drawn)
         self.memory.clear()
 
     def _remember(self, request: Request, pin: int | None, until_ms: float, now_ms: float, refusal: Refusal) -> None:
-        # With weights, the next request may go to another variant, and may fit; without an overlay it may fit too.
-        if pin == self.pins.fixed and request.needs is STORED_GRAPH:
+        # With weights, the next request may go to another variant, and may fit; without an overlay it may fit too, and
+        # so may one that names no variant.
+        if pin == self.pins.fixed and request.needs is STORED_GRAPH and request.named is None:
             self.memory.remember(request.objective, request.seeds, until_ms, now_ms, refusal)
 
     def _is_full(self, load: int, is_heavy: bool) -> bool:

@@ -143,12 +143,12 @@ class BatchCloser:
 
     def _close(self, plan: BatchPlan, now_ms: float) -> Batch:
         pieces: list[Piece] = []
-        seeds, load, overlay, has_deadline = 0, 0, 0, False
+        seeds, load, overlay = 0, 0, 0
         fixed, rows = 0.0, 0.0
         if plan.large is not None:
             piece = self._cut(plan, plan.large, now_ms)
             pieces.append(piece)
-            seeds, load, has_deadline = plan.piece, plan.piece + piece.request.overlay_load, plan.large.is_hard
+            seeds, load = plan.piece, plan.piece + piece.request.overlay_load
             overlay = overlay_part(load, seeds, piece.request.changed_seeds)
             fixed, rows = piece.request.overlay_fixed, piece.request.overlay_rows
         costs = self._costs
@@ -167,7 +167,8 @@ class BatchCloser:
             load += joined
         until_ms = now_ms + costs.batch_ms(plan.variant, load, len(pieces), overlay)
         self._occupancy.running_until_ms = until_ms
-        if has_deadline or (plan.members and plan.members[0].is_hard):
+        anchors = [group for group in (plan.large, *plan.members[:1]) if group is not None]
+        if any(group.is_hard and group.pin is None for group in anchors):
             self._decider.note_usual(plan.variant, until_ms)
         predicted_ms = costs.computing_ms(plan.variant, load, overlay)
         changed_seeds = overlay - (load - seeds)

@@ -81,7 +81,7 @@ class Decider:
         return self._decide_hard(groups, hard, now_ms, small_wait)
 
     def note_usual(self, variant: int, until_ms: float) -> None:
-        """Note the variant of a batch with a deadline. The mean is reset after a pause."""
+        """Note the variant of a batch with a deadline and free choice. The mean is reset after a pause."""
         passed_ms = max(0.0, until_ms - self._usual_until_ms)
         self._usual += (1 - math.exp(-passed_ms / _USUAL_MEMORY_MS)) * (variant - self._usual)
         self._usual_until_ms = until_ms

@@ -119,6 +119,8 @@ def refuse_unreachable(latency_ms: float, end_ms: float, deadline_ms: float) -> 
 
 
 def refuse_infeasible(chooser: VariantChooser, group: Group, request: Request, load: int) -> Refusal:
+    if request.named is not None:
+        return refuse_named(chooser, request, load)
     remedy = "allow more time or a larger tolerance, send fewer nodes, or leave out strict"
     overlay = overlay_part(load, request.seeds, request.changed_seeds)
     choice = chooser.choose(request.objective, request.seeds, request.needs, load, overlay)
@@ -133,6 +135,24 @@ def refuse_infeasible(chooser: VariantChooser, group: Group, request: Request, l
             f"{needed_ms:.3g} ms for {choice.nodes}, more than {request.objective.latency_ms:g} ms"
         )
     return Refusal(RefusalReason.OBJECTIVE_INFEASIBLE, f"{message}; {remedy}", None)
+
+
+def refuse_named(chooser: VariantChooser, request: Request, load: int) -> Refusal:
+    """Why the variant that a strict request names cannot meet its objective."""
+    variant, objective = request.named, request.objective
+    assert variant is not None  # noqa: S101
+    tolerance, loss = objective.accuracy_tolerance_permille, chooser.loss_permille[variant]
+    if variant >= chooser.count_within(tolerance):
+        why = f"which loses {loss:.3g} permille, more than the {tolerance:g} that are tolerated"
+        remedy = "allow a larger tolerance, leave out variant, or leave out strict"
+    else:
+        overlay = overlay_part(load, request.seeds, request.changed_seeds)
+        nodes = chooser.choose(objective, request.seeds, request.needs, load, overlay).nodes
+        needed_ms = chooser.costs.batch_ms(variant, load, 1, overlay)
+        why = f"which needs {needed_ms:.3g} ms for {nodes}, more than {objective.latency_ms:g} ms"
+        remedy = "allow more time, send fewer nodes, leave out variant, or leave out strict"
+    message = f"the request names {chooser.names[variant]}, {why}; {remedy}"
+    return Refusal(RefusalReason.OBJECTIVE_INFEASIBLE, message, None)
 
 
 def refuse_late(request: Request, now_ms: float, wait_s: int | None) -> Refusal:

@@ -42,6 +42,9 @@ class Request(msgspec.Struct, frozen=True):
     """The part of `overlay_load` that does not depend on which rows are drawn, before rounding."""
     overlay_rows: float = 0.0
     """What the rows of its overlay add to that, if as many are drawn as may be."""
+    named: int | None = None
+    """The variant that the request names (an index), which must be able to answer it; None: the choice is the
+    scheduler's."""
 
 
 class QueuedRequest(msgspec.Struct, eq=False):
@@ -93,7 +96,7 @@ class Group:
         self.kind = kind
         """What its requests are about: another kind has other costs, so other variants are worth choosing."""
         self.pin = pin
-        """The only variant allowed, where the routing mode pins one."""
+        """The only variant allowed, where the routing mode or its requests pin one."""
         self.is_hard = is_hard
         """Whether its requests have deadlines."""
         self.is_hurried = is_hurried

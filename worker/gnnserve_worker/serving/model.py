@@ -195,10 +195,11 @@ class ServedModel:
         deliver: Callable[[Outcome], None],
         overlay: Overlay | None = None,
         seed: int | None = None,
+        variant: str | None = None,
     ) -> Pending | Refusal:
-        """Submit a request to the present lane, against whose revision its nodes were checked and its overlay was
-        arranged. With an empty objective the service's own applies. `deliver` is called later, never during this
-        call."""
+        """Submit a request to the present lane, against whose revision its nodes and the variant that it names were
+        checked and its overlay was arranged. With an empty objective the service's own applies. `deliver` is called
+        later, never during this call."""
         seeds = len(nodes)
         extra, changed, fixed, of_rows = 0, 0, 0.0, 0.0
         if overlay is not None:
@@ -214,7 +215,8 @@ class ServedModel:
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
         needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.replica is not None]
-        request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows)
+        named = None if variant is None else lane.chooser.indices[variant]
+        request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows, named)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())
         if refusal is not None:
             return refusal

@@ -49,6 +49,7 @@ from gnnserve_worker.serving.http.question import (
     SEED_HEADER,
     STRICT_HEADER,
     TOLERANCE_HEADER,
+    VARIANT_HEADER,
 )
 from gnnserve_worker.serving.security.access import WRITES, is_open
 
@@ -231,6 +232,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "integer",
                     {"minimum": 0, "maximum": MAX_SEED},
                 ),
+                header(VARIANT_HEADER.decode(), "As variant; the body's goes first.", "string"),
                 *([_min_offset_header()] if _changes(revision) else []),
             ],
             "requestBody": {

@@ -186,7 +186,7 @@ class Predict:
             return self.refuse(self._model.refuse())
         seeds = head.codec.estimate_seeds(body, are_texts=lane.revision.has_text_ids)
         refused = self._model.would_refuse(seeds, arrived_ms)
-        if refused is not None and not _may_have_objective(head, body):
+        if refused is not None and not _may_choose(head, body):
             return self._refuse_unread(refused, seeds, head.codec.may_have_overlay(body))
         revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
         try:
@@ -215,7 +215,7 @@ class Predict:
         pending = self._model.submit(
             asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
             asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
-            question.overlay, question.seed,
+            question.overlay, question.seed, question.variant,
         )  # fmt: skip
         return self.refuse(pending) if isinstance(pending, Refusal) else pending
 
@@ -362,9 +362,10 @@ class Predict:
         self._metrics.observe_answer(answer.variant, queue_ms, total_ms, answer.objective.latency_ms)
 
 
-def _may_have_objective(head: Head, body: bytes) -> bool:
-    """Whether the request may have an objective of its own, so that it has to be parsed."""
-    return head.wishes.objective != NO_OBJECTIVE or head.codec.may_have_objective(body)
+def _may_choose(head: Head, body: bytes) -> bool:
+    """Whether the request may have an objective of its own or name a variant, so that it has to be parsed."""
+    wishes = head.wishes
+    return wishes.objective != NO_OBJECTIVE or wishes.variant is not None or head.codec.may_choose(body)
 
 
 def _objective_met(answer: Answer) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from gnnserve_api.changes import MIN_OFFSET_HEADER
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
 from gnnserve_worker.graph.overlay import Overlay
@@ -29,16 +30,20 @@ LATENCY_HEADER = b"gnnserve-latency-ms"
 TOLERANCE_HEADER = b"gnnserve-accuracy-tolerance-permille"
 STRICT_HEADER = b"gnnserve-strict"
 SEED_HEADER = b"gnnserve-seed"
+VARIANT_HEADER = b"gnnserve-variant"
+"""In a request the variant that is to answer, in a binary answer the one that did."""
 OFFSET_WISH_HEADER = MIN_OFFSET_HEADER.encode()
 _SHOWN_CHARACTERS = 60
 POSSIBLE_IDS = range(-(2**63), 2**63)
 """Integers that a node of some graph may have as its id: those of 64 bits with a sign."""
 SEED_REMEDY = f"give an integer from 0 to {MAX_SEED}, or leave it out"
 OFFSET_REMEDY = f"give an offset of the log, an integer from 0 to {MAX_OFFSET}, or leave it out"
-WISH_HEADERS = frozenset((LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER, SEED_HEADER, OFFSET_WISH_HEADER))
+WISH_HEADERS = frozenset(
+    (LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER, SEED_HEADER, VARIANT_HEADER, OFFSET_WISH_HEADER)
+)
 HEADERS_REMEDY = (
     f"headers have the rest: {LATENCY_HEADER.decode()}, {TOLERANCE_HEADER.decode()}, {STRICT_HEADER.decode()}, "
-    f"{SEED_HEADER.decode()}, {OFFSET_WISH_HEADER.decode()}"
+    f"{SEED_HEADER.decode()}, {VARIANT_HEADER.decode()}, {OFFSET_WISH_HEADER.decode()}"
 )
 """What to do about a parameter of the query that would be a wish."""
 
@@ -55,6 +60,8 @@ class ErrorCode(StrEnum):
     EMPTY_NODES = "EmptyNodes"
     TOO_MANY_NODES = "TooManyNodes"
     UNKNOWN_NODE = "UnknownNode"
+    UNKNOWN_VARIANT = "UnknownVariant"
+    VARIANT_UNABLE = "VariantUnable"
     NO_EMBEDDINGS = "NoEmbeddings"
     NO_BINARY_LABELS = "NoBinaryLabels"
     NO_BINARY_NODES = "NoBinaryNodes"
@@ -118,6 +125,7 @@ class Wishes(msgspec.Struct, frozen=True):
     strict: bool = False
     seed: int | None = None
     min_offset: int | None = None
+    variant: str | None = None
 
 
 NO_WISHES = Wishes()
@@ -137,6 +145,8 @@ class Question(msgspec.Struct, frozen=True):
     """What the request brings; arranged against the revision that its nodes were found in."""
     seed: int | None = None
     """What its draws depend on; None: the batch's key."""
+    variant: str | None = None
+    """The variant that is to answer, which can; None: the one that routing and load call for."""
 
 
 def check_stated_once(headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -166,12 +176,13 @@ def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
             f"{_shown(strict)} is not possible here",
             "give true or false",
         )
-    seed, min_offset = headers.get(SEED_HEADER), headers.get(OFFSET_WISH_HEADER)
+    seed, min_offset, variant = map(headers.get, (SEED_HEADER, OFFSET_WISH_HEADER, VARIANT_HEADER))
     return Wishes(
         objective,
         strict == b"true",
         None if seed is None else check_seed(read_whole(seed, SEED_HEADER, SEED_REMEDY), SEED_HEADER.decode()),
         None if min_offset is None else read_whole(min_offset, OFFSET_WISH_HEADER, OFFSET_REMEDY),
+        None if variant is None else variant.strip(b" \t").decode("utf-8", "replace"),
     )
 
 
@@ -252,6 +263,33 @@ def check_outputs(outputs: Sequence[str], revision: ServedRevision, fields: Sequ
             "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
             "leave embeddings out",
         )
+
+
+def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revision: ServedRevision, where: str) -> str:
+    """The variant that a request names, which can answer it. `where`: the field that names it."""
+    gives = revision.capabilities.get(name)
+    if gives is None:
+        raise RequestError(
+            ErrorCode.UNKNOWN_VARIANT,
+            where,
+            f"revision {revision.manifest.revision} has no variant {shown_value(name)}",
+            f"choose from {', '.join(revision.capabilities)}, or leave it out",
+        )
+    needed = Capabilities(
+        overlay=brings_overlay, embeddings="embeddings" in outputs, changes=revision.replica is not None
+    )
+    if gives.cover(needed):
+        return name
+    missing = needed.in_words()
+    if not gives.changes and needed.changes:
+        missing = " and ".join(filter(None, (missing, "a graph that changes")))
+    able = ", ".join(other for other, capable in revision.capabilities.items() if capable.cover(needed))
+    raise RequestError(
+        ErrorCode.VARIANT_UNABLE,
+        where,
+        f"variant {name} cannot answer requests with {missing}",
+        f"choose from {able}, or leave it out" if able else "leave it out",
+    )
 
 
 def check_node_count(

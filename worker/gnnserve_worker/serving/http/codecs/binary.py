@@ -21,12 +21,14 @@ from gnnserve_worker.serving.http.question import (
     HEADERS_REMEDY,
     OFFSET_WISH_HEADER,
     PREDICT_PATH,
+    VARIANT_HEADER,
     ErrorCode,
     Question,
     RequestError,
     Wishes,
     check_node_count,
     check_outputs,
+    check_variant,
     find_integers,
     require_offset,
     shown_value,
@@ -48,7 +50,7 @@ class BinaryCodec:
     def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
         return len(body) // ID_BYTES
 
-    def may_have_objective(self, body: bytes) -> bool:
+    def may_choose(self, body: bytes) -> bool:
         return False
 
     def may_have_overlay(self, body: bytes) -> bool:
@@ -75,7 +77,9 @@ class BinaryCodec:
         nodes = np.frombuffer(body, "<i8")
         if sys.byteorder == "big":
             nodes = nodes.astype(np.int64)
-        return Question(find_integers(nodes, revision), wishes.objective, wishes.strict, outputs, None, wishes.seed)
+        variant = read_variant(wishes, outputs, revision, brings_overlay=False)
+        positions = find_integers(nodes, revision)
+        return Question(positions, wishes.objective, wishes.strict, outputs, None, wishes.seed, variant)
 
     def encode_answer(
         self,
@@ -121,6 +125,15 @@ def check_offset(wishes: Wishes, revision: ServedRevision) -> None:
     """Raises BehindError where the graph does not have the offset yet that the head asks for."""
     if wishes.min_offset is not None:
         require_offset(wishes.min_offset, wishes.objective, revision, OFFSET_WISH_HEADER.decode())
+
+
+def read_variant(
+    wishes: Wishes, outputs: tuple[str, ...], revision: ServedRevision, *, brings_overlay: bool
+) -> str | None:
+    """The variant that the head names, which can answer; None: it names none."""
+    if wishes.variant is None:
+        return None
+    return check_variant(wishes.variant, outputs, brings_overlay, revision, VARIANT_HEADER.decode())
 
 
 def binary_error(problem: str, remedy: str) -> RequestError:

@@ -30,6 +30,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
     check_integer_ids,
     check_offset,
     read_outputs,
+    read_variant,
 )
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.overlay import (
@@ -65,7 +66,7 @@ class BinaryOverlayCodec:
     def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
         return max(1, min(COUNTS.unpack_from(body)[0], len(body) // ID_BYTES)) if len(body) >= COUNTS.size else 1
 
-    def may_have_objective(self, body: bytes) -> bool:
+    def may_choose(self, body: bytes) -> bool:
         return False
 
     def may_have_overlay(self, body: bytes) -> bool:
@@ -86,9 +87,10 @@ class BinaryOverlayCodec:
         support = support_of(revision, limits)
         outputs = read_outputs(query, revision)
         check_offset(wishes, revision)
+        variant = read_variant(wishes, outputs, revision, brings_overlay=True)
         brought = read_arrays(body, revision, support.columns, max_nodes, limits)
         overlay, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
-        return Question(seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed)
+        return Question(seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed, variant)
 
     def encode_answer(
         self,

@@ -34,6 +34,7 @@ from gnnserve_worker.serving.http.question import (
     OFFSET_WISH_HEADER,
     POSSIBLE_IDS,
     PREDICT_PATH,
+    VARIANT_HEADER,
     ErrorCode,
     Question,
     RequestError,
@@ -42,6 +43,7 @@ from gnnserve_worker.serving.http.question import (
     check_objective,
     check_outputs,
     check_seed,
+    check_variant,
     cut,
     find_integers,
     find_texts,
@@ -91,8 +93,8 @@ class JsonCodec:
             return body.count(b'",', start, body.find(b'"]', start)) + 1
         return body.count(b",", start, body.find(b"]", start)) + 1
 
-    def may_have_objective(self, body: bytes) -> bool:
-        return may_have_field(body, b"objective")
+    def may_choose(self, body: bytes) -> bool:
+        return may_have_field(body, b"objective") or may_have_field(body, b"variant")
 
     def may_have_overlay(self, body: bytes) -> bool:
         return may_have_field(body, b"overlay")
@@ -135,14 +137,20 @@ class JsonCodec:
         strict = wishes.strict if request.strict is UNSET else request.strict
         seed = wishes.seed if request.seed is None else check_seed(request.seed, "seed")
         overlay = request.overlay
-        if overlay is not None and (overlay.nodes or overlay.edges or overlay.overrides):
+        if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
+            overlay = None
+        variant = wishes.variant if request.variant is None else request.variant
+        if variant is not None:
+            where = VARIANT_HEADER.decode() if request.variant is None else "variant"
+            check_variant(variant, outputs, overlay is not None, revision, where)
+        if overlay is not None:
             support = support_of(revision, limits)
             brought = read_overlay(nodes, overlay, revision, support, limits)
             arranged, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
-            return Question(seeds, objective, strict, outputs, arranged, seed)
+            return Question(seeds, objective, strict, outputs, arranged, seed, variant)
         positions = find_texts if revision.has_text_ids else _find_integers
         otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
-        return Question(positions(nodes, revision, otherwise), objective, strict, outputs, None, seed)
+        return Question(positions(nodes, revision, otherwise), objective, strict, outputs, None, seed, variant)
 
     def encode_answer(
         self,

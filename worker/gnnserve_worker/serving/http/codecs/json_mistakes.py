@@ -26,7 +26,7 @@ from gnnserve_worker.serving.http.question import (
     shown_value,
 )
 
-FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "minOffset")
+FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "variant", "minOffset")
 """Fields of the body, as clients write them."""
 _LARGEST_SEARCHED_BYTES = 1024 * 1024
 """Bodies up to here are searched for the value that is wrong: a few milliseconds at most."""
@@ -66,6 +66,7 @@ _REMEDIES = {
     "return": "give a list of labels, scores and embeddings",
     "return[]": "give labels, scores or embeddings",
     "seed": SEED_REMEDY,
+    "variant": "give the name of a variant, one of GET /v1/variants, or leave it out",
     "minOffset": OFFSET_REMEDY,
     "overlay": "give an object with nodes, edges and overrides, or leave it out",
     "overlay.edges": LIST_OF_PAIRS,
