@@ -19,7 +19,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # A generation measures latencies for twelve seconds otherwise, which hardly any test reads. Programs that tests start
 # measure as briefly; what the variable does is in tests/worker/test_generation.py.
-os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "0.05")
+os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "0.01")
 
 import gnnserve_worker.generation  # noqa: F401 - sets how torch's threads wait
 
