@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 import msgspec
+import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.profiles import revision_manifest
@@ -13,6 +15,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import Route, RoutingMode
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.serving.batch_sizes import SIZE_BUCKETS, BatchSizes
 from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 
@@ -49,6 +52,9 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
         "Time in each stage: queue per request, sample, gather and compute per batch.",
         (*labels, "stage"), registry=registry, buckets=LATENCY_BUCKETS_S,
     )  # fmt: skip
+    size = Histogram(
+        "gnnserve_batch_size", "Seeds of a batch.", labels, registry=registry, buckets=SIZE_BUCKETS
+    )  # fmt: skip
     counters = {
         name: Counter(f"gnnserve_{name}", text, labels, registry=registry).labels("digits", variant)
         for name, text in (
@@ -71,6 +77,7 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
             variant, seeds, milliseconds, StageTimes(milliseconds, 2 * milliseconds, 3 * milliseconds)
         )
         offered.inc(seeds)
+        size.labels("digits", variant).observe(seeds)
         request.labels("digits", variant).observe(2 * milliseconds / 1000)
         for name, factor in (("queue", 1), ("sample", 1), ("gather", 2), ("compute", 3)):
             stage.labels("digits", variant, name).observe(factor * milliseconds / 1000)
@@ -86,6 +93,20 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
     assert {name: described[name] for name in types_of(theirs)} == types_of(theirs)
     created = [line.split(" ")[0] for line in theirs.decode().splitlines() if "_created{" in line]
     assert set(created) <= {line.split(" ")[0] for line in ours.decode().splitlines()}
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 4, 5, 16, 17, 1024, 1025, 16384, 16385, 10**9])
+def test_sizes_of_batches_are_counted_up_to_the_end_of_their_bucket(seeds: int) -> None:
+    sizes = BatchSizes()
+    sizes.observe(seeds)
+    assert sizes.counts.index(1) == bisect_left(SIZE_BUCKETS, seeds)
+
+
+def test_the_memory_of_variants_is_that_of_the_revision_that_answers() -> None:
+    metrics, manifest = ServingMetrics("digits"), revision_manifest()
+    metrics.show_revision(manifest, load_s=0.5)
+    expected = {(variant.name,): variant.memory_bytes for variant in manifest.profile.variants}
+    assert values_of(metrics, "gnnserve_variant_memory_bytes") == expected
 
 
 def values_of(metrics: ServingMetrics, name: str) -> dict[tuple[str, ...], float]:

@@ -20,10 +20,12 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import CredentialState, Route
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.batch import StageTimes
-from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.batch_sizes import BatchSizes, add_sizes
 from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
+from gnnserve_worker.serving.device_metrics import collect_device
 from gnnserve_worker.serving.durations import Durations, add_histogram
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
 
@@ -34,14 +36,6 @@ _BATCH_COUNTERS = {
     "gnnserve_batch_seeds_squared": "Sum of seeds² over batches, to fit a cost.",
     "gnnserve_batch_seed_seconds": "Sum of seeds · seconds over batches, to fit a cost.",
 }
-_DEVICE_COUNTERS = {
-    "gnnserve_cache_hits": "Blocks of columns of a node that were read from the GPU's memory.",
-    "gnnserve_cache_misses": "Blocks of columns of a node that came over the link.",
-    "gnnserve_cache_admissions": "Blocks that took a place in the cache.",
-    "gnnserve_cache_evictions": "Blocks that lost theirs.",
-    "gnnserve_link_bytes": "Bytes of rows that came from the host's memory over the link.",
-}
-"""Counters on a GPU; they begin anew with each revision, whose cache is its own."""
 _OFFERED = "gnnserve_offered_seeds"
 _REQUESTS = "gnnserve_requests"
 
@@ -95,6 +89,7 @@ class _OfVariant:
     gather: Durations = field(default_factory=Durations)
     compute: Durations = field(default_factory=Durations)
     overlay: Durations = field(default_factory=Durations)
+    sizes: BatchSizes = field(default_factory=BatchSizes)
     batches: int = 0
     seeds: int = 0
     seconds: float = 0.0
@@ -140,6 +135,9 @@ class ServingMetrics:
         self._accuracy = gauge(
             "gnnserve_variant_accuracy", "Profiled accuracy, as a fraction of 1.", "service", "variant", "split"
         )
+        self._memory = gauge(
+            "gnnserve_variant_memory_bytes", "Weights, and the columns of tables that it reads.", "service", "variant"
+        )
         self._revision = Info("gnnserve_revision", "The revision that answers.", ("service",), registry=self._registry)
         self._switches = counter(
             "gnnserve_revision_switches", "Revisions that took over, the first included.", "service"
@@ -170,8 +168,10 @@ class ServingMetrics:
         """Show the revision that answers from now on."""
         service = self._service
         self._accuracy.clear()
+        self._memory.clear()
         for variant in manifest.profile.variants:
             self._accuracy.labels(service, variant.name, "validation").set(variant.validation_accuracy)
+            self._memory.labels(service, variant.name).set(variant.memory_bytes)
             if variant.test_accuracy is not None:
                 self._accuracy.labels(service, variant.name, "test").set(variant.test_accuracy)
             if variant.name not in self._variants:
@@ -240,6 +240,7 @@ class ServingMetrics:
         seconds = duration_ms / 1000
         of.batches += 1
         of.seeds += seeds
+        of.sizes.observe(seeds)
         of.seconds += seconds
         of.seeds_squared += seeds * seeds
         of.seed_seconds += seeds * seconds
@@ -290,6 +291,7 @@ class ServingMetrics:
             "Time in each stage: queue per request, sample, gather and compute per batch.",
             labels=(*labels, "stage"),
         )
+        sizes = HistogramMetricFamily("gnnserve_batch_size", "Seeds of a batch.", labels=labels)
         counters = [CounterMetricFamily(name, text, labels=labels) for name, text in _BATCH_COUNTERS.items()]
         for name, of in self._variants.items():
             values = {"service": self._service, "variant": name}
@@ -300,9 +302,10 @@ class ServingMetrics:
                 add_histogram(stage, {**values, "stage": stage_name}, durations, of.created_s)
             if of.overlay.total_s:  # few services get overlays, and a histogram is 27 series
                 add_histogram(stage, {**values, "stage": "overlay"}, of.overlay, of.created_s)
+            add_sizes(sizes, values, of.sizes, of.seeds, of.created_s)
             for family, value in zip(counters, of.sums, strict=True):
                 family.add_metric(tuple(values.values()), value, created=of.created_s)
-        yield from (request, stage, *counters)
+        yield from (request, stage, sizes, *counters)
         offered = CounterMetricFamily(
             _OFFERED, "Seeds of well-formed requests, refused ones included.", labels=("service",)
         )
@@ -324,7 +327,7 @@ class ServingMetrics:
         if (routing := self._routing()) is not None:
             yield from self._collect_routing(routing)
         if (device := self._device()) is not None:
-            yield from self._collect_device(device)
+            yield from collect_device(device, self._service, self._shown_s)
         if self._watch is not None:
             yield from collect_accuracy(self._watch, self._service, self._created_s)
         if self._updates is not None:
@@ -364,31 +367,6 @@ class ServingMetrics:
         if route.objective.latency_ms is not None:
             objective.add_metric((service,), route.objective.latency_ms / 1000)
         yield from (info, expired, correction, of_overlays, objective)
-
-    def _collect_device(self, stats: DeviceStats) -> Iterator[Metric]:
-        service = (self._service,)
-        info = GaugeMetricFamily(
-            "gnnserve_device_info", "Always 1: on what batches are computed.", labels=("service", "device")
-        )
-        info.add_metric((*service, stats.device), 1)
-        yield info
-        if stats.device == ON_CPU.device:
-            return
-        memory = GaugeMetricFamily(
-            "gnnserve_gpu_memory_bytes", "Of the GPU's memory, what is taken for each part.", labels=("service", "part")
-        )
-        for part, taken in stats.memory_bytes.items():
-            memory.add_metric((*service, part), taken)
-        budget = GaugeMetricFamily(
-            "gnnserve_gpu_memory_budget_bytes", "Of the GPU's memory, what may be taken.", labels=("service",)
-        )
-        budget.add_metric(service, stats.memory_budget_bytes)
-        yield from (memory, budget)
-        values = (stats.hits, stats.misses, stats.admissions, stats.evictions, stats.link_bytes)
-        for (name, text), value in zip(_DEVICE_COUNTERS.items(), values, strict=True):
-            family = CounterMetricFamily(name, text, labels=("service",))
-            family.add_metric(service, value, created=self._shown_s)
-            yield family
 
 
 class _Counted(Collector):
