@@ -61,7 +61,9 @@ def _open_folder(root: Path, service: str | None) -> CacheSubject:
 def _open_published(manifest: Path, root: Path) -> CacheSubject | None:
     """The published graph; None: it has to be imported."""
     service = load_manifest(manifest)
-    published = Repository(root, service.metadata.namespace, service.metadata.name).find(service.spec.recipe())
+    stored = Repository(root, service.metadata.namespace, service.metadata.name)
+    named = service.spec.revision
+    published = stored.find(service.spec.recipe()) if named is None else stored.find_named(named)
     if published is None:
         return None
     return _open_revision(root, service.metadata.namespace, service.metadata.name, published.revision)

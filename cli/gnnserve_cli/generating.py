@@ -20,6 +20,7 @@ from gnnserve_api.training import says_rising
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
+from gnnserve_worker.compaction.answering import require_answering
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.generation.identity import newest_version
 from gnnserve_worker.pods import device
@@ -34,8 +35,11 @@ BUSY_TAIL_RATIO = 8.0
 def generate_visibly(
     service: GNNService, repository: Repository, named: Device | None = None, log: str | None = None
 ) -> RevisionManifest:
-    """`named`: the device that an option says, in place of the manifest's. `log`: uid that the service's log of changes
-    is named by: generation begins with the newest graph that it is part of. None: it has none."""
+    """Find the revision, or generate it. `named`: the device of an option, in place of the manifest's. `log`: uid
+    that the service's log of changes is named by: generation begins with the newest graph that it is part of. None: it
+    has none."""
+    if service.spec.revision is not None:
+        return require_answering(service.spec, service.spec.revision, repository, log)
     version = None if log is None else newest_version(service.spec, repository, log)
     published = generating_visibly(
         service, repository, named, partial(pipeline.generate, service, repository, graph_version=version)

@@ -76,6 +76,8 @@ def serve_published(
 ) -> None:
     """Show the profile of a published revision and answer from it until SIGINT or SIGTERM."""
     options = replace(options, updates=updates_of(service, stored, options.credentials.log_uri))
+    if service.spec.revision is not None:
+        _note("while spec.revision is set, graph, model and variants of the manifest change nothing")
     print_profile(published)
     serve_routed(partial(stored.load, published.revision), service, sock, options)
 

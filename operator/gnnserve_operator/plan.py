@@ -225,7 +225,12 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         delete=_deletions(parent, work, refs, observed),
         status=None if is_said_already(status, identity.status) else status,
         events=decide_events(
-            identity.status, status, work if is_job_made else None, routing.why_base, _begun_job(observed)
+            identity.status,
+            status,
+            work if is_job_made else None,
+            routing.why_base,
+            _begun_job(observed),
+            spec.revision,
         ),
         standings=Standings(
             IDLE if work.stage in _BEFORE_THE_JOB and not is_job_made else work.standing,

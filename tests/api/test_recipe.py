@@ -95,6 +95,12 @@ def test_the_graph_and_its_scaling_change_the_recipe() -> None:
     assert len({parse_manifest(text, "m").spec.recipe() for text in (digits, file, other, scaled)}) == 4
 
 
+def test_with_a_revision_that_is_named_the_recipe_depends_on_that_alone() -> None:
+    named = recipe("revision: 4d4396dec1c5")
+    assert named == recipe("revision: 4d4396dec1c5, model: {hidden: 64}")
+    assert len({named, recipe("revision: 5c1d7be3b0a4"), recipe()}) == 3
+
+
 def test_the_recipe_is_the_same_in_every_process() -> None:
     """Pinned: another value would retrain every published model."""
     assert recipe() == "edf3d744c86fae1e"

@@ -78,6 +78,8 @@ class FakeWorker:
     def repository(self, root: Path, namespace: str, service: str) -> Any:
         return SimpleNamespace(
             find_served=lambda recipe, log: self.published,
+            find_named=lambda revision: self.published,
+            revisions=list,
             load=lambda revision, max_delta_bytes: SimpleNamespace(revision=revision),
             folder=root / namespace / service,
             count_kept_networks=lambda recipe: self.kept,
@@ -350,6 +352,25 @@ def test_serve_without_a_revision_says_how_to_make_one(monkeypatch: pytest.Monke
     assert result.exit_code == 3
     assert f"`gnnserve generate {DIGITS} --repository models`" in result.stderr
     assert worker.steps == ["bind"]
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "generate"])
+def test_a_revision_that_the_manifest_names_is_served_and_nothing_is_generated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    manifest = tmp_path / "digits.yaml"
+    manifest.write_text(f"{DIGITS.read_text()}  revision: 4d4396dec1c5\n")
+    result = CliRunner().invoke(app, [command, str(manifest)])
+    assert result.exit_code == 0, result.output
+    assert "generate" not in worker.steps
+    is_noted = "while spec.revision is set, graph, model and variants of the manifest change nothing" in result.stderr
+    assert is_noted is (command != "generate")
+    monkeypatch.setattr(worker, "published", None)
+    result = CliRunner().invoke(app, [command, str(manifest)])
+    assert result.exit_code == 2
+    assert "spec.revision: 4d4396dec1c5 is not published; there are, newest first: none" in result.stderr
 
 
 def test_generate_prints_the_revision_for_scripts(monkeypatch: pytest.MonkeyPatch) -> None:

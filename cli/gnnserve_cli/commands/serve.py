@@ -43,6 +43,7 @@ def serve(
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.serving import farewell, read_options, serve_published  # noqa: PLC0415
     from gnnserve_cli.updates import log_uid  # noqa: PLC0415
+    from gnnserve_worker.compaction.answering import find_answering  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
 
@@ -61,7 +62,7 @@ def serve(
     )
     with closing(bind(host, port)) as sock:
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-        published = stored.find_served(service.spec.recipe(), log_uid(service, stored))
+        published = find_answering(service.spec, stored, log_uid(service, stored))
         if published is None:
             raise RepositoryError(
                 repository,

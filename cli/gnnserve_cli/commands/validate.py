@@ -164,6 +164,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("device", _device(spec.worker)),
         ("in a cluster", ", ".join(_cluster_facts(spec))),
         ("recipe", spec.recipe()),
+        *([] if spec.revision is None else [("revision", f"{spec.revision}, in place of graph, model and variants")]),
     ]
 
 

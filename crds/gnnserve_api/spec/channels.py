@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
 from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import channels_name, projected_name, stored_layer_name
 
@@ -71,3 +72,51 @@ def in_order(channels: Iterable[Channels]) -> tuple[Channels, ...]:
     """In the order of the profile: by table, then from the widest network on."""
     tables = [*ChannelsTable]
     return tuple(sorted(channels, key=lambda each: (tables.index(each.table), each.column_factor, each.factor)))
+
+
+class _Variants(Protocol):
+    """The part of `spec.variants` that rules about channels read."""
+
+    channels: tuple[Channels, ...]
+
+
+class _Spec(Protocol):
+    """The parts of a GNNServiceSpec that rules about channels read."""
+
+    @property
+    def variants(self) -> _Variants: ...  # pragma: no cover
+
+    @property
+    def model(self) -> Model: ...  # pragma: no cover
+
+
+@rule(
+    "!has(self.variants.channels) || size(self.variants.channels) == 0 || "
+    "(size(self.model.fanouts) > 1 && self.model.fanouts[0] != 0)",
+    "variants.channels must not be given with a model of one layer, which has no hidden channels, nor with SGC and "
+    "SIGN",
+)
+def channels_are_of_hidden_layers(spec: _Spec) -> bool | str:
+    if not spec.variants.channels or (len(spec.model.fanouts) > 1 and not spec.model.reads_one_row):
+        return True
+    fanouts = list(spec.model.fanouts)
+    return (
+        f"variants.channels must not be given with model.fanouts {fanouts} of {spec.model.architecture}: a model "
+        "of one layer has no hidden channels, and SGC and SIGN read one row; leave channels out"
+    )
+
+
+@rule(
+    "!has(self.variants.channels) || self.variants.channels.all(one, one.factor <= self.model.hidden / "
+    "(has(self.model.heads) ? self.model.heads : 1) && "
+    "(!has(self.model.mlpHidden) || one.factor <= self.model.mlpHidden))",
+    "factor of variants.channels must be at most model.hidden, divided by heads, and at most model.mlpHidden: it "
+    "leaves no channel otherwise",
+)
+def channels_are_left(spec: _Spec) -> bool | str:
+    most = spec.model.most_channel_factor
+    beyond = [one.factor for one in spec.variants.channels if one.factor > most]
+    return not beyond or (
+        f"factor {beyond[0]} of variants.channels must be at most {most}: it leaves no channel of model.hidden "
+        "divided by heads, or of model.mlpHidden; use a smaller one"
+    )

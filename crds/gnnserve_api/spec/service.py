@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.cascade import MAX_PERCENTS
+from gnnserve_api.spec.channels import channels_are_left, channels_are_of_hidden_layers
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
 from gnnserve_api.spec.following import fixed_names
@@ -82,6 +83,10 @@ class GNNServiceSpec(ApiModel):
     """Image of generation and worker pods. Absent: the operator's setting."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
     """Secrets to pull the image with, by name."""
+    revision: Annotated[str, text(r"^[0-9a-f]{12}$", "a revision's name: 12 hexadecimal digits", 12)] | None = None
+    """A published revision to go back to, by name: workers answer from it, whatever graph, model and variants say, and
+    nothing is trained. Where changes were compacted since, its model answers over the graph as it is now. Absent: they
+    answer from what graph, model and variants describe."""
     suspend: bool = False
     """Stop generation and every worker, and keep the data."""
 
@@ -236,36 +241,8 @@ class GNNServiceSpec(ApiModel):
             or f"names of given variants must not have the part then, which those of cascades have: {', '.join(taken)}"
         )
 
-    @rule(
-        "!has(self.variants.channels) || size(self.variants.channels) == 0 || "
-        "(size(self.model.fanouts) > 1 && self.model.fanouts[0] != 0)",
-        "variants.channels must not be given with a model of one layer, which has no hidden channels, nor with SGC and "
-        "SIGN",
-    )
-    def _channels_are_of_hidden_layers(self) -> bool | str:
-        if not self.variants.channels or (len(self.model.fanouts) > 1 and not self.model.reads_one_row):
-            return True
-        fanouts = list(self.model.fanouts)
-        return (
-            f"variants.channels must not be given with model.fanouts {fanouts} of {self.model.architecture}: a model "
-            "of one layer has no hidden channels, and SGC and SIGN read one row; leave channels out"
-        )
-
-    @rule(
-        "!has(self.variants.channels) || self.variants.channels.all(one, one.factor <= self.model.hidden / "
-        "(has(self.model.heads) ? self.model.heads : 1) && "
-        "(!has(self.model.mlpHidden) || one.factor <= self.model.mlpHidden))",
-        "factor of variants.channels must be at most model.hidden, divided by heads, and at most model.mlpHidden: it "
-        "leaves no channel otherwise",
-    )
-    def _channels_are_left(self) -> bool | str:
-        most = self.model.most_channel_factor
-        beyond = [one.factor for one in self.variants.channels if one.factor > most]
-        return not beyond or (
-            f"factor {beyond[0]} of variants.channels must be at most {most}: it leaves no channel of model.hidden "
-            "divided by heads, or of model.mlpHidden; use a smaller one"
-        )
-
+    _channels_are_of_hidden_layers = channels_are_of_hidden_layers
+    _channels_are_left = channels_are_left
     _sqlite_has_one_worker = sqlite_has_one_worker
     _changes_are_followed_on_the_cpu = changes_are_followed_on_the_cpu
     _changes_fit_memory = changes_fit_memory
@@ -274,7 +251,9 @@ class GNNServiceSpec(ApiModel):
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
-        breaks it was always accepted, and stays readable."""
+        breaks it was always accepted, and stays readable. A revision that is named may have any."""
+        if self.revision is not None:
+            return ()
         possible = {*self.possible_variants()}
         return tuple(name for name in self.routing.named_variants if name not in possible)
 
@@ -296,7 +275,9 @@ class GNNServiceSpec(ApiModel):
         return frozenset().union(*(fixed_names(each, self.model) for each in listings))
 
     def uncertain_variants(self) -> tuple[str, ...]:
-        """Variants that `routing` names and that generation may leave out."""
+        """Variants that `routing` names and that generation may leave out. With `revision` nothing is generated."""
+        if self.revision is not None:
+            return ()
         certain = () if self.variants.is_searched else self.variants.listed_names()
         uncertain = {*self.possible_variants()}.difference(certain)
         return tuple(name for name in self.routing.named_variants if name in uncertain)
@@ -322,12 +303,15 @@ class GNNServiceSpec(ApiModel):
         )
 
     def recipe(self) -> str:
-        """Digest of what generation depends on: equal recipes need no new training."""
+        """Digest of what generation depends on: equal recipes need no new training. With `revision` it depends on that
+        alone."""
         return self._recipe
 
     @cached_property
     def _recipe(self) -> str:
         # Cached: a spec never changes, and each plan of a service compares its recipe several times.
+        if self.revision is not None:
+            return digest_of_recipe({"revision": self.revision})
         parts = {
             "graph": self.graph.canonical(),
             "model": self.model.canonical(is_trained=self.trains_networks),

@@ -43,14 +43,15 @@ def decide_events(
     generation: GenerationDecision | None,
     why_base: str | None,
     begun_job: ObservedJob | None = None,
+    named: str | None = None,
 ) -> tuple[EventNote, ...]:
     """The events of a transition. `why_base`: why the slow loop chose the base variant; None: it did not. `begun_job`:
-    an existing Job that may not have been announced."""
+    an existing Job that may not have been announced. `named`: spec.revision."""
     ready, was_ready = condition_in(now, ConditionType.READY), condition_in(before, ConditionType.READY)
     notes = [
         _suspended(ready, was_ready),
         _generation_queued(before, now),
-        _generation_started(before, now, generation, begun_job),
+        _generation_started(before, now, generation, begun_job, named),
         _generation_failed(before, now),
         _revision_damaged(before, now),
         _revision_published(before, now),
@@ -86,6 +87,7 @@ def _generation_started(
     now: Mapping[str, Any],
     generation: GenerationDecision | None,
     begun_job: ObservedJob | None,
+    named: str | None,
 ) -> EventNote | None:
     compacts = generation.compacts if generation is not None else begun_job is not None and bool(begun_job.compacts)
     told_in = ConditionType.RECONCILING if compacts else ConditionType.VARIANTS_GENERATED
@@ -98,9 +100,9 @@ def _generation_started(
         and generation.job
         and was_queued > is_queued
     ):
-        message = words_of_start(generation.job, compacts=compacts)
+        message = words_of_start(generation.job, named, compacts=compacts)
     elif begun_job is not None:
-        message = words_of_start(begun_job.name, compacts=compacts)
+        message = words_of_start(begun_job.name, named, compacts=compacts)
     else:
         return None
     # The watch may be behind: a Job that was announced is not announced again.

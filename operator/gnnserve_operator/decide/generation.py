@@ -97,7 +97,7 @@ def decide_generation(
     is_wanted = published is not None and published.result.recipe == wanted.recipe
     if published is not None and is_wanted and repair is None and repository.keeps(published.claim_uid):
         kept = records_of(published, present, repository)
-        message = f"Revision {published.result.revision} is published."
+        message = f"{_words_of_revision(published.result.revision, spec)} is published."
         return GenerationDecision(GenerationStage.PUBLISHED, message, delete=_names(present, kept))
     # The published Job is kept as a second record beside the ConfigMap, as long as workers answer from its revision.
     witness = None if published is None or repair is not None else published.job
@@ -172,19 +172,21 @@ def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
     computing = (job for job in jobs.candidates if not is_over(job) and _computes(job, observed, now))
     running = exact or next(computing, None)
     turn = observed.turns.generation
-    if running is not None and running.suspended and not turn.may_go:
+    # To go back to a revision trains nothing, and must not wait for hours of another service's training.
+    may_go = turn.may_go or _goes_back(wanted, spec)
+    if running is not None and running.suspended and not may_go:
         return _queued(running.name, turn, running.created_at, jobs.all_but(running))
     if running is not None:
         problem = _no_pod(running, observed, now) or _problem_of(running, service, spec, observed)
         return GenerationDecision(
             GenerationStage.RUNNING,
-            _running_words(running, observed),
+            _running_words(running, spec, observed),
             # Another's template cannot be changed, and its fields are better left alone than half known.
             apply=running is exact,
             delete=jobs.all_but(running),
             problem=problem,
             job=running.name,
-            standing=IDLE if _gives_way(running, problem, now) else UNDER_WAY,
+            standing=IDLE if _goes_back(wanted, spec) or _gives_way(running, problem, now) else UNDER_WAY,
         )
     if any(job.name == wanted.name for job in observed.jobs):
         # On its way out, or of a claim that is lost.
@@ -196,11 +198,15 @@ def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
             f"this name. If it stays, see what holds it: a pod that uses it, or one of its finalizers."
         )
         return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
-    if not turn.may_go:
+    if not may_go:
         return _queued(wanted.name, turn, now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), jobs.all_but())
-    message = words_of_start(wanted.name, compacts=bool(wanted.compacts))
     return GenerationDecision(
-        GenerationStage.STARTING, message, apply=True, delete=jobs.all_but(), job=wanted.name, standing=UNDER_WAY
+        GenerationStage.STARTING,
+        words_of_start(wanted.name, spec.revision, compacts=bool(wanted.compacts)),
+        apply=True,
+        delete=jobs.all_but(),
+        job=wanted.name,
+        standing=IDLE if _goes_back(wanted, spec) else UNDER_WAY,
     )
 
 
@@ -223,12 +229,27 @@ def _gives_way(job: ObservedJob, problem: Problem | None, now: datetime) -> bool
     return problem.needs_person or is_old
 
 
-def words_of_start(job: str, *, compacts: bool) -> str:
-    return f"Job {job} {_does(compacts)}."
+def words_of_start(job: str, named: str | None, *, compacts: bool) -> str:
+    """`named`: spec.revision."""
+    return f"Job {job} {_does(compacts, named)}."
 
 
-def _does(compacts: bool) -> str:
-    return "compacts the log of changes" if compacts else "generates the revision"
+def _does(compacts: bool, named: str | None) -> str:
+    if compacts:
+        return "compacts the log of changes"
+    return "generates the revision" if named is None else f"looks up revision {named} (spec.revision)"
+
+
+def _goes_back(wanted: WantedJob, spec: GNNServiceSpec) -> bool:
+    return spec.revision is not None and not wanted.compacts
+
+
+def _words_of_revision(revision: str, spec: GNNServiceSpec) -> str:
+    if spec.revision is None:
+        return f"Revision {revision}"
+    if spec.revision == revision:
+        return f"Revision {revision}, which spec.revision names,"
+    return f"Revision {revision}, the model of {spec.revision} (spec.revision) over the graph as it was compacted,"
 
 
 def _while_suspended(wanted: WantedJob, jobs: Jobs) -> GenerationDecision:
@@ -275,11 +296,11 @@ def _after_the_end(
     return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
 
 
-def _running_words(job: ObservedJob, observed: Observed) -> str:
+def _running_words(job: ObservedJob, spec: GNNServiceSpec, observed: Observed) -> str:
     failed = last_failure(job, observed.pods)
     if not any(pod.job == job.name for pod in observed.pods):
         return f"Job {job.name} starts its pod; if none comes, see `kubectl describe job {job.name}`."
-    words = f"Job {job.name} {_does(bool(job.compacts))}; follow it by `kubectl logs -f job/{job.name}`."
+    words = f"Job {job.name} {_does(bool(job.compacts), spec.revision)}; follow it by `kubectl logs -f job/{job.name}`."
     if failed is None:
         return words
     end = failed.terminated

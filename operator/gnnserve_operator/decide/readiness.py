@@ -189,12 +189,19 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
     going = (
         "" if situation.repository_kept.holds is not False else " The repository is about to go: see RepositoryKept."
     )
+    named = _words_of_named(situation.spec)
     old = f"{situation.compacted}, soon from " if _find_switching(situation) is not None else ""
     return Verdict(
         True,
         Reason.SERVING,
-        f"{count} and the endpoint answer from revision {old}{situation.declared.revision}.{devices}{going}",
+        f"{count} and the endpoint answer from revision {old}{situation.declared.revision}.{devices}{named}{going}",
     )
+
+
+def _words_of_named(spec: GNNServiceSpec) -> str:
+    if spec.revision is None:
+        return ""
+    return " While spec.revision is set, graph, model and variants of the spec change nothing."
 
 
 def _find_switching(situation: Situation) -> Problem | None:

@@ -114,13 +114,18 @@ def build_generation_template(
 def generation_manifest(parent: Parent, spec: GNNServiceSpec) -> str:
     """The GNNService as generation needs it; nothing in it changes with what generation does not depend on.
 
-    Defaults are left out, so that an operator which knows a new field asks for the same Job as its predecessor.
+    Defaults are left out, so that an operator which knows a new field asks for the same Job as its predecessor. Of a
+    spec that names a revision, that is all but the graph's source, in which compacted changes have no features.
     """
+    described: dict[str, set[str] | bool] = {
+        "graph": {"source", "normalization"}, "model": True, "variants": True
+    }  # fmt: skip
+    named: dict[str, set[str] | bool] = {"graph": {"source"}, "revision": True}
     parts = spec.model_dump(
         mode="json",
         by_alias=True,
         exclude_defaults=True,
-        include={"graph": {"source", "normalization"}, "model": True, "variants": True},
+        include=described if spec.revision is None else named,
     )
     document = {
         "apiVersion": API_VERSION,

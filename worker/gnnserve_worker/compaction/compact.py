@@ -16,6 +16,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.log import ChangeLog
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
+from gnnserve_worker.compaction.answering import find_answering
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.folding import Folded, fold
 from gnnserve_worker.generation import pipeline
@@ -42,9 +43,9 @@ def compact(
     """Fold the log into the graph of a published revision, and publish one over the new version.
 
     `revision`: the one to begin with; where there is one already that has more of the log, that one is returned. None:
-    the one that has most of it. `retrain`: train its networks anew on the new version. Returns the revision as it was
-    where the log has nothing beyond it. Raises InputError for what the user must fix, RepositoryError, and
-    ResourceError where a later try may help; what is published then stays.
+    the one that has most of it. `retrain`: train its networks anew on the new version, unless spec.revision names a
+    model. Returns the revision as it was where the log has nothing beyond it. Raises InputError for what the user must
+    fix, RepositoryError, and ResourceError where a later try may help; what is published then stays.
     """
     with opened_log(updates.log, updates.uid) as log:
         waiting = Progress("wait for another process that is generating", 0, 1)
@@ -54,23 +55,22 @@ def compact(
                 found = base
             else:
                 found = _compact(service, repository, updates, base, log, progress, retrain=retrain, use_gpu=use_gpu)
-            _tidy(repository, log, updates.uid, progress)
+            _tidy(repository, log, updates.uid, service.spec.revision, progress)
             return found
 
 
 def _begin_with(service: GNNService, repository: Repository, log_uid: str, revision: str | None) -> RevisionManifest:
-    recipe = service.spec.recipe()
-    newest = repository.find_served(recipe, log_uid)
+    newest = find_answering(service.spec, repository, log_uid)
     if newest is None:
         raise RepositoryError(
             repository.folder,
-            f"holds no published revision with recipe {recipe}, whose graph changes could be folded into",
+            f"holds no published revision with recipe {service.spec.recipe()}, into whose graph changes could go",
             "generate it first",
         )
     if revision in (None, newest.revision):
         return newest
     asked = next((one for one in repository.revisions() if one.revision == revision), None)
-    if asked is None or asked.recipe != recipe:
+    if asked is None or asked.recipe != newest.recipe:
         return newest
     before, now = repository.made_of(asked), repository.made_of(newest)
     is_newer = now is not None and (before is None or now.offset > before.offset)
@@ -100,7 +100,7 @@ def _compact(
     progress(Progress("write graph", 0, 1))
     repository.put_graph(folded.data)
     progress(Progress("write graph", 1, 1, _sizes(folded)))
-    if not retrain:
+    if not retrain or service.spec.revision is not None:
         return carry_over(base, loaded, folded, repository, progress)
     graph = folded.data.digest
     del loaded, folded
@@ -133,12 +133,15 @@ def _features(
     return features
 
 
-def _tidy(repository: Repository, log: ChangeLog, log_uid: str, progress: ProgressListener) -> None:
-    """Remove what no worker loads any more."""
+def _tidy(
+    repository: Repository, log: ChangeLog, log_uid: str, revision: str | None, progress: ProgressListener
+) -> None:
+    """Remove what no worker loads any more. `revision`: the one that spec.revision names, which is kept."""
     published = {manifest.graph for manifest in repository.revisions()}
     versions = repository.graph_versions(log_uid)
     kept = [version for version in versions if version.digest in published][:_KEPT_VERSIONS]
-    digests = {version.digest for version in kept}
+    named = None if revision is None else repository.find_named(revision)
+    digests = {version.digest for version in kept} | ({named.graph} if named is not None else set())
     repository.remove_versions([version.digest for version in versions if version.digest not in digests])
     # With one version, workers may still load the graph of the source.
     if len(kept) == _KEPT_VERSIONS and (oldest := kept[-1].version) is not UNSET:

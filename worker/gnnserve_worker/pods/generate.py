@@ -70,13 +70,14 @@ def _leave_message(environ: Mapping[str, str], message: str) -> bool:
     return True
 
 
-def summarize(manifest: RevisionManifest, offset: int = 0) -> GenerationResult:
-    """`offset`: that of the log of changes that its graph was made at."""
+def summarize(manifest: RevisionManifest, offset: int = 0, recipe: str | None = None) -> GenerationResult:
+    """`offset`: that of the log of changes that its graph was made at. `recipe`: what was asked for; None: what the
+    revision was generated from. They differ where it was asked for by name."""
     profile = manifest.profile
     tiers = {within.point.name: permille for permille, within in stated_tiers(points_of(profile)).items()}
     return GenerationResult(
         revision=manifest.revision,
-        recipe=manifest.recipe,
+        recipe=manifest.recipe if recipe is None else recipe,
         graph=manifest.graph,
         variants=tuple(
             VariantSummary(
@@ -123,8 +124,10 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
     root = Path(required(environ, REPOSITORY_VARIABLE))
     repository = Repository(root, service.metadata.namespace, service.metadata.name)
     listener = LineListener(sys.stderr, time.monotonic)
-    revision = environ.get(COMPACT_VARIABLE)
-    if revision is None:
+    revision, named = environ.get(COMPACT_VARIABLE), service.spec.revision
+    if revision is None and named is not None:
+        manifest, offset = _named(service, named, repository, environ.get(SERVICE_UID_VARIABLE))
+    elif revision is None:
         manifest, offset = _published(service, repository, environ.get(SERVICE_UID_VARIABLE), listener)
     else:
         manifest, offset = _compacted(service, repository, revision, environ, listener)
@@ -135,7 +138,7 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
     if (advice := says_dominated(manifest.profile, features=len(manifest.ranking.columns))) is not None:
         print(f"note: {advice}", file=sys.stderr, flush=True)
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
-    return summarize(manifest, offset)
+    return summarize(manifest, offset, service.spec.recipe())
 
 
 def _published(
@@ -162,6 +165,21 @@ def _published(
         print(f"damaged, and kept in {kept}: {error}", file=sys.stderr, flush=True)
         version = None if log is None else newest_version(service.spec, repository, log)
         return generate()
+
+
+def _named(
+    service: GNNService, revision: str, repository: Repository, log: str | None
+) -> tuple[RevisionManifest, int]:  # fmt: skip
+    """Find the revision that spec.revision names; also the offset that its graph was made at."""
+    from gnnserve_worker.compaction.answering import require_answering  # noqa: PLC0415
+
+    try:
+        found = require_answering(service.spec, revision, repository, log)
+        return found, _verify(found, repository)
+    except DamagedError as error:
+        # What it was generated from is not known: it cannot be made again.
+        remedy = "name another one, or take the field away"
+        raise InputError("spec.revision", f"{revision} cannot be answered from: {error}", remedy) from error
 
 
 def _compacted(

@@ -128,6 +128,13 @@ class Repository:
                     ranked.append((0 if made_of is None else made_of.offset, _age(manifest), manifest))
         return max(ranked, key=lambda one: one[:2])[2] if ranked else None
 
+    def find_named(self, revision: str) -> RevisionManifest | None:
+        """The published revision of that name, or None."""
+        folder = self._layout.revision(revision)
+        if not paths.is_name(revision) or not _is_committed(folder, paths.REVISION_COMMIT):
+            return None
+        return checks.read_revision_manifest(folder)
+
     def made_of(self, manifest: RevisionManifest) -> ChangedSource | None:
         """What the graph of a revision is made of beside its source; None: nothing."""
         version = checks.read_graph_manifest(self._layout.graph(manifest.graph)).version
