@@ -1,10 +1,11 @@
 """All that can be killed or paused, at random moments and under load: what do users notice, and does it converge?
 
-On the harness's own node with Prometheus: two GNNServices of two workers each, asked through their Services' addresses.
-Events are drawn from a printed seed: processes of the operator, of workers, of Prometheus and of Kubernetes itself are
-killed or paused, pods deleted, specs edited. The harness starts again what systemd would on a real node; everything
-else has to mend itself. A request may fail only if it was in flight at a worker that was killed; of each other failure
-this tells when, why, and which pod its connection led to.
+On the harness's own node with Prometheus: two GNNServices of two workers each, asked through their Services' addresses,
+and a third one whose graph changes meanwhile (`chaos_living.py`). Events are drawn from a printed seed: processes of
+the operator, of workers, of Prometheus, of PostgreSQL and of Kubernetes itself are killed or paused, pods deleted,
+specs edited. The harness starts again what systemd would on a real node; everything else has to mend itself. A request
+may fail only if it was in flight at a worker that was killed; of each other failure this tells when, why, and which pod
+its connection led to.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from tests.cluster.harness.client import Cluster
 from tests.cluster.harness.diagnosis import diagnose
-from tests.cluster.harness.installation import RELEASE, SYSTEM_NAMESPACE, installed_operator
+from tests.cluster.harness.installation import RELEASE, SYSTEM_NAMESPACE, Installation, installed_operator
 from tests.cluster.harness.prometheus import Prometheus
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.cluster.harness.session import running_cluster
@@ -37,7 +38,8 @@ from benchmarks.chaos_checks import (
     count_writes,
     most_routing_updates,
 )
-from benchmarks.chaos_events import SERVICES, WORKERS, draw, was_in_flight
+from benchmarks.chaos_events import LIVING, SERVICES, WORKERS, draw, was_in_flight
+from benchmarks.chaos_living import clients_at_work, living_service
 from benchmarks.chaos_load import Load
 from benchmarks.chaos_world import CONVERGENCE_LIMIT_S, World, run_events
 from benchmarks.results import write_result
@@ -58,8 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     minutes = options.minutes or (QUICK_MINUTES if options.quick else DEFAULT_MINUTES)
     print(f"seed {seed}, {minutes:g} minutes", flush=True)
 
-    with running_cluster() as cluster, installed_operator(cluster) as operator, prepared(cluster) as services:
-        world = World(cluster, operator, services)
+    with running_cluster() as cluster, installed_operator(cluster) as operator, prepared(operator, seed) as world:
         result = measure(world, seed, minutes, QUICK_QUIET_S if options.quick else QUIET_S)
         if result["violations"] or not result["converged"]:
             print(diagnose(world.namespace))
@@ -71,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @contextmanager
-def prepared(cluster: Cluster) -> Iterator[tuple[Service, ...]]:
+def prepared(operator: Installation, seed: int) -> Iterator[World]:
+    cluster = operator.cluster
     if cluster.node is None:
         raise SystemExit("the node's own processes are killed: unset KUBECONFIG")
     namespace = cluster.create_workspace(f"chaos-{uuid.uuid4().hex[:4]}")
@@ -87,9 +89,10 @@ def prepared(cluster: Cluster) -> Iterator[tuple[Service, ...]]:
                 }
             )
         prometheus.install()
-        for service in services:
-            service.wait_until_ready()
-        yield services
+        with living_service(namespace, seed) as living:
+            for service in (*services, living.service):
+                service.wait_until_ready()
+            yield World(cluster, operator, services, living)
     finally:
         namespace.delete()
 
@@ -99,9 +102,11 @@ def measure(world: World, seed: int, minutes: float, quiet_s: float) -> dict[str
     with ExitStack() as stack:
         loads = [stack.enter_context(Load(service, RATE_PER_S)) for service in world.services]
         stack.enter_context(checks)
+        clients = stack.enter_context(clients_at_work(world.living, partial(world.workers, LIVING), seed))
         run_events(world, draw(seed), minutes * 60)
         ended_s = time.monotonic()
         converged_s = await_convergence(world, ended_s)
+        living = clients.finish()
         # Under load still: that it ends is an event too, of which the operator tells.
         writes = None if converged_s is None else count_writes(world, quiet_s)
     updates = 0 if writes is None else writes.pop(ROUTING_UPDATE, 0)
@@ -120,7 +125,11 @@ def measure(world: World, seed: int, minutes: float, quiet_s: float) -> dict[str
         "failed": len(failures),
         "in_flight_at_a_killed_worker": len(in_flight),
         "failures_by_cause": dict(Counter(failure.cause.value for failure in failures)),
-        "violations": [world.described(failure) for failure in others] + checks.violations + world.problems,
+        "violations": [world.described(failure) for failure in others]
+        + checks.violations
+        + world.problems
+        + living.pop("violations"),
+        "living": living,
         "answers_checked_while_ready": checks.made,
         "converged": converged_s is not None and not writes and updates <= most_routing_updates(quiet_s),
         "converged_after_s": converged_s,
@@ -149,6 +158,9 @@ def show(result: Mapping[str, Any]) -> None:
     table.add_row("violations: every other failure", str(len(result["violations"])), "0")
     for violation in result["violations"][:10]:
         table.add_row(f"  {violation['service']}: {violation['cause']}", json.dumps(violation), "")
+    living = result["living"]
+    told = f"{living['batches_acknowledged']:,} batches, {living['compacted_to']:,} of them compacted; "
+    table.add_row("the graph that changes", f"{told}{living['reads']:,} reads of {living['processes']} processes", "")
     table.add_row("answers checked while Ready=True", str(result["answers_checked_while_ready"]), "")
     after_s = result["converged_after_s"]
     table.add_row(

@@ -103,7 +103,7 @@ def await_convergence(world: World, since_s: float) -> float | None:
                     (found := declared(service)) is not None
                     and service.status()["workers"]["ready"] == f"{WORKERS}/{WORKERS}"
                     and all(revision_at(service.address()) == found[1] for _ in range(WORKERS))
-                    for service in world.services
+                    for service in (*world.services, world.living.service)
                 )
                 and all(_is_ready(pod) for pod in world.operator.namespace.items("pods"))
             )

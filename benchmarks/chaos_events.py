@@ -13,6 +13,8 @@ from tests.cluster.harness.components import Component
 from benchmarks.chaos_load import Cause, Failure
 
 SERVICES = ("alpha", "beta")
+LIVING = "gamma"
+"""The service whose graph changes. Its spec is not edited."""
 WORKERS = 2
 GAP_S = (2.0, 8.0)
 """Seconds from the beginning of one event to that of the next."""
@@ -39,6 +41,8 @@ class Kind(StrEnum):
     PROXY_KILLED = "kube-proxy killed"
     PROMETHEUS_KILLED = "Prometheus killed"
     PROMETHEUS_PAUSED = "Prometheus paused"
+    DATABASE_KILLED = "PostgreSQL killed"
+    DATABASE_PAUSED = "PostgreSQL paused"
     OBJECTIVE_EDITED = "objective edited"
     REVISION_EDITED = "another revision asked for"
 
@@ -64,6 +68,8 @@ TABLE: Mapping[Kind, tuple[float, float, float]] = {
     Kind.PROXY_KILLED: (1, 1, 5),
     Kind.PROMETHEUS_KILLED: (2, 0, 0),
     Kind.PROMETHEUS_PAUSED: (1, 3, 20),
+    Kind.DATABASE_KILLED: (2, 0.1, 4),
+    Kind.DATABASE_PAUSED: (1, 0.5, 8),
     Kind.OBJECTIVE_EDITED: (2, 0, 0),
     Kind.REVISION_EDITED: (1, 0, 0),
 }
@@ -80,6 +86,7 @@ COMPONENTS: Mapping[Kind, Component] = {
 }
 PAUSES = {kind for kind in Kind if kind.value.endswith("paused")}
 EDITS = {Kind.OBJECTIVE_EDITED, Kind.REVISION_EDITED}
+OF_DATABASE = {Kind.DATABASE_KILLED, Kind.DATABASE_PAUSED}
 OF_WORKERS = {Kind.WORKER_KILLED, Kind.WORKER_PAUSED, Kind.WORKER_DELETED, Kind.WORKER_FORCED}
 
 
@@ -104,9 +111,8 @@ def draw(seed: int) -> Iterator[Event]:
         after_s = drawn.uniform(*GAP_S)
         (kind,) = drawn.choices(kinds, weights)
         _, shortest_s, longest_s = TABLE[kind]
-        yield Event(
-            after_s, kind, drawn.uniform(shortest_s, longest_s), drawn.choice(SERVICES), drawn.randrange(WORKERS)
-        )
+        service = drawn.choice((*SERVICES, LIVING) if kind in OF_WORKERS else SERVICES)
+        yield Event(after_s, kind, drawn.uniform(shortest_s, longest_s), service, drawn.randrange(WORKERS))
 
 
 @dataclass(frozen=True, slots=True)

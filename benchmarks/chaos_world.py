@@ -23,7 +23,18 @@ from tests.cluster.harness.installation import Installation
 from tests.cluster.harness.processes import still_runs
 from tests.cluster.harness.services import Service
 
-from benchmarks.chaos_events import COMPONENTS, EDITS, OF_WORKERS, PAUSES, WORKERS, Event, Kill, Kind
+from benchmarks.chaos_events import (
+    COMPONENTS,
+    EDITS,
+    OF_DATABASE,
+    OF_WORKERS,
+    PAUSES,
+    WORKERS,
+    Event,
+    Kill,
+    Kind,
+)
+from benchmarks.chaos_living import LivingService
 from benchmarks.chaos_load import Failure
 
 CONVERGENCE_LIMIT_S = 300.0
@@ -32,7 +43,7 @@ PERSISTENCE_S = 60.0
 
 
 def run_events(world: World, events: Iterator[Event], seconds: float) -> None:
-    """Returns once what was taken away is back."""
+    """Returns once what was taken away is back. For the main thread, with which a PostgreSQL ends."""
     end_s = time.monotonic() + seconds
     under_way: list[Future[None]] = []
     with ThreadPoolExecutor() as pool:
@@ -43,7 +54,11 @@ def run_events(world: World, events: Iterator[Event], seconds: float) -> None:
             time.sleep(event.after_s)
             problem = world.take(event)
             world.note(event, left_out=problem)
-            if problem is None:
+            if problem is not None:
+                continue
+            if event.kind is Kind.DATABASE_KILLED:
+                world.do(event)
+            else:
                 under_way.append(pool.submit(world.do, event))
         for done in under_way:
             done.result()
@@ -54,6 +69,9 @@ class World:
     cluster: Cluster
     operator: Installation
     services: tuple[Service, ...]
+    """Those that are asked, and edited."""
+    living: LivingService
+    """The one whose graph changes."""
     began_s: float = field(default_factory=time.monotonic)
     events: list[dict[str, Any]] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
@@ -84,7 +102,7 @@ class World:
         return {**asdict(failure), **times}
 
     def service(self, name: str) -> Service:
-        return next(service for service in self.services if service.name == name)
+        return next(service for service in (*self.services, self.living.service) if service.name == name)
 
     def workers(self, service: str) -> list[ContainerProcess]:
         found = containers.running("gnnserve_worker.pods.serve")
@@ -126,6 +144,8 @@ class World:
             self._insist(lambda: self.operator.namespace.kubectl("delete", "pods", selector, "--wait=false"))
         elif event.kind in {Kind.OPERATOR_KILLED, Kind.OPERATOR_PAUSED}:
             self._disturb(containers.running("gnnserve_operator"), event)
+        elif event.kind in OF_DATABASE:
+            self._disturb_database(event)
         elif event.kind in {Kind.PROMETHEUS_KILLED, Kind.PROMETHEUS_PAUSED}:
             self._disturb(containers.running("/prometheus/prometheus"), event)
         else:
@@ -163,6 +183,18 @@ class World:
             time.sleep(event.away_s)
             for process in processes:
                 _signal(process, signal.SIGCONT)
+
+    def _disturb_database(self, event: Event) -> None:
+        """The whole tree of PostgreSQL."""
+        database = self.living.database
+        if event.kind in PAUSES:
+            database.pause()
+            time.sleep(event.away_s)
+            database.resume()
+            return
+        database.kill()
+        time.sleep(event.away_s)
+        database.launch()
 
     def _disturb_worker(self, event: Event) -> None:
         running = self.workers(event.service)
@@ -234,6 +266,8 @@ def _target(event: Event) -> str:
         return event.service
     if event.kind in EDITS:
         return f"the spec of {event.service}"
+    if event.kind in OF_DATABASE:
+        return "PostgreSQL"
     return "prometheus" if event.kind in {Kind.PROMETHEUS_KILLED, Kind.PROMETHEUS_PAUSED} else "operator"
 
 

@@ -1,12 +1,38 @@
-"""Chaos: the same seed draws the same events, and only what was in flight at a killed worker may fail."""
+"""Chaos: the same seed draws the same events, and only what was in flight at a killed worker may fail. Clients of the
+graph that changes know which process answers them."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from itertools import islice
 
 import pytest
-from benchmarks.chaos_events import COMPONENTS, EDITS, GAP_S, OF_WORKERS, PAUSES, TABLE, Kill, Kind, draw, was_in_flight
+from benchmarks.chaos_events import (
+    COMPONENTS,
+    EDITS,
+    GAP_S,
+    LIVING,
+    OF_DATABASE,
+    OF_WORKERS,
+    PAUSES,
+    SERVICES,
+    TABLE,
+    Kill,
+    Kind,
+    draw,
+    was_in_flight,
+)
+from benchmarks.chaos_living import PORT, WorkerPlaces, figures_of, living_spec
 from benchmarks.chaos_load import Cause, Failure, answering_address
+from tests.changes.campaign.checker import Kind as Broken
+from tests.changes.campaign.checker import Violation
+from tests.changes.campaign.graph import FirstGraph
+from tests.changes.campaign.history import Absent, Acknowledged, Attempt, History, Read, Unanswered
+from tests.cluster.harness.containers import ContainerProcess
+from tests.cluster.harness.processes import identity
+
+from gnnserve_api.spec.service import GNNService
 
 KILL = Kill("alpha", "alpha-worker-1", "10.244.0.7", Kind.WORKER_KILLED, at_s=100.0, gone_at_s=100.02)
 
@@ -42,6 +68,10 @@ def test_a_seed_draws_the_same_events_and_every_kind_in_the_end() -> None:
     assert all(GAP_S[0] <= event.after_s <= GAP_S[1] for event in first)
     assert all(event.away_s > 0 for event in first if event.kind in PAUSES or event.kind in COMPONENTS)
     assert not OF_WORKERS & EDITS
+    hit = {event.service for event in first if event.kind in OF_WORKERS}
+    assert hit == {*SERVICES, LIVING}
+    assert LIVING not in {event.service for event in first if event.kind in EDITS}
+    assert all(event.away_s > 0 for event in first if event.kind in OF_DATABASE)
 
 
 def test_the_pod_behind_a_connection_is_who_answers_it() -> None:
@@ -51,3 +81,53 @@ def test_the_pod_behind_a_connection_is_who_answers_it() -> None:
     )
     assert answering_address(entry) == "10.244.0.7"
     assert answering_address("") == ""
+
+
+def test_the_graph_that_changes_is_declared_as_a_manifest_may_say() -> None:
+    about = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": LIVING}}
+    spec = GNNService.model_validate({**about, "spec": living_spec()}).spec
+    assert spec.updates is not None
+    assert spec.updates.log.postgres is not None
+
+
+def test_a_place_is_taken_by_another_process_when_its_own_has_ended() -> None:
+    first = subprocess.Popen(["sleep", "60"])
+    processes = [ContainerProcess(first.pid, identity(first.pid), "gamma-worker-1", "10.244.0.7")]
+    places = WorkerPlaces(lambda: processes)
+    one, other = places.all
+    assert (one.place, other.place) == (None, None)
+    places.look()
+    places.look()
+    taken = one.place
+    assert taken is not None
+    assert (taken.host, taken.port, other.place) == ("10.244.0.7", PORT, None)
+    assert one.place is taken
+    first.kill()
+    first.wait()
+    assert one.place is None
+    # Another container of the same pod, and one whose address is not known yet.
+    here = identity(os.getpid())
+    processes[:] = [
+        ContainerProcess(1, "1 unknown", "gamma-worker-2", ""),
+        ContainerProcess(os.getpid(), here, "gamma-worker-1", "10.244.0.7"),
+    ]
+    places.look()
+    assert one.place is not None
+    assert one.place.process != taken.process
+    assert other.place is None
+
+
+def test_what_clients_of_the_graph_that_changes_did_is_counted() -> None:
+    attempts = (
+        Attempt("a", 0, "one", 1, 2, Unanswered("lost")),
+        Attempt("a", 0, "two", 2, 3, Acknowledged(1, True)),
+        Attempt("a", 0, "two", 3, 4, Acknowledged(1, True)),
+    )
+    reads = (Read("three", 1, 0, 1, 2, Absent()), Read("three", 1, 0, 1, 2, Unanswered("503")))
+    broken = [Violation(Broken.LOST, "batch 0 of a")] * 12
+    found = figures_of(History(FirstGraph({}, ()), {}, attempts, reads), broken)
+    assert (found["batches_acknowledged"], found["attempts_without_an_answer"], found["reads"]) == (1, 1, 1)
+    assert (found["processes"], found["records"], found["records_compacted_away"]) == (3, 0, 0)
+    assert found["violations_by_kind"] == {"LOST": 12}
+    assert found["violations"][0] == {"service": LIVING, "cause": Broken.LOST.value, "detail": "batch 0 of a"}
+    assert len(found["violations"]) == 10

@@ -107,12 +107,23 @@ class PostgresServer:
     def uri(self, database: str = "postgres") -> str:
         return f"postgresql://{_USER}@/{database}?host={self._folder}&port={self.settings['port']}"
 
+    def listen(self, address: str, clients: str) -> str:
+        """Listen there too, from the next start on, and trust the network `clients`. Returns the URI for these."""
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {clients} trust\n")
+        self._listen_on(address)
+        return f"postgresql://{_USER}@{address}:{self.settings['port']}/postgres"
+
+    def _listen_on(self, address: str) -> None:
+        with socket.socket() as free:
+            free.bind((address, 0))
+            port = free.getsockname()[1]
+        self.settings |= {"listen_addresses": address, "port": str(port)}
+
     def listen_with_tls(self, pair: KeyPairFiles) -> None:
         """Listen on 127.0.0.1 too, from the next start on."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        settings = {"listen_addresses": "127.0.0.1", "port": str(port), "ssl": "on"}
+        self._listen_on("127.0.0.1")
+        settings = {"ssl": "on"}
         for name, source in (("ssl_cert_file", pair.certificate), ("ssl_key_file", pair.key)):
             copied = self._folder / source.name
             shutil.copy(source, copied)

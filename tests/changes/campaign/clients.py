@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
 from tests.changes.campaign.graph import Answer, Batch
 from tests.changes.campaign.history import (
@@ -32,7 +33,6 @@ from tests.changes.campaign.history import (
     Unanswered,
 )
 from tests.changes.campaign.revision import NODES, VALUES, from_json, to_binary, to_json
-from tests.changes.campaign.world import Place, Worker
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.changes import CHANGES_TYPE, CLIENT_HEADER, SEQUENCE_HEADER
@@ -64,6 +64,15 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker answers in one of its lives."""
+
+    process: str
+    port: int
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     place: Place
     status: int
@@ -82,10 +91,23 @@ class Reply:
             return repr(self.body[:200])
 
 
+class Reached(Protocol):
+    """A worker, as clients reach it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def place(self) -> Place | None:
+        """The same object for as long as its process lives; None: there is none, and nothing is sent. A connection that
+        is made between two looks at it that find the same one leads to that process."""
+        ...
+
+
 class Caller:
     """Connections to workers, for one thread."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    def __init__(self, workers: Sequence[Reached]) -> None:
         self._workers = workers
         self._open: dict[int, tuple[Place, http.client.HTTPConnection]] = {}
 
@@ -121,13 +143,13 @@ class Caller:
             self._forget(number)
         if place is None:
             return None
-        connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=_ANSWER_S)
+        connection = http.client.HTTPConnection(place.host, place.port, timeout=_ANSWER_S)
         try:
             connection.connect()
         except OSError:
             return None
         connection.auto_open = 0
-        # Else the port may be that of another process by now.
+        # Else it may be that of another process by now.
         if self._workers[number].place is not place:
             connection.close()
             return None
@@ -177,7 +199,9 @@ Answered = Acknowledged | Refused | Passed | Strange
 
 
 class Writer:
-    def __init__(self, number: int, workers: Sequence[Worker], token: str, notes: Notes, pace: Pace, seed: str) -> None:
+    def __init__(
+        self, number: int, workers: Sequence[Reached], token: str, notes: Notes, pace: Pace, seed: str
+    ) -> None:
         self._number = number
         self._client = f"writer-{number}"
         self._workers = len(workers)
@@ -274,7 +298,7 @@ def _edge(draw: random.Random, nodes: Sequence[int]) -> tuple[int, int]:
 
 
 class Reader:
-    def __init__(self, number: int, workers: Sequence[Worker], notes: Notes, pace: Pace, seed: str) -> None:
+    def __init__(self, number: int, workers: Sequence[Reached], notes: Notes, pace: Pace, seed: str) -> None:
         self._caller = Caller(workers)
         self._workers = len(workers)
         self._notes = notes
@@ -300,7 +324,7 @@ class Reader:
 class Tail:
     """Follows the log, so that what is compacted away later is known."""
 
-    def __init__(self, workers: Sequence[Worker], notes: Notes) -> None:
+    def __init__(self, workers: Sequence[Reached], notes: Notes) -> None:
         self._workers = workers
         self._notes = notes
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tests.changes.campaign.clients import Caller, Notes
+from tests.changes.campaign.clients import Caller, Notes, Reached
 from tests.changes.campaign.world import Worker, World
 from tests.support.waiting import until
 
@@ -132,21 +132,22 @@ def await_recovery(world: World, notes: Notes, since_s: float) -> None:
     notes.await_acknowledged(since_s)
     last = notes.last
     caller = Caller(world.workers)
-    await_applied(caller, world, last)
+    await_applied(caller, world.workers, last)
     caller.close()
 
 
-def await_applied(caller: Caller, world: World, offset: int) -> None:
+def await_applied(caller: Caller, workers: Sequence[Reached], offset: int) -> None:
     """Wait until every worker answers from that offset, or from a later one."""
-    for number, worker in enumerate(world.workers):
+    for number, worker in enumerate(workers):
         until(lambda number=number: state_of(caller, number)[1] >= offset, f"{worker.name} applies {offset}")  # type: ignore[misc]
 
 
-def await_revision(caller: Caller, world: World) -> None:
+def await_revision(world: World) -> None:
     """Wait until every worker answers from the revision that is declared."""
-    revision = world.published.revision
+    caller, revision = Caller(world.workers), world.published.revision
     for number, worker in enumerate(world.workers):
         until(lambda number=number: state_of(caller, number)[0] == revision, f"{worker.name} answers from {revision}")  # type: ignore[misc]
+    caller.close()
 
 
 def state_of(caller: Caller, number: int) -> tuple[str, int]:

@@ -5,14 +5,25 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.changes.campaign.checker import Kind, Violation, check
-from tests.changes.campaign.clients import Caller, Notes, Pace, Reader, Reply, Tail, Writer, as_answer, records_of
+from tests.changes.campaign.clients import (
+    Caller,
+    Notes,
+    Pace,
+    Reached,
+    Reader,
+    Reply,
+    Tail,
+    Writer,
+    as_answer,
+    records_of,
+)
 from tests.changes.campaign.faults import (
     Away,
     Done,
@@ -25,7 +36,7 @@ from tests.changes.campaign.faults import (
 )
 from tests.changes.campaign.history import History, LogRecord, Replica
 from tests.changes.campaign.revision import draw_graph
-from tests.changes.campaign.world import World, running_world
+from tests.changes.campaign.world import running_world
 from tests.support.postgres import PostgresServer
 
 Logs = dict[str, tuple[LogRecord, ...]]
@@ -75,26 +86,28 @@ def play(plan: Plan, folder: Path, database: PostgresServer) -> Round:
     stuck = []
     with running_world(folder, database, first, plan.variant, plan.workers) as world:
         try:
-            with clients(plan, world, notes):
+            with clients(plan, world.workers, world.token, notes):
                 await_recovery(world, notes, time.monotonic())
                 for event in draw_events(draw, plan.workers, plan.kills, plan.away):
                     done.append(do(event, world, notes))
             database.wait()
-            logs, replicas = read_end(world, notes)
+            world.declare(waits=True)
+            await_revision(world)
+            logs, replicas = read_end(world.workers, notes)
         except AssertionError as error:  # of what was waited for in vain
             stuck.append(Violation(Kind.STUCK, str(error)))
-            read_rest(world, notes)
+            read_rest(world.workers, notes)
         jobs = Compactions(world.compacted, world.jobs.killed, tuple(world.jobs.failed))
     history = History(first, notes.sent, tuple(notes.attempts), tuple(notes.reads), tuple(notes.log), logs, replicas)
     return Round(plan, history, tuple(done), jobs, (*stuck, *check(history)))
 
 
 @contextmanager
-def clients(plan: Plan, world: World, notes: Notes) -> Iterator[None]:
+def clients(plan: Plan, workers: Sequence[Reached], token: str, notes: Notes) -> Iterator[None]:
     """Clients at work; in the end each has heard of the batch that it sent last."""
-    writers = [Writer(i, world.workers, world.token, notes, plan.pace, plan.seed) for i in range(plan.writers)]
-    readers = [Reader(i, world.workers, notes, plan.pace, plan.seed) for i in range(plan.readers)]
-    everyone = (*writers, *readers, Tail(world.workers, notes))
+    writers = [Writer(i, workers, token, notes, plan.pace, plan.seed) for i in range(plan.writers)]
+    readers = [Reader(i, workers, notes, plan.pace, plan.seed) for i in range(plan.readers)]
+    everyone = (*writers, *readers, Tail(workers, notes))
     with ThreadPoolExecutor(len(everyone)) as pool:
         running = [pool.submit(each.run) for each in everyone]
         try:
@@ -108,19 +121,16 @@ def clients(plan: Plan, world: World, notes: Notes) -> Iterator[None]:
             each.result()
 
 
-def read_end(world: World, notes: Notes) -> tuple[Logs, dict[str, Replica]]:
-    """Every worker's log and answers, when all of them have applied all of it to the newest revision."""
-    world.declare(waits=True)
-    caller = Caller(world.workers)
-    await_revision(caller, world)
+def read_end(workers: Sequence[Reached], notes: Notes) -> tuple[Logs, dict[str, Replica]]:
+    """Every worker's log and answers, when all of them have applied all of it. Nothing is compacted meanwhile."""
+    caller = Caller(workers)
     for _ in range(_TRIES):
-        numbers = range(len(world.workers))
-        last = max(state_of(caller, number)[1] for number in numbers)
-        await_applied(caller, world, last)
-        while Tail(world.workers, notes).read(caller, 0):
+        last = max(state_of(caller, number)[1] for number in range(len(workers)))
+        await_applied(caller, workers, last)
+        while Tail(workers, notes).read(caller, 0):
             pass
-        logs = {worker.name: _read_log(caller, number) for number, worker in enumerate(world.workers)}
-        replicas = {worker.name: _read_replica(caller, number) for number, worker in enumerate(world.workers)}
+        logs = {worker.name: _read_log(caller, number) for number, worker in enumerate(workers)}
+        replicas = {worker.name: _read_replica(caller, number) for number, worker in enumerate(workers)}
         # A batch that its client has given up may still be on its way.
         ends = {notes.log[-1].offset, *(replica.offset for replica in replicas.values())}
         if ends == {last} and all(log[-1].offset == last for log in logs.values() if log):
@@ -129,10 +139,10 @@ def read_end(world: World, notes: Notes) -> tuple[Logs, dict[str, Replica]]:
     return logs, replicas
 
 
-def read_rest(world: World, notes: Notes) -> None:
+def read_rest(workers: Sequence[Reached], notes: Notes) -> None:
     """Follow the log to its end by any worker that gives it."""
-    caller, tail = Caller(world.workers), Tail(world.workers, notes)
-    for number in range(len(world.workers)):
+    caller, tail = Caller(workers), Tail(workers, notes)
+    for number in range(len(workers)):
         with suppress(AssertionError):
             while tail.read(caller, number):
                 pass

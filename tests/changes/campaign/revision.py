@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ VALUES = 4096
 """Values are whole numbers below it, so that sums of them are exact in float32."""
 VARIANTS = ("x1", "projected", "stored1")
 NAMESPACE, SERVICE = "default", "digits"
+_NODES, _EDGES, _WEIGHTS = "nodes.csv", "edges.csv", "weights.safetensors"
 _COLUMNS = ("value", "nothing")
-_EDGES = 60
+_EDGES_AT_FIRST = 60
 _HIDDEN, _CLASSES = 8, 3
 _OWN, _MEAN = 0, 1
 """Hidden channels: a node's own value, and the mean of its neighbours'."""
@@ -32,34 +33,45 @@ _OWN, _MEAN = 0, 1
 def draw_graph(draw: random.Random) -> FirstGraph:
     values = {node: float(draw.randrange(1, VALUES)) for node in range(NODES)}
     edges: set[tuple[int, int]] = set()
-    while len(edges) < _EDGES:
+    while len(edges) < _EDGES_AT_FIRST:
         source, target = sorted(draw.sample(range(NODES), 2))
         edges.add((source, target))
     return FirstGraph(values, tuple(sorted(edges)))
 
 
-def write_service(folder: Path, first: FirstGraph) -> GNNService:
-    """Write graph and weights, and return the manifest that names them."""
-    nodes, edges, weights = (folder / name for name in ("nodes.csv", "edges.csv", "weights.safetensors"))
-    _write_table(nodes, ("id", "label", *_COLUMNS), [(n, n % _CLASSES, *_row(v)) for n, v in first.values.items()])
-    _write_table(edges, ("source", "target"), first.edges)
-    weights.write_bytes(safetensors.numpy.save(_weights()))
-    source = {"csv": {"nodes": {"uri": nodes.as_uri(), "label": "label"}, "edges": {"uri": edges.as_uri()}}}
+def write_source(folder: Path, first: FirstGraph) -> None:
+    """Write graph and weights."""
+    nodes = [(node, node % _CLASSES, *_row(value)) for node, value in first.values.items()]
+    _write_table(folder / _NODES, ("id", "label", *_COLUMNS), nodes)
+    _write_table(folder / _EDGES, ("source", "target"), first.edges)
+    (folder / _WEIGHTS).write_bytes(safetensors.numpy.save(_weights()))
+
+
+def spec_of(folder: PurePath) -> dict[str, Any]:
+    """The spec of a service over what is written there, as whoever generates sees that folder."""
+    source = {
+        "nodes": {"uri": (folder / _NODES).as_uri(), "label": "label"},
+        "edges": {"uri": (folder / _EDGES).as_uri()},
+    }
+    return {
+        "graph": {"source": {"csv": source}, "normalization": "Disabled"},
+        "model": {
+            "architecture": "GraphSAGE",
+            "hidden": _HIDDEN,
+            "fanouts": [-1, -1],
+            "checkpoint": {"uri": (folder / _WEIGHTS).as_uri()},
+        },
+        "variants": {"pruning": {"factors": [1]}, "stored": [1]},
+    }
+
+
+def service_of(folder: Path) -> GNNService:
     return GNNService.model_validate(
         {
             "apiVersion": "gnnserve.dev/v1alpha1",
             "kind": "GNNService",
             "metadata": {"name": SERVICE, "namespace": NAMESPACE},
-            "spec": {
-                "graph": {"source": source, "normalization": "Disabled"},
-                "model": {
-                    "architecture": "GraphSAGE",
-                    "hidden": _HIDDEN,
-                    "fanouts": [-1, -1],
-                    "checkpoint": {"uri": weights.as_uri()},
-                },
-                "variants": {"pruning": {"factors": [1]}, "stored": [1]},
-            },
+            "spec": spec_of(folder),
         }
     )
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.changes.campaign import rehearsal
+from tests.changes.campaign.clients import Place
 from tests.changes.campaign.graph import FirstGraph
 from tests.changes.campaign.jobs import Jobs
-from tests.changes.campaign.revision import NAMESPACE, SERVICE, write_service
+from tests.changes.campaign.revision import NAMESPACE, SERVICE, service_of, write_source
 from tests.support import fork_server
 from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.partition import Partition
@@ -38,14 +39,6 @@ from gnnserve_api.pods import (
 from gnnserve_api.routing import RoutingMode, RoutingTable
 
 _MAX_DELTA_BYTES = 1 << 26
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a worker answers in one of its lives."""
-
-    process: str
-    port: int
 
 
 class Worker:
@@ -134,6 +127,7 @@ def running_world(
     (folder / "write-tokens" / "writer").write_text(token)
     uri_file = folder / "uri"
     uri_file.write_text(database.uri())
+    write_source(folder, first)
     environ = {
         **os.environ,
         SERVICE_UID_VARIABLE: secrets.token_hex(8),
@@ -141,7 +135,7 @@ def running_world(
         "OMP_NUM_THREADS": "1",
     }
     of_jobs = {
-        MANIFEST_VARIABLE: write_service(folder, first).model_dump_json(by_alias=True, exclude_none=True),
+        MANIFEST_VARIABLE: service_of(folder).model_dump_json(by_alias=True, exclude_none=True),
         REPOSITORY_VARIABLE: str(folder / "repository"),
         POSTGRES_LOG_VARIABLE: str(uri_file),
         "GNNSERVE_PROFILE_SECONDS": "0.05",
