@@ -125,12 +125,6 @@ def choose_device(
     """What the options say, and the manifest where they say nothing."""
     worker = service.spec.worker
     chosen, source = (worker.device, "spec.worker.device") if named is None else (named, "--device")
-    if service.spec.updates is not None:
-        if chosen is Device.GPU:
-            remedy = "leave it out, or take spec.updates away"
-            raise InputError("--device", "is GPU, and servers that follow changes compute on the CPU", remedy)
-        if chosen is Device.AUTO:
-            chosen, source = Device.CPU, "with spec.updates the device"
     memory = worker.gpu_memory if gpu_memory is None else gpu_memory
     if chosen is Device.CPU:
         for option, value in (("--cache", cache), ("--gpu-memory", gpu_memory)):
@@ -166,7 +160,12 @@ def serve_routed(
         from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
 
         followed = FollowedLog(options.updates)
-    served = device.open_served(load(None), options.device) if followed is None else followed.open(load)
+    if followed is None:
+        served = device.open_served(load(None), options.device)
+    else:
+        served = followed.open(
+            load, lambda loaded, replica: device.open_served(loaded, options.device, replica=replica)
+        )
     _say_device(served.device_stats(), was_asked=service.spec.worker.gpu is not None)
     with slow_loop(service.spec, options.source) as begin_routing:
 

@@ -244,8 +244,6 @@ BREAKS_RULE = {
     "exactly one of sqlite and postgres must be set": {**MINIMAL, "updates": {"log": {}}},
     "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "
     "updates.log.postgres": {**MINIMAL, "updates": {"log": {"sqlite": {}}}, "worker": {"replicas": 2}},
-    "worker.gpu must not be given with updates, nor worker.device be GPU: workers that follow changes compute on the "
-    "CPU": {**MINIMAL, "updates": {"log": {"sqlite": {}}}, "worker": {"gpu": {}}},
     "updates.maxDelta must be less than worker.resources.limits.memory, within which a worker has the changes and all "
     "else: lower the one, or raise the other": {
         **MINIMAL,

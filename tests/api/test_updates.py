@@ -51,6 +51,7 @@ TAKEN = {
         POSTGRES, {"endpoint": {"tokens": {"secretName": "one"}, "writeTokens": {"secretName": "two"}}}
     ),
     "nobody who may write": (POSTGRES, {"endpoint": {}}),
+    "workers on a GPU": (POSTGRES, {"worker": {"gpu": {}, "device": "GPU"}}),
 }  # fmt: skip
 
 
@@ -66,8 +67,6 @@ REFUSED = {
         SQLITE, {"worker": {"replicas": 3}},
         "worker.replicas 3 must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL",
     ),
-    "workers on a GPU": (POSTGRES, {"worker": {"gpu": {}, "device": "GPU"}}, "worker.gpu must not be given with"),
-    "a GPU that would idle": (POSTGRES, {"worker": {"gpu": {}}}, "worker.gpu must not be given with updates"),
     "a limit as large as the delta": (
         {**POSTGRES, "maxDelta": "1024Mi"}, {"worker": {"resources": {"limits": {"memory": "1Gi"}}}},
         "updates.maxDelta 1024Mi must be less than worker.resources.limits.memory 1Gi",

@@ -209,7 +209,6 @@ UPDATES = {
     "several-workers-with-sqlite": (
         {"updates": SQLITE, "worker": {"replicas": 2}}, "worker.replicas must be at most 1 with updates.log.sqlite",
     ),
-    "a-gpu": ({"updates": POSTGRES, "worker": {"gpu": {}}}, "worker.gpu must not be given with updates"),
     "less-memory-than-changes": (
         {"updates": POSTGRES, "worker": {"resources": {"limits": {"memory": "2Gi"}}}},
         "updates.maxDelta must be less than worker.resources.limits.memory",

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,17 +131,21 @@ def _cases() -> Iterator[tuple[str, Any]]:
     graph = DeviceGraph(torch.zeros(nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32))
     key = torch.zeros(1, dtype=torch.int64)
 
-    def sample(fanouts: tuple[int, ...]) -> None:
+    changing = DeviceGraph(torch.zeros(nodes, 2, dtype=torch.int64), graph.indices)
+
+    def sample(fanouts: tuple[int, ...], graph: DeviceGraph = graph) -> None:
         sample_tree(graph, torch.zeros(8, dtype=torch.int64), key, PaddedTree.allocate(8, fanouts, host))
 
     for fanouts in ((25, 10), (1024,)):
         yield f"sample {fanouts}", lambda fanouts=fanouts: sample(fanouts)
+    yield "sample of a graph that changes", lambda: sample((25, 10), changing)
 
     tree = PaddedTree.allocate(8, (25, 10), host)
     mean = DeviceAggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=None, relu=False)
     added = DeviceAggregation(Aggregator.SUM, Own.ADDED, own_factor=1.25, bias=torch.zeros(301), relu=True)
     weights = DeviceWeights(torch.zeros(nodes), graph.indptr)
     weighted = DeviceAggregation(Aggregator.NORMALISED_SUM, Own.ADDED, 1.0, None, relu=False, weights=weights)
+    weights_of_changing = replace(weighted, weights=DeviceWeights(weights.roots, changing.indptr))
     heads = 8
     attention = DeviceAttention(heads, 0.2, torch.zeros(2 * heads, 602))
     stored = DeviceAttention(heads, 0.2, None)
@@ -179,6 +183,10 @@ def _cases() -> Iterator[tuple[str, Any]]:
         )
     yield "gather added", lambda: gather(rows_of(torch.float32), 301, added, torch.float32, 1)
     yield "gather weighted", lambda: gather(rows_of(torch.int8), 602, weighted, torch.bfloat16, 1)
+    yield (
+        "gather weighted of a graph that changes",
+        lambda: gather(rows_of(torch.int8), 602, weights_of_changing, torch.bfloat16, 1),
+    )
 
     for dtype, devices in ((torch.float16, 0), (torch.int8, 1)):
         yield (
@@ -230,6 +238,7 @@ def _cases() -> Iterator[tuple[str, Any]]:
 
     yield "aggregate attending", aggregate_attending
     yield "aggregate weighted", lambda: aggregate(128, weighted, torch.bfloat16)
+    yield "aggregate weighted of a graph that changes", lambda: aggregate(128, weights_of_changing, torch.bfloat16)
 
 
 if __name__ == "__main__":

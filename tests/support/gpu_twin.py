@@ -6,14 +6,14 @@ It can be told to fail as a GPU does, with the exceptions that torch and Triton 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from gnnserve_worker.gpu.accelerator import Runner
+from gnnserve_worker.gpu.accelerator import RowsToWrite, Runner
 
 
 @dataclass(slots=True)
@@ -31,6 +31,8 @@ class Twin:
     """Bytes by address."""
     captured: list[Hashable] = field(default_factory=list)
     """What a GPU would have captured, in order."""
+    written_rows: int = 0
+    """Rows that were written into arrays, entries of lists among them."""
     runners: int = 0
     most_at_once: int = 0
     """Runners that had something to wait for."""
@@ -55,6 +57,11 @@ class Twin:
 
     def upload(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
+
+    def write(self, writes: Iterable[RowsToWrite]) -> None:
+        for array, places, rows in writes:
+            self.written_rows += len(places)
+            array.index_copy_(0, places, rows)
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(size, dtype=dtype)

@@ -8,14 +8,18 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support.configmap_server import ConfigMapServer, configmap_server
+from tests.support.living import ROOM_BYTES, PlainGraph, generated
 from tests.support.pods import publish_answering, table_of, worker_pod
 from tests.support.repository import publish, repository_in
 
 from gnnserve_api.device import CachePolicy, Device
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DeviceError, InputError
 from gnnserve_api.pods import PodExit
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served, why_no_gpu
 from gnnserve_worker.repository.loaded import LoadedRevision
 
@@ -73,6 +77,19 @@ def test_with_the_cpu_nothing_is_looked_for_and_nothing_is_wrong(loaded: LoadedR
     stats = open_served(loaded, DeviceSettings(Device.CPU), {}, devices).device_stats()
 
     assert (stats.device, stats.problem) == ("CPU", None)
+
+
+def test_a_revision_whose_graph_changes_is_served_with_what_changes_it(tmp_path: Path, devices: Path) -> None:
+    plain = PlainGraph(30, 1, EdgeRules(Direction.UNDIRECTED))
+    loaded = generated(tmp_path, "living", "GraphSAGE", plain.built(), max_delta_bytes=ROOM_BYTES)
+    replica = LivingRevision(loaded, ROOM_BYTES)
+
+    served = open_served(loaded, DeviceSettings(), {}, devices, replica)
+
+    assert served.replica is replica
+    assert served.applied_offset is not None
+    served.infer("x1", np.array([3]), 1)
+    assert replica.inferences == 1
 
 
 @pytest.mark.parametrize(

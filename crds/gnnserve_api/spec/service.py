@@ -27,7 +27,6 @@ from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_api.spec.updates import (
     UpdatesSpec,
-    changes_are_followed_on_the_cpu,
     changes_fit_memory,
     log_has_a_secret_of_its_own,
     something_is_retrained,
@@ -244,7 +243,6 @@ class GNNServiceSpec(ApiModel):
     _channels_are_of_hidden_layers = channels_are_of_hidden_layers
     _channels_are_left = channels_are_left
     _sqlite_has_one_worker = sqlite_has_one_worker
-    _changes_are_followed_on_the_cpu = changes_are_followed_on_the_cpu
     _changes_fit_memory = changes_fit_memory
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
     _something_is_retrained = something_is_retrained

@@ -6,7 +6,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, Device
+from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
 from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text
@@ -100,15 +100,6 @@ def sqlite_has_one_worker(spec: _Spec) -> bool | str:
         f"worker.replicas {replicas} must be at most 1 with updates.log.sqlite: several workers share a log in "
         "PostgreSQL, updates.log.postgres"
     )
-
-
-@rule(
-    "!has(self.updates) || (self.worker.device != 'GPU' && !has(self.worker.gpu))",
-    "worker.gpu must not be given with updates, nor worker.device be GPU: workers that follow changes compute on the "
-    "CPU",
-)
-def changes_are_followed_on_the_cpu(spec: _Spec) -> bool:
-    return spec.updates is None or (spec.worker.device is not Device.GPU and spec.worker.gpu is None)
 
 
 _LIMITS = "self.worker.resources.limits"

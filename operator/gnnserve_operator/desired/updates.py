@@ -8,7 +8,7 @@ so that an upgraded operator restarts no workers.
 from __future__ import annotations
 
 from gnnserve_api import pods
-from gnnserve_api.device import Device, size_bytes
+from gnnserve_api.device import size_bytes
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.updates import URI_KEY, logs_folder, sqlite_file
@@ -41,8 +41,7 @@ def excludes_second_worker(spec: GNNServiceSpec) -> bool:
 def build_worker_environment(parent: Parent, spec: GNNServiceSpec) -> dict[str, str]:
     if spec.updates is None:
         return {}
-    # The device is said also where the node's runtime shows a GPU to every pod.
-    return {**_build_log(parent, spec.updates, pods.UPDATES_PATH), pods.DEVICE_VARIABLE: Device.CPU.value}
+    return _build_log(parent, spec.updates, pods.UPDATES_PATH)
 
 
 def build_worker_mounts(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:

@@ -6,11 +6,22 @@ exercise all the rest of this floor where there is no GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+
+class RowsToWrite(NamedTuple):
+    """Rows of an array that are to be others."""
+
+    array: Tensor
+    """In the device's memory, or in memory of the host that the device reads."""
+    places: Tensor
+    """int64, distinct; in the host's memory."""
+    rows: Tensor
+    """In the host's memory."""
 
 
 class Runner(Protocol):
@@ -60,6 +71,11 @@ class Accelerator(Protocol):
 
     def upload(self, tensor: Tensor) -> Tensor:
         """A copy in the device's memory."""
+        ...
+
+    def write(self, writes: Iterable[RowsToWrite]) -> None:
+        """Write rows, one after the other as they are asked for; all of them are there when this returns. Nothing may
+        read the arrays meanwhile."""
         ...
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:

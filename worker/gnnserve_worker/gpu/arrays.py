@@ -64,17 +64,25 @@ class DeviceGraph:
     """Neighbour lists in CSR form, as `graph.store.Graph`; either array in GPU memory or in pinned host memory."""
 
     indptr: Tensor
-    """int64 [nodes + 1], ascending. No node has 2^31 neighbours or more."""
+    """int64 [nodes + 1], ascending; or int64 [nodes, 2], begin and end of each list, of a graph that changes. No node
+    has 2^31 neighbours or more."""
     indices: Tensor
-    """int32 [edges]."""
+    """int32 [edges], or more of a graph that changes."""
 
     def __post_init__(self) -> None:
-        _expect("indptr", self.indptr, torch.int64, 1)
+        _expect("indptr", self.indptr, torch.int64, list_step(self.indptr))
         _expect("indices", self.indices, torch.int32, 1)
 
     @property
     def nodes(self) -> int:
-        return self.indptr.numel() - 1
+        """How many nodes have lists; of a graph that changes, those that there is room for."""
+        return len(self.indptr) - (list_step(self.indptr) == 1)
+
+
+def list_step(indptr: Tensor) -> int:
+    """Numbers from the beginning of a list to that of the next node's: 1 where lists lie one behind the other, 2 where
+    each has an end of its own."""
+    return 2 if indptr.dim() == 2 else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +243,7 @@ class DeviceWeights:
 
     def __post_init__(self) -> None:
         _expect("roots", self.roots, torch.float32, 1)
-        _expect("indptr", self.indptr, torch.int64, 1)
+        _expect("indptr", self.indptr, torch.int64, list_step(self.indptr))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gnnserve_api.errors import DeviceError
+from gnnserve_worker.gpu.accelerator import RowsToWrite
 
 _BEFORE_OTHERS: Final = -1
 """A stream's priority; 0 is the lowest."""
@@ -88,6 +89,14 @@ class CudaAccelerator:
             copy = tensor.to(self.device, copy=True)
         stream.synchronize()
         return copy
+
+    def write(self, writes: Iterable[RowsToWrite]) -> None:
+        # Not on the default stream, as for `upload`. Rows in pinned memory the host writes itself, at once.
+        stream = torch.cuda.Stream(self.device)
+        with torch.cuda.stream(stream):
+            for array, places, rows in writes:
+                array.index_copy_(0, places.to(array.device), rows.to(array.device))
+        stream.synchronize()
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(size, dtype=dtype, pin_memory=True)

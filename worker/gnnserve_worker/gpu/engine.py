@@ -18,11 +18,12 @@ import numpy as np
 
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.lane import DeviceVariant, Finished, GpuLane
-from gnnserve_worker.gpu.resident import LANES, Resident
+from gnnserve_worker.gpu.resident import LANES, Resident, make_resident
 from gnnserve_worker.gpu.viewed import RowsRead, UnsampledError, ViewSampler
 from gnnserve_worker.graph.view import BatchView, Part, view_of
 from gnnserve_worker.inference.batch import Inference, infer_distinct, infer_each, join_times
 from gnnserve_worker.inference.device_stats import DeviceStats
+from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.distinct import DistinctScratch
 
@@ -36,11 +37,13 @@ class GpuEngine:
     What it holds of the GPU is released when nothing refers to it any more.
     """
 
-    def __init__(self, loaded: LoadedRevision, resident: Resident) -> None:
+    def __init__(self, loaded: LoadedRevision, resident: Resident, written: WrittenSince | None = None) -> None:
+        """`written`: what changes have written since before `resident` was made, where the graph changes."""
+        self._held = [resident]
+        """The one that it has now; none while another is made."""
         # First, so that it is released even where this fails half-way.
-        weakref.finalize(self, _release_soon, resident).atexit = False
-        accelerator = resident.accelerator
-        self._resident = resident
+        weakref.finalize(self, _release_soon, self._held).atexit = False
+        self._written = written
         self._nodes = loaded.graph.nodes
         self._distinct = DistinctScratch()
         self._row_bytes = {
@@ -48,11 +51,11 @@ class GpuEngine:
         }
         self._loaded = loaded
         self._sampler = ViewSampler(loaded)
-        self._lanes = [GpuLane(accelerator, resident.graph, resident.sizes) for _ in range(LANES)]
+        self._lanes: list[GpuLane] = []
         self._variants: dict[str, DeviceVariant] = {}
-        self._build_variants()
+        self._last_stats: DeviceStats | None = None
         self._uncached_link_bytes = 0
-        accelerator.settle()
+        self._build_lanes()
 
     def infer(
         self,
@@ -66,6 +69,8 @@ class GpuEngine:
         """Scores of `seeds` (int64 node ids in range) by one variant. Equal keys draw equal neighbours, for every
         variant. With a `view`, seeds are those that `view_of` has numbered, and the variant is one of `viewed`. Raises
         what went wrong on the device; then nothing of this batch runs there any more."""
+        if self._written is not None and not self._written.is_empty:
+            self._fetch(self._written)
         return infer_distinct(
             self.infer_each, variant, seeds, key, self._distinct, with_embeddings=with_embeddings, view=view
         )
@@ -111,7 +116,9 @@ class GpuEngine:
         for cache in set(self._resident.caches.values()):
             cache.begin()
         largest = self._resident.sizes.seeds
-        seeds = np.resize(np.arange(self._nodes, dtype=np.int64), LANES * largest)
+        living = self._loaded.living
+        nodes = self._nodes if living is None else living.ids.count
+        seeds = np.resize(np.arange(nodes, dtype=np.int64), LANES * largest)
         for variant in self._variants:
             for bucket in self._resident.sizes.buckets:
                 self.infer_each(variant, seeds[:bucket], key=0)
@@ -120,6 +127,8 @@ class GpuEngine:
             for bucket in self._resident.sizes.buckets:
                 self.infer_each(variant, seeds[:bucket], key=0, view=self._with_a_seed(bucket))
             self.infer_each(variant, seeds, key=0, view=self._with_a_seed(len(seeds)))
+        if self._resident.copies is not None:
+            self._resident.copies.warm_up()
         for cache in set(self._resident.caches.values()):
             cache.start()
 
@@ -129,11 +138,11 @@ class GpuEngine:
 
     def would_gain(self) -> bool:
         """See `Resident.would_gain`."""
-        return self._resident.would_gain()
+        return any(resident.would_gain() for resident in tuple(self._held))
 
     @property
     def has_cache(self) -> bool:
-        return bool(self._resident.caches)
+        return any(resident.caches for resident in tuple(self._held))
 
     def forget_copies(self) -> None:
         """Drop copies of rows in caches: the table may have been another one for a while. Arrays that lie in the GPU's
@@ -151,8 +160,10 @@ class GpuEngine:
         self._resident.accelerator.give_back()
 
     def stats(self) -> DeviceStats:
-        resident = self._resident
-        caches = self._caches()
+        held = tuple(self._held)
+        if not held and self._last_stats is not None:
+            return self._last_stats
+        resident, caches = held[0], self._caches()
         here, *lent = resident.cache_bytes if caches else (0,)
         of_caches = [cache.stats() for cache in caches]
         problems = [*resident.problems, *(cache.problem for cache in caches if cache.problem is not None)]
@@ -171,7 +182,47 @@ class GpuEngine:
 
     def _caches(self) -> set[FeatureCache]:
         """The present caches; any thread may call it, while another releases them."""
-        return set(dict(self._resident.caches).values())
+        return {cache for resident in tuple(self._held) for cache in dict(resident.caches).values()}
+
+    @property
+    def _resident(self) -> Resident:
+        return self._held[0]
+
+    def _fetch(self, written: WrittenSince) -> None:
+        """Bring what the GPU reads up to what changes have written. What fails is to be fetched all the same."""
+        copies = self._resident.copies
+        if copies is not None and copies.has_room:
+            tables = {name: self._loaded.variants[name].table for name in self._resident.caches}
+            copies.write(written, {id(tables[name]): cache for name, cache in self._resident.caches.items()})
+        else:
+            self._place_anew()
+        written.clear()
+
+    def _place_anew(self) -> None:
+        """Release all of the GPU's memory, and place the revision as it is now. Stages are captured as batches come."""
+        _log.info("changes have outgrown the room for them on the GPU: all is placed anew")
+        self._last_stats = self.stats()
+        for lane in self._lanes:
+            lane.abandon()
+            lane.forget()
+        self._lanes.clear()
+        self._variants.clear()
+        resident = self._held.pop()
+        accelerator, means = resident.accelerator, resident.means
+        resident.release()
+        # The last reference to what it has.
+        del resident, lane
+        self._held.append(make_resident(self._loaded, accelerator, means))
+        self._build_lanes()
+        for cache in self._caches():
+            cache.begin()
+            cache.start()
+
+    def _build_lanes(self) -> None:
+        resident = self._resident
+        self._lanes = [GpuLane(resident.accelerator, resident.graph, resident.sizes) for _ in range(LANES)]
+        self._build_variants()
+        resident.accelerator.settle()
 
     def _run(
         self,
@@ -273,13 +324,14 @@ def chunk_bounds(seeds: int, largest: int) -> list[int]:
     return [0, *range(first, seeds + 1, largest)]
 
 
-def _release_soon(resident: Resident) -> None:
+def _release_soon(held: list[Resident]) -> None:
     """Release in a separate thread, since releasing may wait."""
 
     def release() -> None:
         try:
-            resident.release()
-            resident.accelerator.give_back()
+            for resident in held:
+                resident.release()
+                resident.accelerator.give_back()
         except Exception:  # noqa: BLE001  (a lost device has nothing to give back)
             _log.warning("a revision's part of the GPU was not released", exc_info=True)
 

@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from gnnserve_api.errors import DeviceLostError
+from gnnserve_api.errors import DeviceError, DeviceLostError
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.viewed import UnsampledError
 from gnnserve_worker.graph.view import BatchView
@@ -164,6 +164,9 @@ class GuardedEngine:
     def _answer_on_cpu(self, failure: Exception, answer: _Answer) -> Inference:
         if is_out_of_memory(failure):
             why = f"the GPU's memory ran out ({describe(failure)})"
+        elif isinstance(failure, DeviceError):
+            # No failure of the device: a graph that has grown no longer fits.
+            why = str(failure)
         else:
             why = self._trust.lose(f"the GPU failed ({describe(failure)})")
         self._leave(why, failure)

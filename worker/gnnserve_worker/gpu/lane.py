@@ -88,7 +88,7 @@ class _Inbox:
         arrays = self._arrays.get(place)
         if arrays is None:
             arrays = self._arrays[place] = self._arrays_of(tree, is_weighed=variant.network.weighs_neighbours)
-        return chunk.write(arrays, self.room(variant))
+        return chunk.write(arrays, self.room(variant), len(variant.table.rows.values))
 
     def _arrays_of(self, tree: PaddedTree, *, is_weighed: bool) -> TreeArrays:
         ids, counts = self.tree(tree)

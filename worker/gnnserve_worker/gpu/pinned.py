@@ -66,6 +66,21 @@ def pin(name: str, array: np.ndarray, accelerator: Accelerator, host: HostMemory
     return Pinned(copy, f"{why}: a copy of it takes {needed:,} bytes of the host's memory", accelerator, blocks, None)
 
 
+def pin_copy(name: str, array: np.ndarray, accelerator: Accelerator, host: HostMemory) -> Pinned:
+    """A copy of `array` (C order) that is the process's own, to be written to."""
+    needed, spare = array.nbytes, host.spare_bytes()
+    if needed > spare:
+        raise UnpinnableError(f"{name}: a copy takes {needed:,} bytes of memory, of which {spare:,} are to be had")
+    try:
+        copy = _anonymous_copy(array)
+    except OSError as error:
+        raise UnpinnableError(f"{name}: there is no memory for a copy ({error.strerror})") from error
+    blocks, refusal = _register(copy, accelerator, read_only=False)
+    if refusal is not None:
+        raise UnpinnableError(f"{name}: a copy of it cannot be pinned ({refusal}{_locked_memory()})")
+    return Pinned(copy, None, accelerator, blocks, None)
+
+
 def _register(array: np.ndarray, accelerator: Accelerator, *, read_only: bool) -> tuple[list[int], str | None]:
     """The blocks' addresses; or none of them, and why."""
     first = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE

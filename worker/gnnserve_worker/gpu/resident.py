@@ -21,9 +21,10 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import DeviceGraph, DeviceRows, DeviceTable, DeviceWeights, tensor_over
 from gnnserve_worker.gpu.buffers import LaneSizes, plan_lane
 from gnnserve_worker.gpu.cache import FeatureCache
+from gnnserve_worker.gpu.living import WRITING_BYTES, LivingCopies, cut_to_room
 from gnnserve_worker.gpu.memory import Claim, HostMemory, Ledger
 from gnnserve_worker.gpu.network import DeviceNetwork
-from gnnserve_worker.gpu.pinned import Pinned, UnpinnableError, pin
+from gnnserve_worker.gpu.pinned import Pinned, UnpinnableError, pin, pin_copy
 from gnnserve_worker.gpu.placement import (
     INDICES,
     INDPTR,
@@ -94,7 +95,9 @@ class Resident:
     budget_bytes: int
     is_crowded: bool
     """Alone, it would have had more."""
-    _means: Means
+    copies: LivingCopies | None
+    """What fetches changes of the graph; None: it stays as it is."""
+    means: Means
     _pinned: list[Pinned]
     _claims: list[Claim]
     _cache_claims: list[Claim]
@@ -106,9 +109,9 @@ class Resident:
             return False
         own_bytes = sum(claim.size_bytes for claim in self._claims)
         own_bytes += sum(cache.memory_bytes[0] for cache in _distinct(dict(self.caches)))
-        if self._means.ledger.claimed_bytes > own_bytes:
+        if self.means.ledger.claimed_bytes > own_bytes:
             return False
-        return self._means.available_bytes(self.accelerator.free_bytes())[0] > self.budget_bytes
+        return self.means.available_bytes(self.accelerator.free_bytes())[0] > self.budget_bytes
 
     def release_caches(self) -> None:
         """Releases the caches. No captured graph may still read them."""
@@ -134,8 +137,9 @@ def make_resident(loaded: LoadedRevision, accelerator: Accelerator, means: Means
     available_bytes = means.available_bytes(accelerator.free_bytes())
     sizes = plan_lane(loaded.variants.values())
     of_weights = sum(weights_bytes(variant) for variant in loaded.variants.values())
-    required_bytes = LANES * sizes.device_bytes + of_weights + scales_bytes(loaded) + roots_bytes(loaded)
-    builder = _Builder(loaded, accelerator, means, required_bytes, available_bytes)
+    cut = cut_to_room(loaded)
+    required_bytes = _buffer_bytes(loaded, sizes) + of_weights + scales_bytes(cut) + roots_bytes(cut)
+    builder = _Builder(cut, loaded, accelerator, means, required_bytes, available_bytes)
     with ExitStack() as undo:
         undo.callback(builder.release)
         resident = builder.build(builder.place(), sizes, of_weights)
@@ -149,13 +153,18 @@ class _Builder:
     def __init__(
         self,
         loaded: LoadedRevision,
+        whole: LoadedRevision,
         accelerator: Accelerator,
         means: Means,
         required_bytes: int,
         available_bytes: tuple[int, ...],
     ) -> None:
-        """`required_bytes`: what nothing goes without. `available_bytes`: on the device and on each lender."""
+        """`loaded`: as `cut_to_room` makes it of the whole. `required_bytes`: what nothing goes without.
+        `available_bytes`: on the device and on each lender."""
         self._loaded = loaded
+        self._whole = whole
+        # What changes are written to is no file's memory any more.
+        self._pin_one = pin if loaded.living is None else pin_copy
         self._accelerator = accelerator
         self._means = means
         self._required_bytes = required_bytes
@@ -244,7 +253,7 @@ class _Builder:
         for name in placement.on_host:
             if name not in self._pinned:
                 try:
-                    self._pinned[name] = pin(name, self._arrays[name], self._accelerator, self._means.host)
+                    self._pinned[name] = self._pin_one(name, self._arrays[name], self._accelerator, self._means.host)
                 except UnpinnableError as error:
                     refusals[name] = str(error)
                     return True
@@ -279,15 +288,16 @@ class _Builder:
         parts = [self._parts[name] for name in placement.on_device]
         graph = DeviceGraph(arrays[INDPTR], arrays[INDICES])
         weights = self._weights_of(graph)
+        tables = {
+            name: DeviceTable(rows[names[name]], rows[self._name_of(variant.table.own)])
+            for name, variant in served.items()
+        }
         taken = {group: sum(part.size_bytes for part in parts if part.group is group) for group in PlacementGroup}
         return Resident(
             accelerator=self._accelerator,
             sizes=sizes,
             graph=graph,
-            tables={
-                name: DeviceTable(rows[names[name]], rows[self._name_of(variant.table.own)])
-                for name, variant in served.items()
-            },
+            tables=tables,
             networks={
                 name: DeviceNetwork.of(variant.network, self._accelerator.device, weights)
                 for name, variant in served.items()
@@ -304,12 +314,13 @@ class _Builder:
                 "graph": taken[PlacementGroup.GRAPH] + roots_bytes(self._loaded),
                 "tables": taken[PlacementGroup.TABLES] + scales_bytes(self._loaded),
                 "weights": of_weights,
-                "buffers": LANES * sizes.device_bytes,
+                "buffers": _buffer_bytes(self._loaded, sizes),
             },
             cache_bytes=cache_bytes,
             budget_bytes=self._available_bytes[0],
             is_crowded=self._is_crowded,
-            _means=self._means,
+            copies=self._copies_of(tables, graph, weights),
+            means=self._means,
             _pinned=list(self._pinned.values()),
             _claims=self._claims,
             _cache_claims=self._cache_claims,
@@ -338,6 +349,15 @@ class _Builder:
         roots = self._loaded.neighbour_roots
         return None if roots is None else DeviceWeights(self._accelerator.upload(tensor_over(roots)), graph.indptr)
 
+    def _copies_of(
+        self, tables: Mapping[str, DeviceTable], graph: DeviceGraph, weights: DeviceWeights | None
+    ) -> LivingCopies | None:
+        whole = self._whole
+        if whole.living is None:
+            return None
+        pairs = {name: (whole.variants[name].table, table) for name, table in tables.items()}
+        return LivingCopies(whole.living, pairs, whole.neighbour_roots, graph, weights, self._accelerator)
+
     def _name_of(self, rows: Rows) -> str:
         return next(name for name, known in self._rows.items() if known is rows)
 
@@ -354,6 +374,10 @@ def weights_bytes(variant: LoadedVariant) -> int:
         for each in layer.products
         for product in each.linears
     ) + sum(layer.aggregation.nbytes for layer in layers)
+
+
+def _buffer_bytes(loaded: LoadedRevision, sizes: LaneSizes) -> int:
+    return LANES * sizes.device_bytes + (0 if loaded.living is None else WRITING_BYTES)
 
 
 def _release(claims: list[Claim]) -> None:

@@ -78,7 +78,9 @@ def serve_on_gpu(
         )
     is_crowded = bool(ledger.claimed_bytes)
     try:
-        engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)))
+        # Before anything is copied, so that what is written meanwhile is copied again.
+        written = None if served.replica is None else served.replica.note_written()
+        engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)), written)
         engine.warm_up()
         profile = _measured_here(served.manifest, loaded, engine)
     except CrowdedError as error:
@@ -110,11 +112,12 @@ def serve_on_gpu(
     parts = ", ".join(f"{part} {size:,}" for part, size in stats.memory_bytes.items())
     _log.info("on %s: %s of %s bytes of its memory", stats.device, parts, f"{stats.memory_budget_bytes:,}")
     guarded = GuardedEngine(loaded, engine, trust, may_fall_back=may_fall_back)
+    infer = with_cascades(guarded.infer, served.manifest.cascades)
     # Warming up is as before: the CPU finds ids, and is to answer at once where the GPU is lost.
     return replace(
         served,
         manifest=msgspec.structs.replace(served.manifest, profile=profile),
-        infer=with_cascades(guarded.infer, served.manifest.cascades),
+        infer=infer if served.replica is None else served.replica.guarded(infer),
         device_stats=guarded.stats,
         forget_copies=guarded.forget_copies,
         would_gain=guarded.would_gain,

@@ -19,6 +19,7 @@ from gnnserve_worker.caching.weights import degree_weights, expected_weights, pr
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import DeviceRows
 from gnnserve_worker.gpu.cache import FeatureCache
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.table import Rows
 
@@ -65,6 +66,9 @@ def make_cache(
         for block in range(plan.blocks)
     ]
     weights = _expected_reads(policy_name, loaded, readers)
+    if weights is not None:
+        # Nodes that are yet to come.
+        weights = np.pad(weights, (0, plan.nodes - len(weights)))
     policy = build_policy(
         policy_name, plan.items, plan.capacity, None if weights is None else spread_over_blocks(weights, shares)
     )
@@ -75,17 +79,25 @@ def _expected_reads(
     policy_name: CachePolicy, loaded: LoadedRevision, readers: Sequence[LoadedVariant]
 ) -> np.ndarray | None:
     """Expected reads of each node, mean over `readers`; None for policies that begin without."""
-    graph, readers_by_fanouts = loaded.graph, Counter(variant.fanouts for variant in readers)
+    readers_by_fanouts = Counter(variant.fanouts for variant in readers)
     match policy_name:
         case CachePolicy.FREQUENCY:
+            graph = _lists_of(loaded)
             found = [expected_weights(graph.indptr, graph.indices, fanouts) for fanouts in readers_by_fanouts]
         case CachePolicy.DEGREE:
+            graph = _lists_of(loaded)
             return degree_weights(graph.indices, graph.nodes)
         case CachePolicy.PRESAMPLED:
-            seeds = loaded.splits.train
+            graph, seeds = _lists_of(loaded), loaded.splits.train
             found = [
                 presampled_weights(graph.indptr, graph.indices, seeds, fanouts, key=0) for fanouts in readers_by_fanouts
             ]
         case CachePolicy.FIFO | CachePolicy.LFU | CachePolicy.NONE:
             return None
     return np.average(found, axis=0, weights=list(readers_by_fanouts.values())).astype(np.float32)
+
+
+def _lists_of(loaded: LoadedRevision) -> Graph:
+    """The graph with one list behind the other; of one that changes, a copy as it is now."""
+    living = loaded.living
+    return loaded.graph if living is None else living.lists.of_these(np.arange(living.ids.count))

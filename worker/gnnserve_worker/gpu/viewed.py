@@ -70,7 +70,7 @@ class ViewedChunk:
 
     seeds: int
     nodes: int
-    """Nodes of the graph."""
+    """Nodes of the graph; of one that changes, those that it has room for."""
     pieces: list[Piece]
     times: StageTimes
 
@@ -79,13 +79,15 @@ class ViewedChunk:
         """Rows behind the table's, those of each piece apart."""
         return sum(piece.rows_behind for piece in self.pieces)
 
-    def write(self, tree: TreeArrays, room: RoomBehind | None) -> RowsRead:
-        """Lay out the samples as one tree, and put its rows where there is room for all of them."""
+    def write(self, tree: TreeArrays, room: RoomBehind | None, table_rows: int) -> RowsRead:
+        """Lay out the samples as one tree, and put its rows where there is room for all of them. `table_rows`: behind
+        which they stand there; fewer than nodes where the graph has more room for new ones than the GPU."""
         tree.clear()
         own, neighbours, own_behind, neighbours_behind, shift = 0, 0, 0, 0, 0
+        moved = table_rows - self.nodes
         for piece in self.pieces:
             counts = pad_sample(
-                piece.sample, tree, piece.scratch, first_seed=piece.first_seed, nodes=self.nodes, shift=shift
+                piece.sample, tree, piece.scratch, first_seed=piece.first_seed, nodes=self.nodes, shift=shift + moved
             )
             own_behind, neighbours_behind = own_behind + counts[0], neighbours_behind + counts[1]
             own, neighbours = own + len(piece.sample.nodes), neighbours + len(piece.sample.neighbours)

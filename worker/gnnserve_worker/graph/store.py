@@ -41,6 +41,11 @@ class Graph:
     def edges(self) -> int:
         return len(self.indices)
 
+    def list_of(self, node: int) -> np.ndarray:
+        """The nodes that it reads, int32."""
+        begin, end = self.indptr[node : node + 2] if self.indptr.ndim == 1 else self.indptr[node]
+        return self.indices[begin:end]
+
     def targets(self) -> np.ndarray:
         """The node that reads each entry of `indices`, int64 [edges]."""
         return np.repeat(np.arange(self.nodes, dtype=np.int64), np.diff(self.indptr))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from weakref import WeakSet
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from gnnserve_worker.graph.change_batch import OF_THIS_WORKER, Applied, ChangeBa
 from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, no_room
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
-from gnnserve_worker.models.rows import keeper_of
+from gnnserve_worker.inference.written import WrittenSince
+from gnnserve_worker.models.rows import RowMaker, keeper_of
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -81,6 +83,8 @@ class LivingRevision:
         self._stored_copied = [CopiedPages(self._nodes, size) for size in stored_bytes]
         self._later_copied = [[CopiedPages(self._nodes, size) for size in sizes] for sizes in later_bytes]
         self._lists_copied = CopiedPages(self._entries, _ENTRY_BYTES)
+        self._written: WeakSet[WrittenSince] = WeakSet()
+        """What is noted of changes for copies of its arrays."""
         self._is_broken = False
         """An error has left a batch half applied."""
         self._computing = threading.Lock()
@@ -135,6 +139,14 @@ class LivingRevision:
 
         return infer_alone
 
+    def note_written(self) -> WrittenSince:
+        """What changes write from now on, noted for as long as it is referred to. It is to be read within a batch that
+        `guarded` lets through."""
+        written = WrittenSince()
+        with self._computing:
+            self._written.add(written)
+        return written
+
     def check(self, batch: ChangeBatch) -> ChangeRefusal | None:
         """What `apply` would say now; None: it would apply the batch."""
         with self._writing:
@@ -167,6 +179,7 @@ class LivingRevision:
                 if sums is not None:
                     nodes = sums.begun(self.graph.ids.count)
                     stored.write(nodes, None)
+                    self._note_rows([stored], nodes)
                     self._write_later(nodes)
 
     @property
@@ -240,6 +253,8 @@ class LivingRevision:
             roots[found.new] = 1.0
             renew_inverse_roots(lists.bounds, lists.indices, readers, roots)
         self._lists_copied.note(lists.bounds[readers, 0])
+        for written in self._written:
+            written.note_lists(np.concatenate((found.new, readers)))
         if self._stored:
             reached.append(self._reached(renewed, readers))
         return Applied(effect.unchanged)
@@ -259,6 +274,7 @@ class LivingRevision:
             sums.move(reading, places, before[key])
         for copied in self._rows_copied:
             copied.note(renewed)
+        self._note_rows(self._makers, renewed)
 
     def _near(self, found: FoundNodes) -> np.ndarray:
         """Nodes whose lists may change, int64."""
@@ -276,6 +292,7 @@ class LivingRevision:
             stored.write(nodes, sums)
         for copied in self._stored_copied:
             copied.note(nodes)
+        self._note_rows([stored for stored, _ in self._stored], nodes)
         self._write_later(nodes)
 
     def _write_later(self, nodes: np.ndarray) -> None:
@@ -286,6 +303,11 @@ class LivingRevision:
                 maker.write(nodes, None)
             for one in copied:
                 one.note(nodes)
+            self._note_rows(makers, nodes)
+
+    def _note_rows(self, makers: Sequence[RowMaker | StoredLayerMaker], nodes: np.ndarray) -> None:
+        for written in self._written:
+            written.note_rows([maker.table for maker in makers], nodes)
 
     def _whole_features(self, batch: ChangeBatch, found: FoundNodes) -> np.ndarray:
         """Features of new nodes and of overridden ones, float32 [rows, features]."""

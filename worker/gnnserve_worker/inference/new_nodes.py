@@ -57,7 +57,7 @@ def _overlay_like(revision: LoadedRevision, like: np.ndarray, features: np.ndarr
     """One new node for each node of `like`, with the first of its neighbours; and the new nodes as seeds."""
     graph = revision.graph
     new = graph.nodes + np.arange(len(like), dtype=np.int64)
-    lists = [graph.indices[graph.indptr[node] : graph.indptr[node + 1]][:_MOST_NEIGHBOURS] for node in like]
+    lists = [graph.list_of(node)[:_MOST_NEIGHBOURS] for node in like]
     readers = np.repeat(new, [len(neighbours) for neighbours in lists])
     edges = np.stack([np.concatenate(lists).astype(np.int64), readers], axis=1)
     return arrange_overlay(graph, EdgeRules(Direction.DIRECTED), features, np.zeros(0, np.int64), edges, new)

@@ -17,6 +17,7 @@ from gnnserve_api.pods import CACHE_VARIABLE, DEVICE_VARIABLE, GPU_MEMORY_VARIAB
 from gnnserve_worker.inference.device_stats import DeviceStats
 
 if TYPE_CHECKING:
+    from gnnserve_worker.inference.living import LivingRevision
     from gnnserve_worker.inference.served import ServedRevision
     from gnnserve_worker.repository.loaded import LoadedRevision
 
@@ -57,13 +58,15 @@ def open_served(
     settings: DeviceSettings,
     environ: Mapping[str, str] = os.environ,
     devices: Path = Path("/dev"),
+    replica: LivingRevision | None = None,
 ) -> ServedRevision:
-    """Open a revision on the device that the settings want. Raises DeviceError where the GPU is wanted and cannot be
-    used, DeviceLostError where this process can never use it again."""
+    """Open a revision on the device that the settings want. `replica`: what applies changes to it, if anything does.
+    Raises DeviceError where the GPU is wanted and cannot be used, DeviceLostError where this process can never use it
+    again."""
     # Imported here: it takes a second, and `serve.py` reads its settings before that.
     from gnnserve_worker.inference.served import served_revision  # noqa: PLC0415
 
-    served = served_revision(loaded)
+    served = served_revision(loaded, replica)
     if settings.device is Device.CPU:
         return served
     try:

@@ -15,7 +15,7 @@ from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.changes.registry import open_log
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.repository.loaded import LoadedRevision
 
 _log = logging.getLogger(__name__)
@@ -26,9 +26,11 @@ class FollowedLog:
         self._options = options
         self.updates = Updates(open_log(options.log, options.uid))
 
-    def open(self, load: Callable[[int], LoadedRevision]) -> ServedRevision:
-        """Open a revision that follows the log, and apply to it what the log has by now. `load` is given the memory
-        that changes may take, in bytes. It takes as long as applying them does."""
+    def open(
+        self, load: Callable[[int], LoadedRevision], serve: Callable[[LoadedRevision, LivingRevision], ServedRevision]
+    ) -> ServedRevision:
+        """Open a revision that follows the log, and apply to it what the log has by now, before `serve` opens it on a
+        device. `load` is given the memory that changes may take, in bytes. It takes as long as applying them does."""
         max_delta_bytes = self._options.max_delta_bytes
         loaded = load(max_delta_bytes)
         require_own_log(loaded, self._options.uid)
@@ -37,7 +39,7 @@ class FollowedLog:
             self.updates.catch_up(replica)
         except LogError as error:
             _log.warning("answering from offset %d: %s", replica.offset, error)
-        return served_revision(loaded, replica)
+        return serve(loaded, replica)
 
 
 def require_own_log(loaded: LoadedRevision, uid: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import DeviceLostError, GnnserveError, InputError
 from gnnserve_api.pods import (
@@ -41,6 +42,10 @@ from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.updates import read_updates
+
+if TYPE_CHECKING:
+    from gnnserve_worker.inference.living import LivingRevision
+    from gnnserve_worker.repository.loaded import LoadedRevision
 
 _log = logging.getLogger(__name__)
 
@@ -131,11 +136,16 @@ def _serve(settings: WorkerSettings) -> int:
 
         followed = FollowedLog(settings.updates)
 
+    def serve_living(loaded: LoadedRevision, replica: LivingRevision) -> ServedRevision:
+        return open_served(loaded, settings.device, replica=replica)
+
     def load(revision: str) -> ServedRevision:
-        if followed is not None:
-            return followed.open(lambda most_bytes: repository.load(revision, most_bytes))
         try:
-            served = open_served(repository.load(revision), settings.device)
+            served = (
+                open_served(repository.load(revision), settings.device)
+                if followed is None
+                else followed.open(lambda most_bytes: repository.load(revision, most_bytes), serve_living)
+            )
         except DeviceLostError as error:
             worker.end(error)  # further attempts of this process would fail too
             raise

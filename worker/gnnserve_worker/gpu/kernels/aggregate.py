@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import DeviceAggregation, PaddedTree, Shares
+from gnnserve_worker.gpu.arrays import DeviceAggregation, PaddedTree, Shares, list_step
 from gnnserve_worker.gpu.kernels.gather import check_out
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
 from gnnserve_worker.gpu.kernels.rows import neighbour_roots, store_aggregated, weighted
@@ -61,7 +61,8 @@ def aggregate_hidden(
         COLUMNS=width, TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
         WEIGHTED=weights is not None, HEADS=heads, GROUPS=groups, MEAN=aggregation.mean, STACKED=aggregation.stacked,
         HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
-        HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu, num_warps=1,
+        HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu,
+        LIST_STEP=1 if weights is None else list_step(weights.indptr), num_warps=1,
     )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def _aggregate(
     hidden, ids, counts, starts, bias, roots, indptr, shares, own_shares, out, rows, own_factor,
     COLUMNS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, NEIGHBOURS: tl.constexpr,
     WEIGHTED: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr,
-    HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+    HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr, LIST_STEP: tl.constexpr,
 ):  # fmt: skip
     """One program: TILE columns of ROWS rows, reading NEIGHBOURS of their neighbours at once."""
     row = tl.program_id(0) // (TILES * GROUPS) * ROWS + tl.arange(0, ROWS)
@@ -100,7 +101,7 @@ def _aggregate(
             numbers *= tl.load(share, mask=wanted, other=0.0)[:, :, None]
         total += tl.sum(numbers, axis=1)
     if WEIGHTED:
-        total, own = weighted(roots, indptr, node, real, count, total, own)
+        total, own = weighted(roots, indptr, node, real, count, total, own, LIST_STEP)
     if HEADS:
         own *= tl.load(own_shares + row.to(tl.int64) * HEADS + group, mask=real, other=0.0)[:, None]
     store_aggregated(

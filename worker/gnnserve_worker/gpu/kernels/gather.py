@@ -29,7 +29,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceRows, DeviceTable, PaddedTree, Shares
+from gnnserve_worker.gpu.arrays import (
+    CacheView,
+    DeviceAggregation,
+    DeviceRows,
+    DeviceTable,
+    PaddedTree,
+    Shares,
+    list_step,
+)
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, resident_programs, rows_at_once
 from gnnserve_worker.gpu.kernels.rows import neighbour_roots, store_aggregated, weighted, widened
 
@@ -102,7 +110,8 @@ def gather_rows(
         HEAD_COLUMNS=columns if attention is None else summed * groups // attention.heads, GROUPS=groups,
         MEAN=aggregation.mean, STACKED=aggregation.stacked,
         HAS_OWN=aggregation.stacked or aggregation.own_factor != 0,
-        HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu, num_warps=1,
+        HAS_BIAS=aggregation.bias is not None, RELU=aggregation.relu,
+        LIST_STEP=1 if weights is None else list_step(weights.indptr), num_warps=1,
     )  # fmt: skip
 
 
@@ -223,7 +232,7 @@ def _gather(
     NEIGHBOURS: tl.constexpr, BLOCK: tl.constexpr, DEVICES: tl.constexpr, CACHED: tl.constexpr,
     OWN_CACHED: tl.constexpr, SCALED: tl.constexpr, WEIGHTED: tl.constexpr, HEADS: tl.constexpr,
     HEAD_COLUMNS: tl.constexpr, GROUPS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr,
-    HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
+    HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr, LIST_STEP: tl.constexpr,
 ):  # fmt: skip
     """One program takes every n-th of the items, each TILE columns of ROWS rows, reading NEIGHBOURS of their neighbours
     at once.
@@ -312,7 +321,7 @@ def _gather(
                 if begins_row:
                     tl.atomic_add(accesses + neighbour, 1, mask=stored, sem="relaxed")
         if WEIGHTED:
-            total, own = weighted(roots, indptr, node, real, count, total, own)
+            total, own = weighted(roots, indptr, node, real, count, total, own, LIST_STEP)
         if HEADS:
             own_share = own_shares + row.to(tl.int64) * HEADS
             if HEAD_COLUMNS < COLUMNS:

@@ -41,11 +41,21 @@ def neighbour_roots(roots, node, neighbour, wanted):
 
 
 @triton.jit
-def weighted(roots, indptr, node, real, count, total, own):
+def list_bounds(indptr, node, STEP: tl.constexpr):
+    """Where the beginning of each node's list stands; its end follows. STEP: `arrays.list_step`."""
+    place = indptr + node
+    if STEP > 1:
+        place = indptr + node.to(tl.int64) * STEP
+    return place
+
+
+@triton.jit
+def weighted(roots, indptr, node, real, count, total, own, LIST_STEP: tl.constexpr):
     """`total`, a sum of neighbours times their roots, and `own` with the factors of their rows, as
     `sampling/normalised.py` has them."""
     root = tl.load(roots + node, mask=real, other=0.0)
-    listed = tl.load(indptr + node + 1, mask=real, other=0) - tl.load(indptr + node, mask=real, other=0)
+    bounds = list_bounds(indptr, node, LIST_STEP)
+    listed = tl.load(bounds + 1, mask=real, other=0) - tl.load(bounds, mask=real, other=0)
     factor = root * tl.div_rn(listed.to(tl.float32), tl.maximum(count, 1).to(tl.float32))
     return total * factor[:, None], own * (root * root)[:, None]
 

@@ -16,9 +16,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import DeviceGraph, PaddedTree
+from gnnserve_worker.gpu.arrays import DeviceGraph, PaddedTree, list_step
 from gnnserve_worker.gpu.kernels.launch import INTERPRETED, launch
 from gnnserve_worker.gpu.kernels.random import GOLDEN, below, salt_of, stream
+from gnnserve_worker.gpu.kernels.rows import list_bounds
 
 _NODES: Final = 4096 if INTERPRETED else 32
 """Most nodes that a program samples: one a lane. The interpreter's cost is per operation, hence its larger number."""
@@ -48,6 +49,7 @@ def sample_tree(graph: DeviceGraph, seeds: Tensor, key: Tensor, tree: PaddedTree
             _sample_hop, triton.cdiv(end - begin, nodes),
             graph.indptr, graph.indices, seeds, key, tree.ids, tree.counts, begin, end,
             SEEDS=depth == 0, FANOUT=fanout, PLACES=places, NODES=nodes, SALT=salt_of(depth),
+            LIST_STEP=list_step(graph.indptr),
             num_warps=min(_MOST_WARPS, max(1, nodes * places // _POSITIONS)),
         )  # fmt: skip
 
@@ -56,6 +58,7 @@ def sample_tree(graph: DeviceGraph, seeds: Tensor, key: Tensor, tree: PaddedTree
 def _sample_hop(
     indptr, indices, seeds, key_pointer, ids, counts, begin, end,
     SEEDS: tl.constexpr, FANOUT: tl.constexpr, PLACES: tl.constexpr, NODES: tl.constexpr, SALT: tl.constexpr,
+    LIST_STEP: tl.constexpr,
 ):  # fmt: skip
     """Sample rows begin … end - 1 of the tree, whose neighbours' places begin at `end`.
 
@@ -70,8 +73,9 @@ def _sample_hop(
     else:
         node = tl.load(ids + row, mask=inside, other=-1)
     real = node >= 0
-    first = tl.load(indptr + node, mask=real, other=0)
-    degree = (tl.load(indptr + node + 1, mask=real, other=0) - first).to(tl.int32)
+    bounds = list_bounds(indptr, node, LIST_STEP)
+    first = tl.load(bounds, mask=real, other=0)
+    degree = (tl.load(bounds + 1, mask=real, other=0) - first).to(tl.int32)
     count = tl.minimum(degree, FANOUT)
     tl.store(counts + row, count, mask=inside)
 
