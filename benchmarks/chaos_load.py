@@ -21,9 +21,10 @@ import msgspec
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.services import Service
 
-from gnnserve_cli.client import fetch_variants, parse_url
+from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
 from gnnserve_cli.loadgen.transport import LoadConnection, TransportError
+from gnnserve_client.address import parse_url
 
 REQUESTS_PER_CONNECTION = 50
 """Requests before a connection is replaced by a new one: both old connections and new ones must survive."""

@@ -27,11 +27,11 @@ from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.cluster.harness.session import running_cluster
 
 from benchmarks.results import write_result
-from gnnserve_cli.client import Endpoint, parse_url
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.statistics import LoadPlan
+from gnnserve_client.address import Endpoint, parse_url
 
 WANTED_REQUESTS = 10_000
 WANTED_CHANGES = 3

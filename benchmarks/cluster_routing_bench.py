@@ -13,12 +13,13 @@ from tests.cluster.harness.prometheus import Prometheus
 from tests.cluster.harness.services import Service
 
 from benchmarks.communities import Communities
-from gnnserve_cli.client import fetch_variants, parse_url
+from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import RateCurve, build_arrivals
 from gnnserve_cli.loadgen.statistics import LoadPlan
+from gnnserve_client.address import parse_url
 
 SEEDS = 48
 CONNECTIONS = 256

@@ -21,11 +21,12 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.manifest import load_manifest
-from gnnserve_cli.client import fetch_variants, parse_url
+from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan
+from gnnserve_client.address import parse_url
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository

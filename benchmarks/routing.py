@@ -28,8 +28,9 @@ from benchmarks.communities import Communities, prepare
 from benchmarks.results import write_result
 from benchmarks.routing_verdict import Report, Result, brief, describe, judge, show
 from gnnserve_api.profile import Profile
-from gnnserve_cli.client import fetch_variants, parse_url
+from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.scenario import Scenario
+from gnnserve_client.address import parse_url
 
 SEEDS = 48
 MAX_SEEDS = 1024

@@ -28,11 +28,12 @@ from rich.table import Table
 from benchmarks.peers.processes import running
 from benchmarks.peers.servers import ECHO_SERVER, free_ports, with_ports
 from benchmarks.results import write_result
-from gnnserve_cli.client import Endpoint, fetch_variants, parse_url
+from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
 from gnnserve_cli.loadgen.statistics import LoadPlan, summarize
 from gnnserve_cli.render import format_ms
+from gnnserve_client.address import Endpoint, parse_url
 
 ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 600.0

@@ -32,13 +32,13 @@ from benchmarks.results import write_result
 from benchmarks.shapes import SHAPES, prepare
 from benchmarks.wrk import encode_post
 from gnnserve_api.protocol import PredictRequest
-from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import RequestRows
 from gnnserve_cli.loadgen.requests import Requests
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan, compute_percentiles, percentile
 from gnnserve_cli.render import format_ms
+from gnnserve_client.address import Endpoint
 
 MIX = ((1, 800), (16, 150), (256, 45), (1024, 4), (8192, 1))
 """Seeds of a request, and how many in a thousand have that many. A batch has 1024 at most, so that the largest are

@@ -35,10 +35,10 @@ from benchmarks.wrk import encode_post
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.variants import Storage, projected_name, variant_name
-from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests
 from gnnserve_cli.loadgen.statistics import LoadPlan
+from gnnserve_client.address import Endpoint
 from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.repository.repository import Repository
 

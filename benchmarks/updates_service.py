@@ -30,11 +30,11 @@ from benchmarks.updates_measured import Arrival, DurableRate, PredictionCost, Se
 from benchmarks.updates_sender import Sender, sending
 from benchmarks.wrk import Load, encode_post, generate_load, write_requests
 from gnnserve_api.changes import CHANGES_TYPE, ChangesAnswer
-from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.generator import generate_load as generate_predictions
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan
+from gnnserve_client.address import Endpoint
 from gnnserve_worker.graph.change_batch import encode_batch
 from gnnserve_worker.repository.paths import ServicePaths
 

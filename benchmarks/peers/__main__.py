@@ -46,8 +46,9 @@ from benchmarks.peers.servers import (
 from benchmarks.results import write_result
 from benchmarks.shapes import SHAPES, ShapeFiles, prepare
 from gnnserve_api.protocol import PredictRequest
-from gnnserve_cli.client import Endpoint, fetch_prediction
+from gnnserve_cli.client import fetch_prediction
 from gnnserve_cli.render import format_ms
+from gnnserve_client.address import Endpoint
 
 _GENERATION_LIMIT_S = 1800.0
 """The first start of gnnserve on a shape generates the revision."""

@@ -4,68 +4,35 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
-import ssl
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
-from gnnserve_api.changes import CLIENT_HEADER, SEQUENCE_HEADER, ChangesAnswer, ChangesPage, ChangesRequest
-from gnnserve_api.errors import GnnserveError, InputError, ResourceError, remedy_of
+from gnnserve_api.changes import ChangesPage
+from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
-from gnnserve_api.protocol import (
-    ErrorAnswer,
-    ErrorDetail,
-    Id,
-    NodesAnswer,
-    PredictAnswer,
-    PredictRequest,
-    VariantsAnswer,
-)
+from gnnserve_api.protocol import Id, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
-from gnnserve_cli.exits import ServerRefusedError
-from gnnserve_cli.http_client import Connected, NoAnswerError, NotTrustedError, exchange, prepare
-from gnnserve_cli.printable import printable_line
+from gnnserve_client.address import CA_FILE, Endpoint, ServerAccess, parse_url
+from gnnserve_client.asking import Asking, TokenSource, decode
+from gnnserve_client.errors import NotGnnserveError
+from gnnserve_client.exchange import Call, Connection, Reply
 
-T = TypeVar("T")
 TIMEOUT_S = 60.0
-_FOREIGN = "does another program listen on that port?"
-_OTHER_VERSION = "is the server an older or a newer gnnserve than this command?"
-_PORTS = {"http": 80, "https": 443}
 _MOST = 2**53
 """Largest number that an answer may state: a float holds it exactly."""
 _MOST_DRAWN = 1_000_000
 """Largest fan-out that an answer may state: far above what a manifest may."""
-
-
-_PASSWORD = re.compile(r"^([a-z]+://)?.*@", re.DOTALL | re.IGNORECASE)
 TOKEN_VARIABLE = "GNNSERVE_TOKEN"  # noqa: S105 - its name
 """A token for servers that want one; what a program's arguments are, every user of a machine can see."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAccess:
-    """Credentials for a server that needs them."""
-
-    token: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None
-    """Certificates that are trusted instead of the machine's."""
-
-
-NO_ACCESS = ServerAccess()
 
 
 def read_access(token_file: Path | None, ca_file: Path | None) -> ServerAccess:
@@ -78,44 +45,18 @@ def read_access(token_file: Path | None, ca_file: Path | None) -> ServerAccess:
     return ServerAccess(token, ca_file)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    host: str
-    port: int
-    token: str | None = field(default=None, repr=False)
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
-    """TLS settings; None: plain HTTP."""
-
-    @property
-    def authority(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        return f"{'http' if self.tls is None else 'https'}://{self.authority}"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
-
-
-@dataclass(frozen=True, slots=True)
-class ServerReply:
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: bytes
-    elapsed_ms: float
-    """Connecting included: what this one call cost."""
-
-
 def stated_objective(latency_ms: float | None, tolerance_permille: float | None) -> Objective | None:
     objective = Objective(latency_ms=latency_ms, accuracy_tolerance_permille=tolerance_permille)
     return None if objective.is_empty() else objective
 
 
 def open_url(text: str, access: ServerAccess) -> Endpoint:
-    """`parse_url` for commands, which warns on standard error that a token can be read on its way."""
-    endpoint = parse_url(text, access)
+    """`parse_url` for commands: messages name the option, and standard error is told where a token can be read."""
+    try:
+        endpoint = parse_url(text, access)
+    except InputError as error:
+        where = "--ca-file" if error.where == CA_FILE else error.where
+        raise InputError(where, error.problem, error.remedy) from None
     if endpoint.token is not None and endpoint.tls is None and not _is_loopback(endpoint.host):
         print(
             f"note: the token goes to {endpoint.url} in plain HTTP, where anyone on the way can read it; "
@@ -132,60 +73,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def parse_url(given: str, access: ServerAccess = NO_ACCESS) -> Endpoint:
-    # A password may stand before the last @; messages show none.
-    text = _PASSWORD.sub(r"\1…@", given)
-    try:
-        parts = urlsplit(given)
-        port = parts.port
-    except ValueError as error:
-        what = f": {error}" if text == given else " is not the address of a server"
-        raise InputError("URL", f"{text!r}{what}", "write http://host:port") from None
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise InputError("URL", f"{text!r} is not the address of a server", "write http://host:port")
-    if parts.path not in {"", "/"} or parts.query or parts.fragment or parts.username is not None:
-        raise InputError(
-            "URL", f"{text!r} has more than host and port", f"write {parts.scheme}://{parts.netloc.split('@')[-1]}"
-        )
-    if port == 0:
-        raise InputError(
-            "URL", f"{text!r} has port 0, on which no server listens", "write the port that the server names"
-        )
-    if access.ca_file is not None and parts.scheme == "http":
-        raise InputError(
-            "--ca-file", f"says whom to trust, and {text!r} proves nothing", "write https://, or leave it out"
-        )
-    tls = _client_context(access.ca_file) if parts.scheme == "https" else None
-    return Endpoint(
-        _ascii_host(text, parts.hostname), _PORTS[parts.scheme] if port is None else port, access.token, tls
-    )
-
-
-def _client_context(ca_file: Path | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except ssl.SSLError:
-        raise InputError("--ca-file", f"{str(ca_file)!r} holds no certificate in PEM", "name one that does") from None
-    except OSError as error:
-        raise InputError(
-            "--ca-file", f"{str(ca_file)!r} cannot be read: {error.strerror}", remedy_of(error, "check the path")
-        ) from None
-
-
-def _ascii_host(text: str, host: str) -> str:
-    try:
-        ascii_host = host.encode("idna").decode()
-    except UnicodeError:
-        ascii_host = ""  # a part is empty, or longer than the 63 characters of DNS
-    if not re.fullmatch(r"[\w.:%~-]+", ascii_host, re.ASCII):
-        raise InputError("URL", f"{text!r} has no valid host name", "write http://host:port")
-    return ascii_host
-
-
 def fetch_variants(endpoint: Endpoint) -> VariantsAnswer:
-    answer = _decode(endpoint, _fetch(endpoint, "GET", "/v1/variants").body, VariantsAnswer)
+    answer = decode(endpoint.url, _fetch(endpoint, "GET", "/v1/variants").body, VariantsAnswer)
     if misfit := _misfit(answer):
-        raise _not_ours(endpoint, misfit)
+        raise NotGnnserveError(endpoint.url, misfit)
     return answer
 
 
@@ -234,21 +125,21 @@ def _profile_misfit(profile: Profile, features: int) -> str | None:
 
 
 def fetch_route(endpoint: Endpoint) -> Route:
-    return _decode(endpoint, _fetch(endpoint, "GET", "/v1/route").body, Route)
+    return decode(endpoint.url, _fetch(endpoint, "GET", "/v1/route").body, Route)
 
 
 def fetch_nodes(endpoint: Endpoint, start: int = 0, count: int = 1) -> NodesAnswer:
-    return _decode(endpoint, _fetch(endpoint, "GET", f"/v1/nodes?start={start}&count={count}").body, NodesAnswer)
+    return decode(endpoint.url, _fetch(endpoint, "GET", f"/v1/nodes?start={start}&count={count}").body, NodesAnswer)
 
 
-def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, ServerReply]:
+def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, Reply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request))
-    answer = _decode(endpoint, reply.body, PredictAnswer)
+    answer = decode(endpoint.url, reply.body, PredictAnswer)
     for name in request.outputs:
         rows = getattr(answer, name)
         found = 0 if isinstance(rows, msgspec.UnsetType) else len(rows)
         if found != len(request.nodes):
-            raise _not_ours(endpoint, f"{found} {name} for {len(request.nodes)} nodes")
+            raise NotGnnserveError(endpoint.url, f"{found} {name} for {len(request.nodes)} nodes")
     return answer, reply
 
 
@@ -259,112 +150,16 @@ def fetch_changes(
     query = f"limit={limit}&content={'true' if with_content else 'false'}&wait={wait_s}"
     if after is not None:
         query += f"&after={after}"
-    return _decode(endpoint, _fetch(endpoint, "GET", f"/v1/changes?{query}").body, ChangesPage)
+    return decode(endpoint.url, _fetch(endpoint, "GET", f"/v1/changes?{query}").body, ChangesPage)
 
 
-def send_changes(
-    endpoint: Endpoint, server: Connected, changes: ChangesRequest[Any], client: str, sequence: int
-) -> ChangesAnswer:
-    """Send one batch. Raises ServerRefusedError, and ResourceError where no answer came."""
-    headers = {
-        **endpoint.headers,
-        "Content-Type": "application/json",
-        CLIENT_HEADER: client,
-        SEQUENCE_HEADER: str(sequence),
-    }
-    with _no_answer_in_words(endpoint):
-        status, answered, content = server.ask(
-            "POST", f"{endpoint.url}/v1/changes", headers, msgspec.json.encode(changes)
-        )
-    if status != 200:
-        raise parse_refusal(endpoint, status, answered, content)
-    return _decode(endpoint, content, ChangesAnswer)
+def opened(endpoint: Endpoint, *, is_retrying: bool = False) -> Asking:
+    tokens = TokenSource(endpoint.token)
+    return Asking(endpoint, tokens, tokens, TIMEOUT_S, is_retrying)
 
 
-def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> ServerReply:
-    headers = endpoint.headers | ({"Content-Type": "application/json"} if body else {})
-    prepare()
-    started = time.perf_counter()
-    with (
-        _no_answer_in_words(endpoint),
-        exchange(
-            method, endpoint.url + path, timeout_s=TIMEOUT_S, headers=headers, body=body, tls=endpoint.tls
-        ) as response,
-    ):
-        content = response.read()
-    elapsed_ms = (time.perf_counter() - started) * 1000
-    answered = dict(response.headers)
-    if response.status_code != 200:
-        raise parse_refusal(endpoint, response.status_code, answered, content)
-    return ServerReply(answered, content, elapsed_ms)
-
-
-class UnansweredError(ResourceError):
-    """No complete answer came from the server."""
-
-
-@contextmanager
-def _no_answer_in_words(endpoint: Endpoint) -> Iterator[None]:
-    try:
-        yield
-    except NotTrustedError as error:
-        raise ResourceError(
-            f"{endpoint.url}: its certificate is not trusted: {error}; give the certificate of its issuer with "
-            "--ca-file, or ask by a name that it is for"
-        ) from error
-    except NoAnswerError as error:
-        raise UnansweredError(
-            f"{endpoint.url}: no answer: {error}; is the server up? `gnnserve run MANIFEST` starts one"
-        ) from error
-
-
-def _decode(endpoint: Endpoint, body: bytes, answer: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=answer)
-    except msgspec.ValidationError as error:
-        raise _not_ours(endpoint, str(error), _OTHER_VERSION if _has_profile(body) else _FOREIGN) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_ours(endpoint, str(error)) from error
-
-
-def _has_profile(body: bytes) -> bool:
-    """Whether it is the answer of some gnnserve, if not of this one."""
-    try:
-        answer = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False  # what did not fit came before what is no JSON
-    return isinstance(answer, dict) and isinstance(answer.get("profile"), dict) and "revision" in answer
-
-
-def _not_ours(endpoint: Endpoint, why: str, likely: str = _FOREIGN) -> ResourceError:
-    return ResourceError(f"{endpoint.url}: the answer is not gnnserve's: {printable_line(why)}; {likely}")
-
-
-def parse_refusal(endpoint: Endpoint, status: int, headers: Mapping[str, str], body: bytes) -> GnnserveError:
-    try:
-        detail = msgspec.json.decode(body, type=ErrorAnswer).error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        words = " ".join(body[:200].decode(errors="replace").split())
-        said = printable_line(words) or "without an explanation"
-        if status < 500 and status != 429:
-            return _not_ours(endpoint, f"{status} {said}")
-        # A proxy's own: it says nothing of what is behind it.
-        detail = ErrorDetail("error", said)
-    texts = (detail.code, detail.field, detail.message, headers.get("retry-after"))
-    code, about, message, retry_after = (None if text is None else printable_line(text) for text in texts)
-    return ServerRefusedError(status, code or "error", about, message or "", retry_after)
-
-
-def parse_server_timing(header: str) -> dict[str, float]:
-    """`queue;dur=0.1, sample;dur=0.2` → milliseconds by stage; entries without a duration are left out."""
-    durations: dict[str, float] = {}
-    for entry in header.split(","):
-        name, *parameters = (part.strip() for part in entry.split(";"))
-        for parameter in parameters:
-            key, _, value = parameter.partition("=")
-            if key == "dur":
-                try:
-                    durations[name] = float(value)
-                except ValueError:
-                    continue
-    return durations
+def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> Reply:
+    """One attempt, over a connection of its own: an error is for the user to see."""
+    call = Call(method, path, {"Content-Type": "application/json"} if body else {}, body)
+    with closing(Connection(endpoint)) as connection:
+        return connection.run(opened(endpoint).answered(call))

@@ -16,6 +16,7 @@ from gnnserve_api.errors import (
     lack_of_memory,
     words_on_command_line,
 )
+from gnnserve_client.errors import NotTrustedError, RefusedError
 
 
 class ExitCode(IntEnum):
@@ -47,21 +48,6 @@ MEANINGS = {
 }
 
 
-class ServerRefusedError(GnnserveError):
-    """The server answered, and the answer is an error; `code` and `field` are the server's own."""
-
-    def __init__(self, status: int, code: str, field: str | None, message: str, retry_after: str | None = None) -> None:
-        self.status = status
-        self.code = code
-        self.field = field
-        self.retry_after = retry_after
-        advice = f"; retry after {retry_after} s" if retry_after else ""
-        if status == 401:
-            advice = "; give one with --token-file, or in the environment variable GNNSERVE_TOKEN"
-        about = f" ({field})" if field and field not in message else ""
-        super().__init__(f"the server answered {status} {code}{about}: {message}{advice}")
-
-
 def exit_code_of_status(status: int) -> ExitCode:
     if status == 422:
         return ExitCode.OBJECTIVE_NOT_MET
@@ -77,7 +63,7 @@ def exit_code_of(error: Exception) -> ExitCode | None:  # noqa: PLR0911 - one a 
             return ExitCode.BAD_INPUT
         case RepositoryError():
             return ExitCode.REPOSITORY
-        case ServerRefusedError(status=status):
+        case RefusedError(status=status):
             return exit_code_of_status(status)
         case DeviceLostError():
             return ExitCode.DEVICE
@@ -90,7 +76,15 @@ def exit_code_of(error: Exception) -> ExitCode | None:  # noqa: PLR0911 - one a 
 
 
 def sentence_of(error: Exception) -> str:
-    """The message of an error that has an exit code."""
+    """The message of an error that has an exit code, with the options that help."""
+    match error:
+        case RefusedError(status=401):
+            return f"{error}; give one with --token-file, or in the environment variable GNNSERVE_TOKEN"
+        case NotTrustedError(url=url, problem=problem):
+            return (
+                f"{url}: its certificate is not trusted: {problem}; give the certificate of its issuer with --ca-file, "
+                "or ask by a name that it is for"
+            )
     found = None if isinstance(error, GnnserveError) else lack_of_memory(error)
     if found is None:
         return words_on_command_line(error)

@@ -1,8 +1,8 @@
-"""One HTTP exchange with a server: the command line's client, for its commands and for `--prometheus`.
+"""One exchange over HTTP with another server than gnnserve's: a Prometheus, for `--prometheus`.
 
-Each exchange has a connection of its own. Proxies of the environment are not used and redirections not followed: the
-server that a user names is the one that is asked. httpx is imported with the first exchange, since most commands make
-none. The load generator has its own connections; `loadgen/transport.py` says why.
+The body is read in pieces, since it may be of any length. Each exchange has a connection of its own. Proxies of the
+environment are not used and redirections not followed: the server that a user names is the one that is asked. httpx is
+imported with the first exchange. Servers of gnnserve are asked by `gnnserve_client`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,41 +20,6 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 class NoAnswerError(Exception):
     """No complete answer came; the text is the reason."""
-
-
-class NotTrustedError(NoAnswerError):
-    """The server's certificate is not trusted; the text is what is wrong with it."""
-
-
-@cache
-def prepare() -> None:
-    """Import what the first exchange needs, which takes 0.1 s, so that a caller can time the exchange alone."""
-    import httpx  # noqa: PLC0415
-
-    httpx.Client(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False).close()
-
-
-class Connected:
-    """A server that several exchanges are made with, over one connection as long as it holds."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
-
-    def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (names in lower case) and body. Raises NoAnswerError."""
-        with _as_no_answer():
-            answer = self._client.request(method, url, headers={"Accept-Encoding": "identity", **headers}, content=body)
-        return answer.status_code, dict(answer.headers), answer.content
-
-
-@contextmanager
-def connected(timeout_s: float, tls: ssl.SSLContext | None) -> Iterator[Connected]:
-    """`timeout_s` and `tls` as `exchange` takes them; `tls` is None for plain HTTP."""
-    import httpx  # noqa: PLC0415
-
-    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls
-    with httpx.Client(verify=verify, trust_env=False, timeout=timeout_s) as client:
-        yield Connected(client)
 
 
 @contextmanager
@@ -89,12 +53,4 @@ def _as_no_answer() -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        if untrusted := _untrusted(error):
-            raise NotTrustedError(untrusted.verify_message) from error
         raise NoAnswerError(str(error) or type(error).__name__) from error
-
-
-def _untrusted(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error

@@ -21,8 +21,8 @@ from benchmarks.soak import (
 
 from gnnserve_api.batching import DEFAULT_BATCHING
 from gnnserve_api.protocol import PredictRequest
-from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.record import RequestRows
+from gnnserve_client.address import Endpoint
 
 CALM = Minute(
     answers=1000, p50_ms=1.0, p99_ms=4.0, max_ms=9.0, lag_p99_ms=0.1, errors={}, rss_mib=500.0, anonymous_mib=80.0,

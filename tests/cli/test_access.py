@@ -13,9 +13,10 @@ from tests.support.secured_worker import Running, started
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError
-from gnnserve_cli.client import Endpoint, ServerAccess, fetch_route, open_url, parse_url, read_access
+from gnnserve_cli.client import fetch_route, open_url, read_access
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
+from gnnserve_client.address import Endpoint, ServerAccess, parse_url
 from gnnserve_worker.serving.security.credentials import Credentials
 
 TOKEN, OTHER = "alpha-0123456789abcdef", "other-0123456789abcdef"
@@ -122,13 +123,15 @@ def test_an_https_url_has_its_own_port_and_a_ca_file_is_for_https(tmp_path: Path
     ca = make_key_pair(tmp_path).certificate
     assert parse_url("https://h").port == 443
     assert parse_url("https://h:8443").url == "https://h:8443"
-    with pytest.raises(InputError, match=r"--ca-file: .*proves nothing"):
+    with pytest.raises(InputError, match=r"ca_file: .*proves nothing"):
         parse_url("http://h", ServerAccess(ca_file=ca))
     nothing = tmp_path / "nothing"
     nothing.write_text("")
     for bad, words in ((nothing, "no certificate in PEM"), (tmp_path / "nowhere", "No such file")):
         with pytest.raises(InputError, match=words):
             parse_url("https://h", ServerAccess(ca_file=bad))
+        with pytest.raises(InputError, match=f"^--ca-file: .*{words}"):
+            open_url("https://h", ServerAccess(ca_file=bad))
 
 
 def test_a_server_that_speaks_plain_http_is_named_for_it(server: Secured) -> None:

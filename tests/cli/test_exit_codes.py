@@ -12,8 +12,9 @@ from tests.support.fake_server import fake_server, refusal
 from typer.testing import CliRunner
 
 from gnnserve_api.errors import DeviceError, DeviceLostError, InputError, RepositoryError, ResourceError
-from gnnserve_cli.exits import MEANINGS, ExitCode, ServerRefusedError, exit_code_of, sentence_of
+from gnnserve_cli.exits import MEANINGS, ExitCode, exit_code_of, sentence_of
 from gnnserve_cli.main import app
+from gnnserve_client.errors import RefusedError
 
 PROGRAM = [sys.executable, "-m", "gnnserve_cli"]
 
@@ -34,11 +35,11 @@ PROGRAM = [sys.executable, "-m", "gnnserve_cli"]
         pytest.param(RuntimeError("DefaultCPUAllocator: can't allocate memory"), 4, id="no memory for torch"),
         pytest.param(ImportError("No module named 'torch'"), None, id="a library that is not there"),
         pytest.param(BrokenPipeError(), 141, id="a reader that left"),
-        pytest.param(ServerRefusedError(400, "unknownNode", "nodes[1]", "…"), 2, id="a request refused as wrong"),
-        pytest.param(ServerRefusedError(422, "objectiveNotMet", None, "…"), 5, id="a strict objective out of reach"),
-        pytest.param(ServerRefusedError(429, "queueFull", None, "…"), 6, id="a full queue"),
-        pytest.param(ServerRefusedError(503, "draining", None, "…"), 6, id="a server that drains"),
-        pytest.param(ServerRefusedError(500, "internal", None, "…"), 1, id="a server that failed"),
+        pytest.param(RefusedError(400, "unknownNode", "nodes[1]", "…"), 2, id="a request refused as wrong"),
+        pytest.param(RefusedError(422, "objectiveNotMet", None, "…"), 5, id="a strict objective out of reach"),
+        pytest.param(RefusedError(429, "queueFull", None, "…"), 6, id="a full queue"),
+        pytest.param(RefusedError(503, "draining", None, "…"), 6, id="a server that drains"),
+        pytest.param(RefusedError(500, "internal", None, "…"), 1, id="a server that failed"),
         pytest.param(KeyError("x"), None, id="a defect keeps its stack trace"),
     ],
 )

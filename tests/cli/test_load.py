@@ -29,7 +29,6 @@ from typer.testing import CliRunner
 from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_cli.client import parse_url
 from gnnserve_cli.commands.load import nodes_to_ask_for
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
@@ -38,6 +37,7 @@ from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan, compute_percentiles, percentile, summarize
 from gnnserve_cli.loadgen.unseen import Unseen, build_unseen
 from gnnserve_cli.main import app
+from gnnserve_client.address import parse_url
 
 
 def predictions(server: FakeServer) -> list[list[int]]:

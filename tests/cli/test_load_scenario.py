@@ -16,7 +16,6 @@ import pytest
 from tests.support.fake_server import Asked, Told, answer_like_gnnserve, fake_server, refusal
 from typer.testing import CliRunner
 
-from gnnserve_cli.client import parse_url
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.picture import draw_picture
 from gnnserve_cli.loadgen.record import FAILED, REFUSED, Record
@@ -24,6 +23,7 @@ from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, slice_up, summarize
 from gnnserve_cli.main import app
+from gnnserve_client.address import parse_url
 
 PEAK, DURATION_S = 1000.0, 60.0
 

@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_cli.client import Endpoint, parse_refusal, parse_server_timing, parse_url
 from gnnserve_cli.main import app
+from gnnserve_client.address import Endpoint, parse_url
+from gnnserve_client.errors import parse_refusal
+from gnnserve_client.timing import parse_server_timing
 
 
 def test_a_table_shows_nodes_labels_variant_and_where_the_time_went() -> None:
@@ -159,10 +161,14 @@ def test_a_server_that_is_down_says_how_to_start_one() -> None:
 
 def test_imports_of_the_client_are_no_part_of_a_round_trip() -> None:
     code = (
-        "import sys; from gnnserve_cli.http_client import NoAnswerError, exchange, prepare; prepare()\n"
+        "import sys\n"
+        "from gnnserve_client.address import parse_url\n"
+        "from gnnserve_client.errors import NoAnswerError\n"
+        "from gnnserve_client.exchange import Call, Connection, Send\n"
+        "connection = Connection(parse_url('http://127.0.0.1:1'))\n"
         "known = set(sys.modules)\n"
         "try:\n"
-        "    with exchange('GET', 'http://127.0.0.1:0', timeout_s=1): pass\n"
+        "    connection.exchange(Send(Call('GET', '/'), None, 1))\n"
         "except NoAnswerError:\n"
         "    print([name for name in set(sys.modules) - known if name.startswith('http')])"
     )

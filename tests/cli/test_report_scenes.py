@@ -563,7 +563,7 @@ def test_a_profile_that_does_not_fit_is_likely_another_versions(change: Callable
     answer = msgspec.to_builtins(served_answer())
     change(answer)
     with fake_server(lambda _: Told(body=answer)) as server:
-        assert "is the server an older or a newer gnnserve than this command?" in run(server.url, code=4)
+        assert "is the server an older or a newer gnnserve than this program?" in run(server.url, code=4)
 
 
 @pytest.mark.parametrize("body", [b'{"service": 1, "profile": ', b"[" * 100_000], ids=["half an answer", "too deep"])

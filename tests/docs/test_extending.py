@@ -25,7 +25,7 @@ from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.tables.formats import FORMATS
 
 PAGE = read_page("extending.md")
-PACKAGES = ("crds", "operator", "cli", "worker")
+PACKAGES = ("crds", "operator", "cli", "client", "worker")
 
 REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "A ranking method": lambda: list(RankingMethod),

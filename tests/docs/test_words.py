@@ -7,7 +7,18 @@ import subprocess
 
 from tests.support.pages import ROOT
 
-FOLDERS = ("worker", "operator", "cli", "crds", "benchmarks", "tools", "docs", "README.md", "charts/gnnserve/README.md")
+FOLDERS = (
+    "worker",
+    "operator",
+    "cli",
+    "client",
+    "crds",
+    "benchmarks",
+    "tools",
+    "docs",
+    "README.md",
+    "charts/gnnserve/README.md",
+)
 PERSONS = re.compile(r"\b(?:some|no|every|any)body\b|\bwho(?:m)?ever\b|\bpolitely\b", re.IGNORECASE)
 FRAGMENT = re.compile(r'"""Of ')
 

@@ -1,64 +1,40 @@
-"""Sending batches of changes to a server, in order, each until it is answered."""
+"""Sending the rows of a file to a server, in order, each batch until it is answered."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from gnnserve_api.changes import ChangesAnswer
 from gnnserve_api.errors import InputError
 from gnnserve_cli.changes.batches import Batch, TextKinds, may_be_integers, request_of
-from gnnserve_cli.client import Endpoint, UnansweredError, send_changes
-from gnnserve_cli.exits import ServerRefusedError
-from gnnserve_cli.http_client import Connected
+from gnnserve_client.asking import Asking
+from gnnserve_client.errors import RefusedError
+from gnnserve_client.exchange import Connection
+from gnnserve_client.sending import Applied, send_batch
+from gnnserve_client.sending import Batch as EncodedBatch
 
-PATIENCE_S = 60.0
-"""How long a batch is sent again to a server that does not answer, or asks for later."""
-_LONGEST_PAUSE_S = 5.0
-_LATER = frozenset({429, 503})
 _IDS_ARE_TEXTS = "InvalidType"
 _UNKNOWN_LABEL = "UnknownLabel"
-_PASSED = "SequencePassed"
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What became of the batches so far."""
-
-    batches: int = 0
-    changes: int = 0
-    unchanged: int = 0
-    repeated: int = 0
-    """Batches that the server had from an earlier run."""
-    last_offset: int = 0
-
-    def with_answer(self, answer: ChangesAnswer) -> Sent:
-        return Sent(
-            self.batches + 1,
-            self.changes + answer.changes,
-            self.unchanged + answer.unchanged,
-            self.repeated + answer.repeated,
-            max(self.last_offset, answer.offset),
-        )
 
 
 class Sender:
     """Sends the batches of one file. Their numbers, from 1, are their sequences."""
 
-    def __init__(self, endpoint: Endpoint, server: Connected, client: str) -> None:
-        self._endpoint = endpoint
-        self._server = server
+    def __init__(self, asking: Asking, connection: Connection, client: str) -> None:
+        self._asking = asking
+        self._connection = connection
         self._client = client
         self._kinds: TextKinds | None = None
         """None: no batch was answered yet."""
         self._knows_labels = False
         """A batch with labels was answered."""
 
-    def send_all(self, batches: Iterable[Batch], tell: Callable[[Sent], None]) -> Sent:
+    def send_all(self, batches: Iterable[Batch], tell: Callable[[Applied], None]) -> Applied:
         """`tell` is called after each batch. Raises what ended it; a later run with the same file goes on."""
-        sent = Sent()
+        sent = Applied()
         for batch in batches:
             sent = sent.with_answer(self._send(batch, sent.batches + 1))
             tell(sent)
@@ -74,44 +50,27 @@ class Sender:
             kinds = replace(kinds, are_labels_integers=False)
         while True:
             try:
-                answer = self._send_until_answered(batch, kinds, number)
-            except ServerRefusedError as refused:
+                answer = self._send_as(batch, kinds, number)
+            except RefusedError as refused:
                 if refused.code == _IDS_ARE_TEXTS and self._kinds is None and kinds.are_ids_integers:
                     kinds = replace(kinds, are_ids_integers=False)
                 elif refused.code == _UNKNOWN_LABEL and not self._knows_labels and kinds.are_labels_integers:
                     kinds = replace(kinds, are_labels_integers=False)
-                elif refused.code == _PASSED:
-                    # An earlier run sent this batch or one behind it, each after the one before was answered. So it was
-                    # there, and is part of the graph by now.
-                    return ChangesAnswer(0, len(batch.changes), 0, repeated=True)
                 else:
                     raise _in_file(refused, batch, number) from refused
             else:
-                self._kinds = kinds
-                self._knows_labels |= any(change.label is not None for change in batch.changes)
+                if answer.offset:  # not one of an earlier run that is compacted away, which is not looked at
+                    self._kinds = kinds
+                    self._knows_labels |= any(change.label is not None for change in batch.changes)
                 return answer
 
-    def _send_until_answered(self, batch: Batch, kinds: TextKinds, number: int) -> ChangesAnswer:
-        request = request_of(batch, kinds)
-        begun_s, pause_s = time.monotonic(), 0.1
-        while True:
-            try:
-                return send_changes(self._endpoint, self._server, request, self._client, number)
-            except (UnansweredError, ServerRefusedError) as error:
-                is_temporary = isinstance(error, UnansweredError) or error.status in _LATER
-                # A server that has not answered once is more likely the wrong one than one that restarts.
-                if not is_temporary or (number == 1 and isinstance(error, UnansweredError)):
-                    raise
-                if time.monotonic() - begun_s + pause_s > PATIENCE_S:
-                    raise
-                if isinstance(error, ServerRefusedError) and error.retry_after is not None:
-                    with suppress(ValueError):
-                        pause_s = max(pause_s, float(error.retry_after))
-            time.sleep(min(pause_s, _LONGEST_PAUSE_S))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    def _send_as(self, batch: Batch, kinds: TextKinds, number: int) -> ChangesAnswer:
+        body = msgspec.json.encode(request_of(batch, kinds))
+        encoded = EncodedBatch(body, "application/json", len(batch.changes))
+        return self._connection.run(send_batch(self._asking, encoded, self._client, number))
 
 
-def _in_file(refused: ServerRefusedError, batch: Batch, number: int) -> ServerRefusedError | InputError:
+def _in_file(refused: RefusedError, batch: Batch, number: int) -> RefusedError | InputError:
     """The refusal with the row that it is about, where it names one."""
     change = batch.at(refused.field)
     if change is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,8 @@ from gnnserve_api.changes import MOST_CLIENT_CHARACTERS, MOST_WAIT_S, ChangeReco
 from gnnserve_api.errors import GnnserveError, InputError
 from gnnserve_api.protocol import MAX_OFFSET
 from gnnserve_cli.changes.batches import batches_of
-from gnnserve_cli.changes.sending import Sender, Sent
-from gnnserve_cli.client import TIMEOUT_S, Endpoint, fetch_changes, open_url, read_access
+from gnnserve_cli.changes.sending import Sender
+from gnnserve_cli.client import fetch_changes, open_url, opened, read_access
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     CaFile,
@@ -30,9 +31,11 @@ from gnnserve_cli.commands.options import (
     Url,
     between,
 )
-from gnnserve_cli.http_client import connected
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import count, facts_table, output, print_json, put
+from gnnserve_client.address import Endpoint
+from gnnserve_client.exchange import Connection
+from gnnserve_client.sending import Applied
 
 LAST_SHOWN = 10
 """Records that `tail` begins with."""
@@ -80,17 +83,17 @@ def apply(
     # Batches depend on their size as well, so that another size is another client.
     name = f"{client or 'file'}-{digest[:_DIGEST_DIGITS]}-{batch}"
     stage = f"apply {file.name}"
-    sent = Sent()
-    with showing_progress() as listener, connected(TIMEOUT_S, endpoint.tls) as server:
+    sent = Applied()
+    with showing_progress() as listener, closing(Connection(endpoint)) as connection:
 
-        def tell(now: Sent) -> None:
+        def tell(now: Applied) -> None:
             nonlocal sent
             sent = now
             listener(Progress(stage, min(now.changes, total - 1), total, f"offset {now.last_offset:,}"))
 
         listener(Progress(stage, 0, total))
         try:
-            Sender(endpoint, server, name).send_all(batches_of(changes, batch), tell)
+            Sender(opened(endpoint, is_retrying=True), connection, name).send_all(batches_of(changes, batch), tell)
         except (GnnserveError, KeyboardInterrupt):
             if sent.batches:
                 _note(f"{count(sent.changes, 'change')} are applied; the same command goes on behind them")
@@ -241,7 +244,7 @@ def _print_record(record: ChangeRecord, *, as_json: bool) -> None:
     typer.echo(printable_line(line))
 
 
-def _fields(sent: Sent) -> dict[str, int]:
+def _fields(sent: Applied) -> dict[str, int]:
     return {
         "batches": sent.batches,
         "changes": sent.changes,
@@ -251,7 +254,7 @@ def _fields(sent: Sent) -> dict[str, int]:
     }
 
 
-def _facts(sent: Sent, name: str) -> list[tuple[str, str]]:
+def _facts(sent: Applied, name: str) -> list[tuple[str, str]]:
     batches = f"{sent.batches:,} {'batch' if sent.batches == 1 else 'batches'}"
     repeated = f"; {sent.repeated:,} of them from an earlier run" if sent.repeated else ""
     unchanged = f"; {count(sent.unchanged, 'edge')} changed nothing" if sent.unchanged else ""

@@ -16,15 +16,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_cli.client import (
-    Endpoint,
-    fetch_nodes,
-    fetch_route,
-    fetch_variants,
-    open_url,
-    read_access,
-    stated_objective,
-)
+from gnnserve_cli.client import fetch_nodes, fetch_route, fetch_variants, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import CaFile, Json, ObjectiveMs, TokenFile, TolerancePermille, Url, between
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
 from gnnserve_cli.loadgen.picture import check_picture, draw_picture
@@ -35,6 +27,7 @@ from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, summarize
 from gnnserve_cli.loadgen.unseen import Unseen, build_unseen
 from gnnserve_cli.render import facts_table, output, print_json, put, round_floats
+from gnnserve_client.address import Endpoint
 
 CLOSED_CONNECTIONS = 8
 OPEN_CONNECTIONS = 128

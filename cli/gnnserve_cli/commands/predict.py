@@ -13,19 +13,13 @@ from msgspec import UNSET
 from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Label, Output, PredictAnswer, PredictRequest, RequestOverlay
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_cli.client import (
-    Endpoint,
-    ServerReply,
-    fetch_nodes,
-    fetch_prediction,
-    open_url,
-    parse_server_timing,
-    read_access,
-    stated_objective,
-)
+from gnnserve_cli.client import fetch_nodes, fetch_prediction, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, TolerancePermille, Url, between
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, print_json, put
+from gnnserve_client.address import Endpoint
+from gnnserve_client.exchange import Reply
+from gnnserve_client.timing import parse_server_timing
 
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
 SHOWN_VALUES = 4
@@ -198,7 +192,7 @@ def _format_vector(values: list[float]) -> str:
     return shown if len(values) <= SHOWN_VALUES else f"{shown} … {len(values)} values"
 
 
-def _facts(answer: PredictAnswer, reply: ServerReply, timing: dict[str, float]) -> list[tuple[str, str]]:
+def _facts(answer: PredictAnswer, reply: Reply, timing: dict[str, float]) -> list[tuple[str, str]]:
     stages = ", ".join(f"{stage} {format_ms(duration)}" for stage, duration in timing.items())
     on_the_server = (
         f"on the server {format_ms(sum(timing.values()))} ms: {stages}"

@@ -21,11 +21,11 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record
 from gnnserve_cli.loadgen.requests import Requests
 from gnnserve_cli.loadgen.statistics import LATE_MS, LoadPlan
 from gnnserve_cli.loadgen.transport import LoadConnection, TimedAnswer, TransportError, connect
+from gnnserve_client.address import Endpoint
 
 RECONNECT_PAUSE_S = 0.1
 """A dead server is asked ten times a second and connection, not as often as the processor can."""

@@ -15,7 +15,7 @@ import msgspec
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import PredictRequest
-from gnnserve_cli.client import Endpoint
+from gnnserve_client.address import Endpoint
 
 DRAWN_SEEDS = 500_000
 """Ids drawn for a run: enough that caches see a spread of the graph, and half a second of drawing at most."""

@@ -13,8 +13,8 @@ import msgspec
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import NodeFeatures, PredictRequest, RequestOverlay
-from gnnserve_cli.client import Endpoint
 from gnnserve_cli.loadgen.requests import MOST_BODIES, Requests, encode_prediction, headers_of
+from gnnserve_client.address import Endpoint
 
 OVERLAY_TYPE = "application/vnd.gnnserve.overlay"
 DRAWN_FEATURES = 1_000_000

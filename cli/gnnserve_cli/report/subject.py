@@ -15,9 +15,10 @@ from gnnserve_api.profile import Profile
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.provenance import Provenance, provenance_of
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_cli.client import NO_ACCESS, ServerAccess, fetch_variants, open_url
+from gnnserve_cli.client import fetch_variants, open_url
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.revisions import ServiceRevisions, load_services
+from gnnserve_client.address import NO_ACCESS, ServerAccess
 
 T = TypeVar("T")
 

@@ -12,11 +12,12 @@ from types import TracebackType
 from tests.cluster.harness.client import wait_for
 from tests.cluster.harness.services import Service
 
-from gnnserve_cli.client import fetch_variants, parse_url
+from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan
+from gnnserve_client.address import parse_url
 
 THREADS = 4
 KEPT_ALIVE = 20

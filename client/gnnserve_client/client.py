@@ -1,0 +1,180 @@
+"""The client of threads: each method is one operation, which returns arrays or raises one of `errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+
+from gnnserve_api.changes import ChangesPage
+from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer
+from gnnserve_api.protocol import VariantsAnswer
+from gnnserve_api.routing import Route
+from gnnserve_client import telling
+from gnnserve_client.arrays import Ids
+from gnnserve_client.asking import Asking
+from gnnserve_client.changes import Changes
+from gnnserve_client.exchange import Connection
+from gnnserve_client.opening import DEFAULT_TIMEOUT_S, batches_of, ignore, open_asking, open_token
+from gnnserve_client.overlay import Overlay
+from gnnserve_client.predicting import ask, predict
+from gnnserve_client.prediction import Prediction
+from gnnserve_client.sending import Applied, Author, send_batches
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class Client:
+    """A client of one server. Threads may share it; its connections are kept until `close`.
+
+    `token` or `token_file` (its first line, read again when the server refuses the token) is for servers that want one;
+    labels and changes are sent with `write_token`, or that of `write_token_file`, where one is given. `ca_file` holds
+    certificates to trust in place of the machine's. `timeout_s` is for a whole operation,
+    attempts and pauses together; each method takes another. `retry=False` makes one attempt.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        write_token: str | None = None,
+        write_token_file: str | Path | None = None,
+        ca_file: str | Path | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: bool = True,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        tokens = open_token(token, token_file, "token")
+        write_tokens = open_token(write_token, write_token_file, "write_token")
+        self._asking = open_asking(url, tokens, write_tokens, ca_file, timeout_s, retry)
+        self._connection = Connection(self._asking.endpoint, transport)
+        self.changes = ChangesClient(self._asking, self._connection)
+        """Changes of the graph."""
+
+    def predict(
+        self,
+        nodes: ArrayLike,
+        *,
+        outputs: str | Sequence[str] = "labels",
+        latency_ms: float | None = None,
+        tolerance_permille: float | None = None,
+        strict: bool = False,
+        variant: str | None = None,
+        seed: int | None = None,
+        min_offset: int | None = None,
+        overlay: Overlay | None = None,
+        timeout_s: float | None = None,
+    ) -> Prediction:
+        """Classify nodes. `outputs`: any of labels, scores and embeddings. The other arguments are those of
+        docs/http.md; a request with a latency is not sent again behind it."""
+        question = ask(nodes, outputs, overlay, latency_ms, tolerance_permille, strict, variant, seed, min_offset)
+        return self._connection.run(predict(self._asking, question, timeout_s))
+
+    def variants(self, *, timeout_s: float | None = None) -> VariantsAnswer:
+        """What is served, and what each variant costs and gives."""
+        return self._connection.run(telling.fetch_variants(self._asking, timeout_s))
+
+    def route(self, *, timeout_s: float | None = None) -> Route:
+        """Who answers a request without an objective now, and why."""
+        return self._connection.run(telling.fetch_route(self._asking, timeout_s))
+
+    def accuracy(self, *, timeout_s: float | None = None) -> AccuracyAnswer:
+        """How accurate each variant is in service."""
+        return self._connection.run(telling.fetch_accuracy(self._asking, timeout_s))
+
+    def nodes(self, start: int = 0, count: int | None = None, *, timeout_s: float | None = None) -> Ids:
+        """Node ids in the order of the graph, from the position `start` on; `count`: None takes all."""
+        return self._connection.run(telling.fetch_nodes(self._asking, start, count, timeout_s))
+
+    def send_labels(
+        self,
+        nodes: ArrayLike,
+        labels: ArrayLike | Sequence[Any],
+        times: ArrayLike | Sequence[datetime | str] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> LabelsAnswer:
+        """Tell what nodes turned out to be, and when (a time each; numpy's are UTC). Without times a lost answer is an
+        error, since labels that are sent again count again."""
+        return self._connection.run(telling.send_labels(self._asking, nodes, labels, times, timeout_s))
+
+    def is_alive(self, *, timeout_s: float | None = None) -> bool:
+        """Whether the process can still answer; False: it must be restarted."""
+        return self._connection.run(telling.look(self._asking, "/healthz", timeout_s))[0]
+
+    def is_ready(self, *, timeout_s: float | None = None) -> bool:
+        """Whether requests should be sent now; False while the server loads or stops."""
+        return self._connection.run(telling.look(self._asking, "/readyz", timeout_s))[0]
+
+    def wait_until_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait for a server that starts. Raises TimedOutError with what it said last."""
+        self._connection.run(telling.wait_until_ready(self._asking, timeout_s))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ChangesClient:
+    """Changes of a graph that is served, as `Client.changes`."""
+
+    def __init__(self, asking: Asking, connection: Connection) -> None:
+        self._asking = asking
+        self._connection = connection
+        self._author = Author()
+        self._lock = Lock()
+
+    def apply(
+        self,
+        changes: Changes | Iterable[Changes],
+        *,
+        client: str | None = None,
+        first_sequence: int = 1,
+        batch: int | None = None,
+        on_batch: Callable[[Applied], None] = ignore,
+        timeout_s: float | None = None,
+    ) -> Applied:
+        """Apply changes in order, each as a batch of its own, which holds as a whole or not at all; `batch` splits
+        those that have more items.
+
+        Under a `client` of your choice, batches are numbered from `first_sequence` on, and those that the server has
+        already are recognised: after a failure send the same again. Without one, a name of this object is used.
+        `timeout_s` is for each batch.
+        """
+        batches = batches_of(changes, batch)
+        with self._lock if client is None else nullcontext():
+            if client is None:
+                client, first_sequence = self._author.name, self._author.last_sequence + 1
+                batches = self._author.numbered(batches)
+            return self._connection.run(
+                send_batches(self._asking, batches, client, first_sequence, on_batch, timeout_s)
+            )
+
+    def log(
+        self,
+        after: int | None = None,
+        *,
+        limit: int = 100,
+        content: bool = False,
+        wait_s: int = 0,
+        timeout_s: float | None = None,
+    ) -> ChangesPage:
+        """A page of the log, behind the offset `after`; None: from the first record that it still has. `wait_s`: how
+        long to wait for a record where there is none yet."""
+        return self._connection.run(telling.fetch_log(self._asking, after, limit, content, wait_s, timeout_s))

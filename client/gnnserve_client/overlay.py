@@ -1,0 +1,81 @@
+"""What a request brings that the graph does not have, as a user states it, and in both forms that are sent."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gnnserve_client.arrays import (
+    Features,
+    Ids,
+    NamedFeatures,
+    are_texts,
+    as_rows,
+    pack_features,
+    read_edges,
+    read_features,
+    read_overrides,
+    read_some_ids,
+)
+
+_COUNTS = struct.Struct("<4q")
+
+
+class Overlay:
+    """New nodes, edges, and new features of stored nodes, for one request alone.
+
+    New nodes without ids are called -1, -2, … in the order of `features`, in the edges and among the nodes asked for.
+    Their features, and those of stored nodes (`overrides`), are a matrix with a row for each, in the order of the
+    source's columns, or a mapping for each by the columns' names. Edges are pairs of source and target. Features of
+    overrides may also stand beside their ids: `overrides={17: {"amount": 0}}`.
+    """
+
+    def __init__(
+        self,
+        *,
+        features: Features | None = None,
+        nodes: ArrayLike | None = None,
+        edges: ArrayLike | None = None,
+        overrides: ArrayLike | Mapping[Any, NamedFeatures] | None = None,
+        override_features: Features | None = None,
+    ) -> None:
+        self.has_names = nodes is not None
+        """Whether the new nodes have ids of the user's choice."""
+        count = 0 if features is None else len(features if isinstance(features, Sequence) else np.asarray(features))
+        self.nodes = read_some_ids(-1 - np.arange(count) if nodes is None else nodes, "overlay.nodes")
+        self.features = read_features(features, len(self.nodes), "overlay.features")
+        self.edges = read_edges(edges, "overlay.edges")
+        self.overrides, self.override_features = read_overrides(overrides, override_features, "overlay.overrides")
+
+    def is_binary(self, asked: Ids) -> bool:
+        """Whether the overlay can be sent as arrays, with these nodes asked for.
+
+        New nodes with ids of their own are sent as JSON, so that the server sees whether the graph has such a node.
+        """
+        ids = (asked, self.edges, self.overrides)
+        are_arrays = isinstance(self.features, np.ndarray) and isinstance(self.override_features, np.ndarray)
+        return are_arrays and not (self.has_names and len(self.nodes)) and not any(one.dtype.kind != "i" for one in ids)
+
+    def to_bytes(self, asked: Ids) -> bytes:
+        """The binary form of a request for these nodes."""
+        counts = _COUNTS.pack(len(asked), len(self.nodes), len(self.edges), len(self.overrides))
+        ids = (np.ascontiguousarray(one, "<i8").tobytes() for one in (asked, self.edges, self.overrides))
+        return b"".join((counts, *ids, pack_features(self.features, self.override_features)[1]))
+
+    def to_builtins(self, asked: Ids) -> dict[str, Any]:
+        """The field `overlay` of a request in JSON for these nodes."""
+        are_texts(asked, self.nodes, self.edges, self.overrides)
+        parts = {
+            "nodes": _rows(self.nodes, as_rows(self.features, "overlay.features")),
+            "edges": self.edges.tolist(),
+            "overrides": _rows(self.overrides, as_rows(self.override_features, "overlay.override_features")),
+        }
+        return {name: part for name, part in parts.items() if part}
+
+
+def _rows(ids: Ids, rows: list[Any]) -> list[dict[str, Any]]:
+    return [{"id": node, "features": row} for node, row in zip(ids.tolist(), rows, strict=True)]

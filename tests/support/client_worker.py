@@ -1,0 +1,43 @@
+"""A fake worker with all that a client can ask of one: overlays, changes, labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tests.support.graphs import graph_of
+from tests.support.serving import NODES, FakeWorker
+from tests.support.updates import FakeUpdates
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.repository import SourceColumn
+from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
+from gnnserve_worker.inference.served import OverlaySupport
+
+FEATURES = 64
+_GRAPH = graph_of([[]] * NODES)
+COLUMNS = tuple(SourceColumn(f"pixel{i}", 1, (0.0,)) for i in range(FEATURES))
+
+
+@dataclass(slots=True)
+class Brought:
+    """The overlays that the worker was asked to arrange."""
+
+    overlays: list[dict[str, Any]] = field(default_factory=list)
+
+    def arrange(
+        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
+    ) -> tuple[Overlay, np.ndarray]:
+        parts = {"features": features, "overridden": overridden, "edges": edges, "seeds": seeds}
+        self.overlays.append({name: part.tolist() for name, part in parts.items()})
+        return arrange_overlay(_GRAPH, EdgeRules(Direction.DIRECTED), features, overridden, edges, seeds)
+
+
+def client_worker(brought: Brought, **options: Any) -> FakeWorker:
+    """A worker whose graph changes, and that keeps what requests bring; `options` are those of FakeWorker."""
+    support = OverlaySupport(
+        FeatureColumns(FEATURES, COLUMNS), brought.arrange, lambda of: np.zeros((len(of), FEATURES), np.float32)
+    )
+    return FakeWorker(overlays=support, updates=FakeUpdates(), **options)
