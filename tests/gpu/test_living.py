@@ -258,7 +258,8 @@ def test_each_row_is_fetched_once_whatever_was_written_to_it(tmp_path: Path) -> 
     for offset in range(1, 6):
         world.living.apply(offset, [batch_of(rows * offset, overrides=[2])])
     infer("x1", world.seeds(), 3)
-    once = twin.written_rows
+    once, link_bytes = twin.written_rows, world.engine.stats().link_bytes
+    assert link_bytes > once * 8, "what is fetched is counted as traffic of the link"
     infer("x1", world.seeds(), 4)
     assert twin.written_rows == once, "nothing was written since"
     world.living.apply(6, [batch_of(rows, overrides=[2])])
@@ -278,7 +279,7 @@ def test_what_could_not_be_fetched_is_fetched_the_next_time(tmp_path: Path, monk
     world.assert_answers_are_the_cpus()
 
 
-def fail_after_one(_: Twin, writes: Iterable[RowsToWrite]) -> None:
+def fail_after_one(_: Twin, writes: Iterable[RowsToWrite]) -> int:
     array, places, rows = next(iter(writes))
     array.index_copy_(0, places, rows)
     raise RuntimeError("CUDA error: out of memory")

@@ -58,10 +58,13 @@ class Twin:
     def upload(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
 
-    def write(self, writes: Iterable[RowsToWrite]) -> None:
+    def write(self, writes: Iterable[RowsToWrite]) -> int:
+        sent_bytes = 0
         for array, places, rows in writes:
             self.written_rows += len(places)
+            sent_bytes += places.nbytes + rows.nbytes
             array.index_copy_(0, places, rows)
+        return sent_bytes
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(size, dtype=dtype)

@@ -73,9 +73,9 @@ class Accelerator(Protocol):
         """A copy in the device's memory."""
         ...
 
-    def write(self, writes: Iterable[RowsToWrite]) -> None:
+    def write(self, writes: Iterable[RowsToWrite]) -> int:
         """Write rows, one after the other as they are asked for; all of them are there when this returns. Nothing may
-        read the arrays meanwhile."""
+        read the arrays meanwhile. Returns the bytes that went over the link."""
         ...
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:

@@ -90,13 +90,16 @@ class CudaAccelerator:
         stream.synchronize()
         return copy
 
-    def write(self, writes: Iterable[RowsToWrite]) -> None:
+    def write(self, writes: Iterable[RowsToWrite]) -> int:
+        sent_bytes = 0
         # Not on the default stream, as for `upload`. Rows in pinned memory the host writes itself, at once.
         stream = torch.cuda.Stream(self.device)
         with torch.cuda.stream(stream):
             for array, places, rows in writes:
                 array.index_copy_(0, places.to(array.device), rows.to(array.device))
+                sent_bytes += places.nbytes + rows.nbytes if array.is_cuda else 0
         stream.synchronize()
+        return sent_bytes
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(size, dtype=dtype, pin_memory=True)

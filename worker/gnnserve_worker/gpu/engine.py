@@ -193,7 +193,8 @@ class GpuEngine:
         copies = self._resident.copies
         if copies is not None and copies.has_room:
             tables = {name: self._loaded.variants[name].table for name in self._resident.caches}
-            copies.write(written, {id(tables[name]): cache for name, cache in self._resident.caches.items()})
+            caches = {id(tables[name]): cache for name, cache in self._resident.caches.items()}
+            self._uncached_link_bytes += copies.write(written, caches)
         else:
             self._place_anew()
         written.clear()

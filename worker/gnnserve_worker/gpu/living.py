@@ -121,12 +121,14 @@ class LivingCopies:
         fits = self._living.ids.count <= len(self._bounds.copy)
         return fits and self._living.lists.used_entries <= len(self._indices.copy)
 
-    def write(self, written: WrittenSince, caches: Mapping[int, FeatureCache]) -> None:
-        """Fetch what was written. `caches`: by the identity of the table whose rows they hold. No batch may run."""
-        self._accelerator.write(self._all_of(written))
+    def write(self, written: WrittenSince, caches: Mapping[int, FeatureCache]) -> int:
+        """Fetch what was written. `caches`: by the identity of the table whose rows they hold. No batch may run.
+        Returns the bytes that went over the link."""
+        sent_bytes = self._accelerator.write(self._all_of(written))
         for table, nodes in written.rows:
             if (cache := caches.get(id(table))) is not None:
                 cache.invalidate(nodes)
+        return sent_bytes
 
     def warm_up(self) -> None:
         """Load what writing needs, since nothing may be loaded while another revision is captured."""
