@@ -20,11 +20,12 @@ from gnnserve_api.training import says_rising
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
-from gnnserve_worker.compaction.answering import require_answering
+from gnnserve_worker.compaction.restoring import restore
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.generation.identity import newest_version
 from gnnserve_worker.pods import device
 from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.repository.history import keep_history
 from gnnserve_worker.repository.paths import ServicePaths
 from gnnserve_worker.repository.repository import Repository
 
@@ -39,13 +40,21 @@ def generate_visibly(
     that the service's log of changes is named by: generation begins with the newest graph that it is part of. None: it
     has none."""
     if service.spec.revision is not None:
-        return require_answering(service.spec, service.spec.revision, repository, log)
-    version = None if log is None else newest_version(service.spec, repository, log)
-    published = generating_visibly(
-        service, repository, named, partial(pipeline.generate, service, repository, graph_version=version)
-    )
-    advise(published, repository)
+        with showing_progress() as listener:
+            published = restore(service, service.spec.revision, repository, log, listener)
+    else:
+        version = None if log is None else newest_version(service.spec, repository, log)
+        generate = partial(pipeline.generate, service, repository, graph_version=version)
+        published = generating_visibly(service, repository, named, generate)
+        advise(published, repository)
+    keep_models(service, repository, published)
     return published
+
+
+def keep_models(service: GNNService, repository: Repository, published: RevisionManifest) -> None:
+    """Remove what is beyond spec.repository.history, and say so."""
+    for removed in keep_history(repository, published, service.spec.repository.history):
+        typer.echo(f"note: removed revision {removed}, by spec.repository.history", err=True)
 
 
 class Generates(Protocol):

@@ -41,6 +41,7 @@ def recipe(rest: str = "") -> str:
         pytest.param("worker: {gpuMemory: 4Gi, cache: {policy: FIFO}}", id="another use of its memory"),
         pytest.param("generation: {gpu: {}, retries: 0}", id="another machine to train on"),
         pytest.param("repository: {claimName: mine}", id="another repository"),
+        pytest.param("repository: {history: 3}", id="fewer models to go back to"),
         pytest.param("updates: {log: {sqlite: {}}, maxDelta: 1Gi}", id="changes of the graph"),
         pytest.param(
             "updates: {log: {sqlite: {}}, compaction: {deltaPercent: 20, retrain: true}}", id="compaction of changes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,60 @@ def test_the_log_is_applied_to_it_and_compacted_into_it(tmp_path: Path) -> None:
     assert service.repository.load(folded.revision).graph.nodes == NODES + 5
     assert find_answering(spec, service.repository, None) == manifests[old.revision]
     assert new.revision in manifests
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_over_a_graph_that_was_compacted_since_its_model_gets_tables_of_that(tmp_path: Path) -> None:
+    service, old, new = went_on(tmp_path)
+    for ids in ((1000, 1001), (1002, 1003)):
+        service.append(*map(new_node, ids))
+        new = service.made(new.revision)
+    assert service.first_offset() == 3, "what the older model lacks is cut from the log"
+    service.manifest = naming(service, old.revision)
+    found = service.made()
+    assert (found.offset, found.graph) == (4, new.graph)
+    assert service.made() == found, "it is published"
+    manifests = {one.revision: one for one in service.repository.revisions()}
+    name = "variants/x1/weights.safetensors"
+    assert manifests[found.revision].files[name] == manifests[old.revision].files[name]
+    assert manifests[found.revision].recipe == old.recipe
+    assert service.repository.load(found.revision).graph.nodes == NODES + 4
+    service.append(new_node(1004))
+    assert service.serve(found.revision) == 5
+    assert service.made(found.revision).offset == 5
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_where_its_recipe_was_trained_anew_since_that_is_what_there_is(tmp_path: Path) -> None:
+    service, old, _ = went_on(tmp_path)
+    service.manifest = manifest_of(tmp_path)
+    service.append(new_node(1000, b"[7]"))
+    again = service.made(old.revision, retrain=True)
+    service.manifest = naming(service, old.revision)
+    said = service.job(exit_code=PodExit.BAD_INPUT)
+    assert "over the present one its recipe was trained anew; name revision " + again.revision in said
+
+
+@pytest.mark.usefixtures("keep_signals")
+def test_a_model_that_is_kept_has_its_version_kept_where_its_weights_are_nowhere_else(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    source = service.made()
+    service.append(new_node(1000))
+    service.made(source.revision)
+    service.manifest = with_history(manifest_of(tmp_path, epochs=1), 2)
+    alone = service.made()
+    assert alone.offset == 1
+    service.manifest = with_history(manifest_of(tmp_path), 2)
+    folded = service.made()
+    for id_ in (1001, 1002, 1003):
+        service.append(new_node(id_))
+        folded = service.made(folded.revision)
+    graphs = {one.revision: one.graph for one in service.repository.revisions()}
+    assert graphs[alone.revision] == alone.graph and folded.offset == 4
+    assert len({*graphs.values()}) == 4, "the source's, the two newest, and the one of the other model"
+
+
+def with_history(manifest: str, most: int) -> str:
+    parsed = json.loads(manifest)
+    parsed["spec"]["repository"] = {"history": most}
+    return json.dumps(parsed)

@@ -150,7 +150,7 @@ def compact(
     """Make the log of changes part of the graph: the next start begins there, and the log becomes shorter."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.generating import advise, generating_visibly  # noqa: PLC0415
+    from gnnserve_cli.generating import advise, generating_visibly, keep_models  # noqa: PLC0415
     from gnnserve_cli.updates import check_address, updates_of  # noqa: PLC0415
     from gnnserve_worker.compaction.compact import compact as fold  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
@@ -161,6 +161,7 @@ def compact(
     if (updates := updates_of(service, stored, postgres_uri_file)) is None:
         raise InputError("spec.updates", "is not set", "name a log, as in examples/digits-updates.yaml")
     published = generating_visibly(service, stored, device, partial(fold, service, stored, updates, retrain=retrain))
+    keep_models(service, stored, published)
     if retrain:
         advise(published, stored)
     made_of = stored.made_of(published)

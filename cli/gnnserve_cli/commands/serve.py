@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_cli.commands.options import (
@@ -21,6 +22,9 @@ from gnnserve_cli.commands.options import (
     TlsKey,
     WriteTokens,
 )
+
+if TYPE_CHECKING:
+    from gnnserve_api.spec.service import GNNServiceSpec
 
 
 def serve(
@@ -64,11 +68,17 @@ def serve(
         stored = Repository(repository, service.metadata.namespace, service.metadata.name)
         published = find_answering(service.spec, stored, log_uid(service, stored))
         if published is None:
+            name = f"{service.metadata.namespace}/{service.metadata.name}"
             raise RepositoryError(
                 repository,
-                f"holds no published revision of {service.metadata.namespace}/{service.metadata.name} "
-                f"with recipe {service.spec.recipe()}",
+                f"holds no published revision of {name} {_wanted(service.spec)}",
                 f"make one with `gnnserve generate {manifest} --repository {repository}`",
             )
         serve_published(stored, published, service, sock, options)
     farewell()
+
+
+def _wanted(spec: GNNServiceSpec) -> str:
+    if spec.revision is None:
+        return f"with recipe {spec.recipe()}"
+    return f"with the model of {spec.revision} (spec.revision) over the graph as it was compacted"

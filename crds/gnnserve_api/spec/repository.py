@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+from pydantic import Field
+
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
 from gnnserve_api.spec.rules import rule, server_rule
 
@@ -40,12 +42,15 @@ class RepositoryClaim(ApiModel):
 
 
 class RepositorySpec(ApiModel):
-    """Where revisions are kept. In a cluster only; `gnnserve run` has `--repository`."""
+    """Where revisions are kept, and how many. The claim is a cluster's; `gnnserve run` has `--repository`."""
 
     claim_name: ObjectName | None = None
     """A PersistentVolumeClaim of yours, which several services may share. It outlives the service."""
     claim: RepositoryClaim | None = None
     """The claim that is made for the service and deleted with it. Absent, and no claimName: one with these defaults."""
+    history: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Number of models of this service that are kept, the one that answers included: whenever a revision is published
+    or gone back to, what answered longest ago is removed. Absent: all are kept."""
 
     @property
     def may_be_on_several_nodes(self) -> bool:

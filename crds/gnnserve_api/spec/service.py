@@ -267,7 +267,7 @@ class GNNServiceSpec(ApiModel):
         return tuple(name for name in self.possible_variants() if name not in fixed)
 
     def _fixed_names(self) -> frozenset[str]:
-        if self.updates is None:
+        if self.updates is None or self.revision is not None:
             return frozenset()
         listings = [one.variants for one in self._rounds()] if self.variants.is_searched else [self.variants]
         return frozenset().union(*(fixed_names(each, self.model) for each in listings))

@@ -127,6 +127,8 @@ def generation_manifest(parent: Parent, spec: GNNServiceSpec) -> str:
         exclude_defaults=True,
         include=described if spec.revision is None else named,
     )
+    if spec.repository.history is not None:
+        parts["repository"] = {"history": spec.repository.history}
     document = {
         "apiVersion": API_VERSION,
         "kind": KIND,

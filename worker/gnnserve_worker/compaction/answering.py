@@ -28,18 +28,6 @@ def find_answering(spec: GNNServiceSpec, repository: Repository, log: str | None
     return over[0] if over else None
 
 
-def require_answering(spec: GNNServiceSpec, revision: str, repository: Repository, log: str | None) -> RevisionManifest:
-    """The revision to answer from where spec.revision names one."""
-    found = find_answering(spec, repository, log)
-    if found is None:
-        raise InputError(
-            _FIELD,
-            f"{revision} is of an earlier graph: changes were compacted since, and none is of its model over them",
-            "name one that is, or take the field away",
-        )
-    return found
-
-
 def require_named(revision: str, repository: Repository) -> RevisionManifest:
     found = repository.find_named(revision)
     if found is not None:

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from gnnserve_api.errors import InputError, RepositoryError
+from gnnserve_api.errors import RepositoryError
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec.service import GNNService
+from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_worker.changes.log import ChangeLog
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
-from gnnserve_worker.compaction.answering import find_answering
+from gnnserve_worker.compaction.answering import find_answering, has_same_model
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.folding import Folded, fold
+from gnnserve_worker.compaction.source_features import features_of
 from gnnserve_worker.generation import pipeline
-from gnnserve_worker.graph.sources.load import load_source, source_digest
-from gnnserve_worker.graph.store import Features
 from gnnserve_worker.progress import Progress, ProgressListener, silent
+from gnnserve_worker.repository.history import models_of
 from gnnserve_worker.repository.repository import Repository
 
 _KEPT_VERSIONS = 2
@@ -55,7 +55,7 @@ def compact(
                 found = base
             else:
                 found = _compact(service, repository, updates, base, log, progress, retrain=retrain, use_gpu=use_gpu)
-            _tidy(repository, log, updates.uid, service.spec.revision, progress)
+            _tidy(repository, log, updates.uid, service.spec, progress)
             return found
 
 
@@ -88,7 +88,7 @@ def _compact(
     retrain: bool,
     use_gpu: bool,
 ) -> RevisionManifest:
-    features = _features(service, repository, base, progress)
+    features = features_of(service, repository, base, progress)
     room_bytes = _ROOM * updates.max_delta_bytes
     progress(Progress("load revision", 0, 1))
     loaded = repository.load(base.revision, room_bytes)
@@ -113,37 +113,29 @@ def _sizes(folded: Folded) -> str:
     return f"{graph.nodes:,} nodes, {graph.edges:,} edges as of offset {made_of.offset:,}"
 
 
-def _features(
-    service: GNNService, repository: Repository, base: RevisionManifest, progress: ProgressListener
-) -> Features:
-    """Features of the revision's graph, as in its source."""
-    made_of = repository.made_of(base)
-    if made_of is not None:
-        return repository.read_graph(base.graph).features
-    source = service.spec.graph.source
-    if source_digest(source) != base.graph:
-        raise InputError(
-            "spec.graph.source",
-            f"holds another graph than the one that revision {base.revision} was made of",
-            "put back the files that were there: what changes do not touch is read from them",
-        )
-    progress(Progress("import graph", 0, 1))
-    features = load_source(source, repository.downloads, progress).features
-    progress(Progress("import graph", 1, 1))
-    return features
-
-
 def _tidy(
-    repository: Repository, log: ChangeLog, log_uid: str, revision: str | None, progress: ProgressListener
+    repository: Repository, log: ChangeLog, log_uid: str, spec: GNNServiceSpec, progress: ProgressListener
 ) -> None:
-    """Remove what no worker loads any more. `revision`: the one that spec.revision names, which is kept."""
+    """Remove what no worker loads any more, and what is not to be gone back to."""
     published = {manifest.graph for manifest in repository.revisions()}
     versions = repository.graph_versions(log_uid)
     kept = [version for version in versions if version.digest in published][:_KEPT_VERSIONS]
-    named = None if revision is None else repository.find_named(revision)
-    digests = {version.digest for version in kept} | ({named.graph} if named is not None else set())
+    digests = {version.digest for version in kept} | _gone_back_to(repository, spec)
     repository.remove_versions([version.digest for version in versions if version.digest not in digests])
     # With one version, workers may still load the graph of the source.
     if len(kept) == _KEPT_VERSIONS and (oldest := kept[-1].version) is not UNSET:
         log.cut(oldest.made_of.offset)
         progress(Progress("log of changes", 1, 1, f"kept from offset {oldest.made_of.offset + 1:,} on"))
+
+
+def _gone_back_to(repository: Repository, spec: GNNServiceSpec) -> set[str]:
+    """Graphs of the revision that spec.revision names, and, where their number is stated, of models that are kept over
+    no graph of a source: of each the newest."""
+    graphs = set()
+    if spec.revision is not None and (named := repository.find_named(spec.revision)) is not None:
+        graphs.add(named.graph)
+    if spec.repository.history is not None:
+        for newest, *older in models_of(repository).values():
+            if not any(repository.made_of(one) is None and has_same_model(one, newest) for one in older):
+                graphs.add(newest.graph)
+    return graphs

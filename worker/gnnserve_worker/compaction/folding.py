@@ -24,7 +24,7 @@ _STAGE = "apply the log of changes"
 class Folded:
     data: GraphData
     kept: np.ndarray
-    """The position that each of its nodes has in the revision that changes were applied to: int64, ascending."""
+    """The position that each of its nodes has in the revision that changes were applied to: int64."""
     living: LivingRevision
     """That revision."""
 

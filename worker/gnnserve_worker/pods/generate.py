@@ -111,6 +111,7 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
     from gnnserve_worker.repository.files import make_folder  # noqa: PLC0415
+    from gnnserve_worker.repository.history import keep_history  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.repository.paths import ServicePaths  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
@@ -126,11 +127,13 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
     listener = LineListener(sys.stderr, time.monotonic)
     revision, named = environ.get(COMPACT_VARIABLE), service.spec.revision
     if revision is None and named is not None:
-        manifest, offset = _named(service, named, repository, environ.get(SERVICE_UID_VARIABLE))
+        manifest, offset = _named(service, named, repository, environ.get(SERVICE_UID_VARIABLE), listener)
     elif revision is None:
         manifest, offset = _published(service, repository, environ.get(SERVICE_UID_VARIABLE), listener)
     else:
         manifest, offset = _compacted(service, repository, revision, environ, listener)
+    for removed in keep_history(repository, manifest, service.spec.repository.history):
+        print(f"removed: revision {removed}, by spec.repository.history", file=sys.stderr, flush=True)
     # Workers may have to write in this folder, which they mount apart from the rest; the kubelet would make it as root.
     make_folder(ServicePaths(repository.folder).updates)
     if (advice := says_rising(manifest.training)) is not None:
@@ -168,13 +171,14 @@ def _published(
 
 
 def _named(
-    service: GNNService, revision: str, repository: Repository, log: str | None
-) -> tuple[RevisionManifest, int]:  # fmt: skip
-    """Find the revision that spec.revision names; also the offset that its graph was made at."""
-    from gnnserve_worker.compaction.answering import require_answering  # noqa: PLC0415
+    service: GNNService, revision: str, repository: Repository, log: str | None, listener: ProgressListener
+) -> tuple[RevisionManifest, int]:
+    """Find the revision that spec.revision names, or one of its model over the graph as it is now; also the offset that
+    its graph was made at."""
+    from gnnserve_worker.compaction.restoring import restore  # noqa: PLC0415
 
     try:
-        found = require_answering(service.spec, revision, repository, log)
+        found = restore(service, revision, repository, log, listener)
         return found, _verify(found, repository)
     except DamagedError as error:
         # What it was generated from is not known: it cannot be made again.

@@ -10,10 +10,19 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from gnnserve_worker.repository import files
+
+
+class _BusyError(Exception):
+    """Another process holds the lock."""
+
+
+def _give_up() -> NoReturn:
+    raise _BusyError
 
 
 class ServiceLock:
@@ -42,6 +51,17 @@ class ServiceLock:
             finally:
                 self._depth = 0
                 os.close(descriptor)
+
+    @contextmanager
+    def held_if_free(self) -> Iterator[bool]:
+        """Hold the lock unless another process does; tells whether it is held."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(self.held(_give_up))
+            except _BusyError:
+                yield False
+                return
+            yield True
 
     @staticmethod
     def _wait_for(descriptor: int, on_wait: Callable[[], None] | None) -> None:

@@ -3,6 +3,8 @@
     <root>/.downloads/           files of published graphs, as they were fetched
     <root>/<namespace>/<service>/
       .lock                      held while a revision is generated
+      history.json               revisions in the order in which they answered, the last first, where their number is
+                                 limited
       graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy,
                                  where nodes have ids of their own ids.npy, id_slots.npy and, for texts, id_offsets.npy;
                                  of a graph that a log of changes is part of features.npy, or feature_data.npy,
@@ -130,6 +132,10 @@ class ServicePaths:
     @property
     def lock(self) -> Path:
         return self.folder / ".lock"
+
+    @property
+    def history(self) -> Path:
+        return self.folder / "history.json"
 
     @property
     def graphs(self) -> Path:

@@ -221,6 +221,10 @@ class Repository:
         """
         return self._lock.held(on_wait)
 
+    def locked_if_free(self) -> AbstractContextManager[bool]:
+        """The same, unless another process is writing; tells whether others are excluded."""
+        return self._lock.held_if_free()
+
     def put_graph(self, data: GraphData) -> GraphManifest:
         """Write a graph. Idempotent: a graph that exists stays as it is."""
         if not paths.is_name(data.digest):
@@ -345,10 +349,13 @@ class Repository:
     def remove_versions(self, digests: Collection[str]) -> None:
         """Remove graphs that changes are part of, and all revisions over them. To be called under the lock, and not
         while anyone serves them. Where it fails they stay."""
-        over = [manifest.revision for manifest in self.revisions() if manifest.graph in digests]
+        self.remove([one.revision for one in self.revisions() if one.graph in digests], digests)
+
+    def remove(self, revisions: Collection[str], graphs: Collection[str]) -> None:
+        """The same, of revisions and graphs by name."""
         commits = [
-            *(self._layout.revision(one) / paths.REVISION_COMMIT for one in over),
-            *(self._layout.graph(one) / paths.GRAPH_COMMIT for one in digests),
+            *(self._layout.revision(one) / paths.REVISION_COMMIT for one in revisions),
+            *(self._layout.graph(one) / paths.GRAPH_COMMIT for one in graphs),
         ]
         try:
             for commit in commits:

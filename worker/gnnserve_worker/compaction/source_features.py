@@ -1,0 +1,31 @@
+"""Features of a published revision's graph, as in its source: what tables of another graph are made of."""
+
+from __future__ import annotations
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.graph.sources.load import load_source, source_digest
+from gnnserve_worker.graph.store import Features
+from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.repository.repository import Repository
+
+
+def features_of(
+    service: GNNService, repository: Repository, base: RevisionManifest, progress: ProgressListener
+) -> Features:
+    """Features of the revision's graph, as in its source."""
+    made_of = repository.made_of(base)
+    if made_of is not None:
+        return repository.read_graph(base.graph).features
+    source = service.spec.graph.source
+    if source_digest(source) != base.graph:
+        raise InputError(
+            "spec.graph.source",
+            f"holds another graph than the one that revision {base.revision} was made of",
+            "put back the files that were there: what changes do not touch is read from them",
+        )
+    progress(Progress("import graph", 0, 1))
+    features = load_source(source, repository.downloads, progress).features
+    progress(Progress("import graph", 1, 1))
+    return features
