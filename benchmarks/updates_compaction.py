@@ -26,6 +26,7 @@ from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.graph.change_batch import encode_batch
+from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.paths import ServicePaths
@@ -116,7 +117,7 @@ def _write(path: Path, stream: ChangeStream, changes: int) -> float:
 def _start(repository: Repository, revision: str, options: UpdatesOptions) -> float:
     """Seconds from a revision on the disk to one that can answer, with all that the log has."""
     began_s = time.perf_counter()
-    FollowedLog(options).open(lambda most_bytes: repository.load(revision, most_bytes))
+    FollowedLog(options).open(lambda most_bytes: repository.load(revision, most_bytes), served_revision)
     return time.perf_counter() - began_s
 
 

@@ -22,6 +22,7 @@ from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
+from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.repository.repository import Repository
@@ -72,7 +73,7 @@ class Service:
     def serve(self, revision: str) -> int:
         """Open a revision as a worker does; the offset that it answers at."""
         followed = FollowedLog(UpdatesOptions(SqliteFile(self.path), self.uid, MAX_DELTA_BYTES))
-        served = followed.open(lambda most_bytes: self.repository.load(revision, most_bytes))
+        served = followed.open(lambda most_bytes: self.repository.load(revision, most_bytes), served_revision)
         return served.applied_offset()
 
 
