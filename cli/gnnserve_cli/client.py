@@ -1,4 +1,7 @@
-"""Asks a running server one question at a time; load is made by `loadgen/`."""
+"""Asks a running server one question at a time; load is made by `loadgen/`.
+
+What connects is imported with the first question, since most commands ask none.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import sys
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,10 +26,13 @@ from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_client.address import CA_FILE, Endpoint, ServerAccess, parse_url
-from gnnserve_client.asking import Asking, TokenSource, decode
 from gnnserve_client.errors import NotGnnserveError
-from gnnserve_client.exchange import Call, Connection, Reply
 
+if TYPE_CHECKING:
+    from gnnserve_client.asking import Asking
+    from gnnserve_client.exchange import Reply
+
+T = TypeVar("T")
 TIMEOUT_S = 60.0
 _MOST = 2**53
 """Largest number that an answer may state: a float holds it exactly."""
@@ -74,7 +81,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def fetch_variants(endpoint: Endpoint) -> VariantsAnswer:
-    answer = decode(endpoint.url, _fetch(endpoint, "GET", "/v1/variants").body, VariantsAnswer)
+    answer = _fetched(endpoint, "/v1/variants", VariantsAnswer)
     if misfit := _misfit(answer):
         raise NotGnnserveError(endpoint.url, misfit)
     return answer
@@ -125,16 +132,16 @@ def _profile_misfit(profile: Profile, features: int) -> str | None:
 
 
 def fetch_route(endpoint: Endpoint) -> Route:
-    return decode(endpoint.url, _fetch(endpoint, "GET", "/v1/route").body, Route)
+    return _fetched(endpoint, "/v1/route", Route)
 
 
 def fetch_nodes(endpoint: Endpoint, start: int = 0, count: int = 1) -> NodesAnswer:
-    return decode(endpoint.url, _fetch(endpoint, "GET", f"/v1/nodes?start={start}&count={count}").body, NodesAnswer)
+    return _fetched(endpoint, f"/v1/nodes?start={start}&count={count}", NodesAnswer)
 
 
 def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, Reply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request))
-    answer = decode(endpoint.url, reply.body, PredictAnswer)
+    answer = _decoded(endpoint, reply, PredictAnswer)
     for name in request.outputs:
         rows = getattr(answer, name)
         found = 0 if isinstance(rows, msgspec.UnsetType) else len(rows)
@@ -150,16 +157,30 @@ def fetch_changes(
     query = f"limit={limit}&content={'true' if with_content else 'false'}&wait={wait_s}"
     if after is not None:
         query += f"&after={after}"
-    return decode(endpoint.url, _fetch(endpoint, "GET", f"/v1/changes?{query}").body, ChangesPage)
+    return _fetched(endpoint, f"/v1/changes?{query}", ChangesPage)
 
 
 def opened(endpoint: Endpoint, *, is_retrying: bool = False) -> Asking:
+    from gnnserve_client.asking import Asking, TokenSource  # noqa: PLC0415
+
     tokens = TokenSource(endpoint.token)
     return Asking(endpoint, tokens, tokens, TIMEOUT_S, is_retrying)
 
 
+def _fetched(endpoint: Endpoint, path: str, kind: type[T]) -> T:
+    return _decoded(endpoint, _fetch(endpoint, "GET", path), kind)
+
+
+def _decoded(endpoint: Endpoint, reply: Reply, kind: type[T]) -> T:
+    from gnnserve_client.asking import decode  # noqa: PLC0415
+
+    return decode(endpoint.url, reply.body, kind)
+
+
 def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> Reply:
     """One attempt, over a connection of its own: an error is for the user to see."""
+    from gnnserve_client.exchange import Call, Connection  # noqa: PLC0415
+
     call = Call(method, path, {"Content-Type": "application/json"} if body else {}, body)
     with closing(Connection(endpoint)) as connection:
         return connection.run(opened(endpoint).answered(call))

@@ -7,7 +7,7 @@ No pause is begun that would end after the deadline.
 
 from __future__ import annotations
 
-import random
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,6 +47,11 @@ _NOT_BY_WAITING = frozenset({"LogFull"})
 """Codes of 503 that end only when a person does something."""
 
 
+def _chance() -> float:
+    """A random number from 0 to below 1; importing `random` would take longer than all that it is for."""
+    return os.urandom(1)[0] / 256
+
+
 @dataclass(slots=True)
 class TokenSource:
     """The token that is shown, from a file or as it is."""
@@ -78,7 +83,7 @@ class Asking:
     refused_as_arrays: set[str] = field(default_factory=set)
     """Codes by which the server has refused requests in the binary form."""
     now_s: Callable[[], float] = field(default_factory=lambda: time.monotonic)
-    chance: Callable[[], float] = random.random
+    chance: Callable[[], float] = _chance
 
     def answered(self, call: Call, timeout_s: float | None = None, pauses_until_s: float | None = None) -> Steps[Reply]:
         """The reply with status 200. Raises RefusedError or NoAnswerError, the last one that came.

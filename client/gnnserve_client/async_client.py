@@ -19,8 +19,8 @@ from gnnserve_api.routing import Route
 from gnnserve_client import telling
 from gnnserve_client.arrays import Ids
 from gnnserve_client.asking import Asking
+from gnnserve_client.async_exchange import AsyncConnection
 from gnnserve_client.changes import Changes
-from gnnserve_client.exchange import AsyncConnection
 from gnnserve_client.opening import DEFAULT_TIMEOUT_S, batches_of, ignore, open_asking, open_token
 from gnnserve_client.overlay import Overlay
 from gnnserve_client.predicting import ask, predict

@@ -1,4 +1,4 @@
-"""One exchange with a server over HTTP, by httpx, for threads and for event loops.
+"""One exchange with a server over HTTP, by httpx; here for threads, in `async_exchange.py` for event loops.
 
 Connections are kept and reused. Proxies of the environment are not used and redirections not followed: the server that
 a user names is the one that is asked. httpx is imported with the first connection, which takes 0.1 s.
@@ -6,7 +6,6 @@ a user names is the one that is asked. httpx is imported with the first connecti
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Generator, Mapping
@@ -73,7 +72,7 @@ class Connection:
         import httpx  # noqa: PLC0415
 
         self._url = endpoint.url
-        self._http = httpx.Client(transport=transport, **_settings(endpoint))
+        self._http = httpx.Client(transport=transport, **settings_of(endpoint))
 
     def run(self, steps: Steps[T]) -> T:
         try:
@@ -96,63 +95,21 @@ class Connection:
 
         started_s = time.perf_counter()
         try:
-            with self._http.stream(**_request(self._url, send)) as response:
+            with self._http.stream(**request_of(self._url, send)) as response:
                 pieces = []
                 for piece in response.iter_bytes():
                     pieces.append(piece)
                     if time.perf_counter() - started_s > send.timeout_s:
-                        raise _too_slow(self._url, send)
+                        raise too_slow(self._url, send)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise _no_answer(self._url, send, error) from error
-        return _reply(response, b"".join(pieces), started_s)
+            raise no_answer(self._url, send, error) from error
+        return reply_of(response, b"".join(pieces), started_s)
 
     def close(self) -> None:
         self._http.close()
 
 
-class AsyncConnection:
-    """Exchanges with one server, of one event loop."""
-
-    def __init__(self, endpoint: Endpoint, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        import httpx  # noqa: PLC0415
-
-        self._url = endpoint.url
-        self._http = httpx.AsyncClient(transport=transport, **_settings(endpoint))
-
-    async def run(self, steps: Steps[T]) -> T:
-        try:
-            send = next(steps)
-            while True:
-                if send.after_s > 0:
-                    await asyncio.sleep(send.after_s)
-                try:
-                    reply = await self.exchange(send)
-                except NoAnswerError as error:
-                    send = steps.throw(error)
-                else:
-                    send = steps.send(reply)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-    async def exchange(self, send: Send) -> Reply:
-        import httpx  # noqa: PLC0415
-
-        started_s = time.perf_counter()
-        try:
-            async with asyncio.timeout(send.timeout_s), self._http.stream(**_request(self._url, send)) as response:
-                pieces = [piece async for piece in response.aiter_bytes()]
-        except TimeoutError as error:
-            raise _too_slow(self._url, send) from error
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise _no_answer(self._url, send, error) from error
-        return _reply(response, b"".join(pieces), started_s)
-
-    async def close(self) -> None:
-        await self._http.aclose()
-
-
-def _settings(endpoint: Endpoint) -> dict[str, Any]:
+def settings_of(endpoint: Endpoint) -> dict[str, Any]:
     import httpx  # noqa: PLC0415
 
     # For plain HTTP, where none is used, an empty context spares loading the machine's certificates.
@@ -161,7 +118,7 @@ def _settings(endpoint: Endpoint) -> dict[str, Any]:
     return {"verify": verify, "trust_env": False, "limits": limits}
 
 
-def _request(url: str, send: Send) -> dict[str, Any]:
+def request_of(url: str, send: Send) -> dict[str, Any]:
     import httpx  # noqa: PLC0415
 
     headers = {"Accept-Encoding": "identity", **send.call.headers}
@@ -176,15 +133,15 @@ def _request(url: str, send: Send) -> dict[str, Any]:
     }
 
 
-def _reply(response: httpx.Response, body: bytes, started_s: float) -> Reply:
+def reply_of(response: httpx.Response, body: bytes, started_s: float) -> Reply:
     return Reply(response.status_code, dict(response.headers), body, (time.perf_counter() - started_s) * 1000)
 
 
-def _too_slow(url: str, send: Send) -> TimedOutError:
+def too_slow(url: str, send: Send) -> TimedOutError:
     return TimedOutError(f"{url}: no complete answer within {send.timeout_s:.3g} s; allow more time, or ask for less")
 
 
-def _no_answer(url: str, send: Send, error: Exception) -> NoAnswerError:
+def no_answer(url: str, send: Send, error: Exception) -> NoAnswerError:
     import httpx  # noqa: PLC0415
 
     if isinstance(error, NoAnswerError):
@@ -192,7 +149,7 @@ def _no_answer(url: str, send: Send, error: Exception) -> NoAnswerError:
     if untrusted := _untrusted(error):
         return NotTrustedError(url, untrusted.verify_message)
     if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
-        return _too_slow(url, send)
+        return too_slow(url, send)
     was_sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
     return NoAnswerError(
         f"{url}: no answer: {error or type(error).__name__}; is the server up? `gnnserve run MANIFEST` starts one",

@@ -5,9 +5,9 @@ The command line sends the rows of files this way, without numpy.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 from gnnserve_api.changes import CLIENT_HEADER, SEQUENCE_HEADER, ChangesAnswer
 from gnnserve_api.errors import GnnserveError
@@ -56,7 +56,7 @@ class Applied:
 class Author:
     """A name in the log that no other client has, for batches whose sender gives none, and their numbers."""
 
-    name: str = field(default_factory=lambda: f"python-{uuid4().hex}")
+    name: str = field(default_factory=lambda: f"python-{os.urandom(16).hex()}")
     last_sequence: int = 0
 
     def numbered(self, batches: Iterable[Batch]) -> Iterator[Batch]:

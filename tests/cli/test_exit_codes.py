@@ -139,3 +139,12 @@ def test_light_commands_import_nothing_heavy(command: str) -> None:
             capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_program_starts_without_what_connects() -> None:
+    script = (
+        "import sys; import gnnserve_cli.main\n"
+        "print([m for m in ('asyncio', 'httpx', 'numpy', 'gnnserve_client.exchange') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

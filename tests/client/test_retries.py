@@ -25,6 +25,7 @@ from gnnserve_client import (
     ServerFailedError,
     TimedOutError,
     UnavailableError,
+    async_exchange,
     exchange,
 )
 
@@ -303,7 +304,7 @@ def test_a_client_of_an_event_loop_asks_again_alike(monkeypatch: pytest.MonkeyPa
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(exchange.asyncio, "sleep", sleep)
+    monkeypatch.setattr(async_exchange.asyncio, "sleep", sleep)
 
     async def scenario() -> None:
         server = Server([refusal(429, "QueueFull", retry_after="2"), ok()])

@@ -8,7 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -16,8 +16,6 @@ import typer
 from gnnserve_api.changes import MOST_CLIENT_CHARACTERS, MOST_WAIT_S, ChangeRecord
 from gnnserve_api.errors import GnnserveError, InputError
 from gnnserve_api.protocol import MAX_OFFSET
-from gnnserve_cli.changes.batches import batches_of
-from gnnserve_cli.changes.sending import Sender
 from gnnserve_cli.client import fetch_changes, open_url, opened, read_access
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
@@ -34,8 +32,9 @@ from gnnserve_cli.commands.options import (
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import count, facts_table, output, print_json, put
 from gnnserve_client.address import Endpoint
-from gnnserve_client.exchange import Connection
-from gnnserve_client.sending import Applied
+
+if TYPE_CHECKING:
+    from gnnserve_client.sending import Applied
 
 LAST_SHOWN = 10
 """Records that `tail` begins with."""
@@ -68,8 +67,12 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Apply a file of changes to the graph of a running server; a second run goes on where the first one ended."""
+    from gnnserve_cli.changes.batches import batches_of  # noqa: PLC0415
     from gnnserve_cli.changes.files import digest_of, read_changes  # noqa: PLC0415
+    from gnnserve_cli.changes.sending import Sender  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_client.exchange import Connection  # noqa: PLC0415
+    from gnnserve_client.sending import Applied  # noqa: PLC0415
     from gnnserve_worker.progress import Progress  # noqa: PLC0415
 
     if client is not None and not _NAME.fullmatch(client):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -18,8 +18,10 @@ from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, Token
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, print_json, put
 from gnnserve_client.address import Endpoint
-from gnnserve_client.exchange import Reply
 from gnnserve_client.timing import parse_server_timing
+
+if TYPE_CHECKING:
+    from gnnserve_client.exchange import Reply
 
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
 SHOWN_VALUES = 4
