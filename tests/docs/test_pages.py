@@ -61,8 +61,9 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
 from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
 from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
-from gnnserve_worker.serving.http.predict import ERROR_STATUS, MAX_BODY_BYTES, REFUSAL_STATUS
+from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, ErrorCode
+from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
@@ -103,7 +104,8 @@ def test_every_endpoint_is_listed_and_no_other() -> None:
             paths_of = (await client.http.get("/openapi.json")).json()["paths"]
         return {f"{method.upper()} {path}" for path, methods in paths_of.items() for method in methods}
 
-    listed = {name for name in first_cells(HTTP) if name.startswith(("GET ", "POST "))}
+    cells = first_cells(HTTP) + first_cells(read_page("open-inference.md"))
+    listed = {name for name in cells if name.startswith(("GET ", "POST "))}
     assert listed == asyncio.run(described()) | {"GET /openapi.json", "GET /docs", "GET /"}
 
 

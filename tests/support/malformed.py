@@ -3,6 +3,7 @@
 Kinds, and what each may count on:
 - json, binary: a valid head with the length of its body, whose bytes were mutated: exactly one answer;
 - overlay: the same with what the graph does not have, wrong in ways of its own, in either form: exactly one answer;
+- tensors: the same in the Open Inference Protocol, with tensors in JSON or behind it: exactly one answer;
 - head: a valid request with a mutated head; raw: bytes at random; chunked: a mutated chunked body; pipelined: several
   of all these at once. After those the client ends its side, and the worker must end its own: some answers, or none;
 - abandoned: cut off in the middle, by an end, a reset or nothing at all;
@@ -24,19 +25,19 @@ from typing import Any
 
 import httptools
 
-KINDS = ("json", "binary", "overlay", "head", "raw", "chunked", "pipelined", "abandoned", "valid")
-_WEIGHTS = (20, 10, 25, 10, 10, 5, 5, 5, 10)
-ANSWERED = frozenset(("json", "binary", "overlay", "valid"))
+KINDS = ("json", "binary", "overlay", "tensors", "head", "raw", "chunked", "pipelined", "abandoned", "valid")
+_WEIGHTS = (20, 10, 20, 10, 10, 5, 5, 5, 5, 10)
+ANSWERED = frozenset(("json", "binary", "overlay", "tensors", "valid"))
 """Kinds whose every request gets one answer."""
 FEATURES = 4
 """Of the graph, whose source names no columns."""
 _COLUMNS = ("0", "3", "4", "-1", "03", "amount", "", "\ud800", "9" * 5000)
 _PATIENCE_S = 30.0
-_FIELDS: Sequence[Any] = (
+FIELDS: Sequence[Any] = (
     None, True, False, 0, -1, 1, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e308, "", "0",
     "nodes", "\0", "\ud800", "ä" * 50, [], [[]], [None], {}, {"nodes": [0]}, [0] * 2000, "x" * 5000,
 )  # fmt: skip
-_LITERALS = (
+LITERALS = (
     b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e-999", b"0x1", b"01", b"1.", b".5", b"+1", b"nul", b"'0'",
     b"\xff", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf", b"\0", b"\\u0000", b"\\ud800", b"\\x", b"[" * 2000,
     b"{" * 500, b'{"nodes":' * 200, b",", b":", b"//", b"\r\n\r\n", b"9" * 5000, b'"nodes"', b'"objective"',
@@ -59,7 +60,7 @@ _PATHS = (
     b"/", b"*", b"/v1/predict/", b"/v1//predict", b"/v1/../v1/predict", b"/v1/predict?return=scores&return=labels",
     b"/v1/predict?%", b"/v1/nodes?start=-1", b"/v1/nodes?count=9999999999999999999", b"/v1/nodes?start=%00", b"/%ff",
     b"/metrics?a=" + b"b" * 3000, b"/docs-assets/../../etc/passwd", b"/docs-assets/%2e%2e/%2e%2e/etc/passwd", b"/\xff",
-    b"/" + b"a" * 66_000, b"/v1/predict?x=1",
+    b"/" + b"a" * 66_000, b"/v1/predict?x=1", b"/v2", b"/v2/models/digits/versions/9/stats", b"/v2/models/%ff/infer",
     b"http://elsewhere/v1/predict", b"/v1/predict#x", b"/v1/pre dict", b"/openapi.json", b"/v1/variants", b"/v1/route",
 )  # fmt: skip
 _VERSIONS = (b"HTTP/1.0", b"HTTP/0.9", b"HTTP/2.0", b"HTTP/1.1 ", b"HTTP/11", b"http/1.1", b"", b"HTTP/1.1\r")
@@ -84,6 +85,7 @@ def make(number: int, nodes: int) -> Bad:
         "json": lambda: _post(_mutated_json(draw, nodes), *_optional_part(draw)),
         "binary": lambda: _binary(draw, nodes),
         "overlay": lambda: _overlay(draw, nodes),
+        "tensors": lambda: _tensors(draw, nodes),
         "head": lambda: _mutated_head(draw, nodes),
         "raw": lambda: _raw(draw),
         "chunked": lambda: _chunked(draw, nodes),
@@ -104,6 +106,7 @@ def _any(draw: random.Random, nodes: int) -> bytes:
         lambda: _post(_mutated_json(draw, nodes)),
         lambda: _binary(draw, nodes),
         lambda: _overlay(draw, nodes),
+        lambda: _tensors(draw, nodes),
         lambda: _mutated_head(draw, nodes),
         lambda: _chunked(draw, nodes),
         lambda: _post(_json(_valid(draw, nodes))),
@@ -157,7 +160,7 @@ def _mutated_json(draw: random.Random, nodes: int) -> bytes:
     way = draw.randrange(4)
     if way == 0:
         target = draw.choice(("nodes", "return", "objective", "strict", "unknown", "objective.latencyMs", "node"))
-        value = draw.choice(_FIELDS)
+        value = draw.choice(FIELDS)
         if target == "objective.latencyMs":
             asked["objective"] = {draw.choice(("latencyMs", "accuracyTolerancePermille", "x")): value}
         elif target == "node":
@@ -167,18 +170,18 @@ def _mutated_json(draw: random.Random, nodes: int) -> bytes:
         return _json(asked)
     body = _json(asked)
     if way == 1:
-        return _splice(draw, body, draw.choice(_LITERALS))
+        return splice(draw, body, draw.choice(LITERALS))
     if way == 2:
         return body[: draw.randrange(len(body) + 1)]
-    return _flip(draw, body)
+    return flip(draw, body)
 
 
-def _splice(draw: random.Random, data: bytes, piece: bytes) -> bytes:
+def splice(draw: random.Random, data: bytes, piece: bytes) -> bytes:
     start = draw.randint(0, len(data))
     return data[:start] + piece + data[min(len(data), start + draw.choice((0, 0, 1, 4))) :]
 
 
-def _flip(draw: random.Random, data: bytes) -> bytes:
+def flip(draw: random.Random, data: bytes) -> bytes:
     changed = bytearray(data)
     for _ in range(draw.randint(1, 8)):
         if not changed:
@@ -222,20 +225,20 @@ def _overlay(draw: random.Random, nodes: int) -> bytes:
         lambda: overlay["nodes"].extend({**node, "id": nodes + 9 + k} for k in range(draw.choice((1020, 1100)))),
         lambda: overlay["nodes"].append({**node, "id": draw.randrange(nodes)}),
         lambda: overlay["nodes"].append({**node, "features": [1.0] * draw.choice((0, 1, FEATURES + 1, 5000))}),
-        lambda: overlay["nodes"].append({**node, "features": draw.choice(_FIELDS)}),
-        lambda: overlay["nodes"].append({**node, "features": {draw.choice(_COLUMNS): draw.choice(_FIELDS)}}),
+        lambda: overlay["nodes"].append({**node, "features": draw.choice(FIELDS)}),
+        lambda: overlay["nodes"].append({**node, "features": {draw.choice(_COLUMNS): draw.choice(FIELDS)}}),
         lambda: overlay["nodes"].append({**node, "features": {draw.choice(_COLUMNS): 1.0}}),
         lambda: overlay["nodes"].append({**node, "features": [draw.choice((1e39, -1e300, math.nan, math.inf))] * 4}),
         lambda: overlay.update(overrides=[{**node, "id": draw.choice((hub, hub, nodes + 9, -1))}] * draw.randint(1, 2)),
-        lambda: overlay.update({draw.choice(("nodes", "edges", "overrides", "x")): draw.choice(_FIELDS)}),
-        lambda: asked.update(overlay=draw.choice(_FIELDS)),
-        lambda: asked.update(seed=draw.choice(_FIELDS)),
+        lambda: overlay.update({draw.choice(("nodes", "edges", "overrides", "x")): draw.choice(FIELDS)}),
+        lambda: asked.update(overlay=draw.choice(FIELDS)),
+        lambda: asked.update(seed=draw.choice(FIELDS)),
         lambda: asked["nodes"].append(draw.choice((nodes + 9, -1, 2**63))),
     )
     draw.choice(wrongs)()
     body = _json(asked)
     if draw.random() < 0.2:
-        body = draw.choice((_flip(draw, body), _splice(draw, body, draw.choice(_LITERALS))))
+        body = draw.choice((flip(draw, body), splice(draw, body, draw.choice(LITERALS))))
     return _post(body)
 
 
@@ -248,8 +251,35 @@ def _overlay_as_arrays(draw: random.Random, nodes: int) -> bytes:
         counts[draw.randrange(4)] = draw.choice((-1, 3, 2**20, 2**62, 2**63 - 1, -(2**63)))
     body = struct.pack(f"<4q{len(numbers)}q{len(features)}f", *counts, *numbers, *features)
     if draw.random() < 0.3:
-        body = draw.choice((body[: draw.randint(0, len(body))], body + b"\0", _flip(draw, body)))
+        body = draw.choice((body[: draw.randint(0, len(body))], body + b"\0", flip(draw, body)))
     return _post(body, b"content-type: application/vnd.gnnserve.overlay")
+
+
+def _tensors(draw: random.Random, nodes: int) -> bytes:
+    ids = [draw.choice((draw.randrange(nodes), nodes, -1)) for _ in range(draw.choice((1, 1, 3)))]
+    given = [("nodes", "INT64", [len(ids)], ids)]
+    if draw.random() < 0.5:
+        given += [
+            ("overlay.nodes", "INT64", [1], [-1]),
+            ("overlay.nodes.features", "FP32", [1, FEATURES], [1] * FEATURES),
+        ]
+    is_binary, behind, inputs = draw.random() < 0.5, b"", []
+    for name, datatype, shape, data in given:
+        tensor: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
+        raw = struct.pack(f"<{len(data)}{'q' if datatype == 'INT64' else 'f'}", *data)
+        inputs.append(tensor | ({"parameters": {"binary_data_size": len(raw)}} if is_binary else {"data": data}))
+        behind += raw if is_binary else b""
+    asked: dict[str, Any] = {"inputs": inputs, "parameters": {}}
+    where = draw.choice((asked, asked["parameters"], inputs[-1], inputs[-1].get("parameters", asked)))
+    if draw.random() < 0.7:
+        where[draw.choice([*where, "outputs", "id", "seed", "latency_ms", "binary_data_output"])] = draw.choice(FIELDS)
+    body = _json(asked)
+    if draw.random() < 0.3:
+        body = draw.choice((flip(draw, body), splice(draw, body, draw.choice(LITERALS))))
+    lines = (b"inference-header-content-length: %d" % draw.choice((len(body), len(body), len(body), 0, 7)),)
+    place = draw.choice((b"digits", b"digits", b"digits/versions/x1", b"digits/versions/9", b"%00", b"other"))
+    made = _post(body + behind, *(lines if is_binary else ()))
+    return made.replace(b"/v1/predict", b"/v2/models/%b/infer" % place, 1)
 
 
 def _mutated_head(draw: random.Random, nodes: int) -> bytes:
@@ -265,7 +295,7 @@ def _mutated_head(draw: random.Random, nodes: int) -> bytes:
         case 3:
             lines[0] = b"POST /v1/predict " + draw.choice(_VERSIONS)
         case _:
-            head = _flip(draw, b"\r\n".join((*lines, b"", b"")))
+            head = flip(draw, b"\r\n".join((*lines, b"", b"")))
             return head + body
     return b"\r\n".join((*lines, b"", body))
 
@@ -282,9 +312,9 @@ def _chunked(draw: random.Random, nodes: int) -> bytes:
     sizes = (b"-1\r\n", b"FFFFFFFFFFFFFFFFF\r\n", b"5;x=y\r\n", b"g\r\n", b"\r\n", b"5\r", b"0\r\nx: y\r\n")
     way = draw.randrange(4)
     if way == 0:
-        chunks = _flip(draw, chunks)
+        chunks = flip(draw, chunks)
     elif way == 1:
-        chunks = _splice(draw, chunks, draw.choice(sizes))
+        chunks = splice(draw, chunks, draw.choice(sizes))
     elif way == 2:
         chunks = chunks[: draw.randrange(len(chunks))]
     return b"POST /v1/predict HTTP/1.1\r\nhost: worker\r\ntransfer-encoding: chunked\r\n\r\n" + chunks

@@ -23,11 +23,12 @@ from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.batch_sizes import BatchSizes, add_sizes
+from gnnserve_worker.serving.batch_sizes import add_sizes
 from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
 from gnnserve_worker.serving.device_metrics import collect_device
-from gnnserve_worker.serving.durations import Durations, add_histogram
+from gnnserve_worker.serving.durations import add_histogram
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
+from gnnserve_worker.serving.variant_metrics import VariantCounters, VariantUsage
 
 _BATCH_COUNTERS = {
     "gnnserve_batches": "Batches computed.",
@@ -80,35 +81,13 @@ class _Errors:
     created_s: float = field(default_factory=time.time)
 
 
-@dataclass(slots=True)
-class _OfVariant:
-    created_s: float = field(default_factory=time.time)
-    request: Durations = field(default_factory=Durations)
-    queue: Durations = field(default_factory=Durations)
-    sample: Durations = field(default_factory=Durations)
-    gather: Durations = field(default_factory=Durations)
-    compute: Durations = field(default_factory=Durations)
-    overlay: Durations = field(default_factory=Durations)
-    sizes: BatchSizes = field(default_factory=BatchSizes)
-    batches: int = 0
-    seeds: int = 0
-    seconds: float = 0.0
-    seeds_squared: int = 0
-    seed_seconds: float = 0.0
-
-    @property
-    def sums(self) -> tuple[float, ...]:
-        """Sums in the order of `_BATCH_COUNTERS`."""
-        return self.batches, self.seeds, self.seconds, self.seeds_squared, self.seed_seconds
-
-
 class ServingMetrics:
     """Belongs to the event loop's thread."""
 
     def __init__(self, service: str) -> None:
         self._registry = CollectorRegistry()
         self._service = service
-        self._variants: dict[str, _OfVariant] = {}
+        self._variants: dict[str, VariantCounters] = {}
         self._offered_seeds = 0
         self._outcomes = _Outcomes()
         self._overlays = OverlayCounts()
@@ -175,7 +154,7 @@ class ServingMetrics:
             if variant.test_accuracy is not None:
                 self._accuracy.labels(service, variant.name, "test").set(variant.test_accuracy)
             if variant.name not in self._variants:
-                self._variants[variant.name] = _OfVariant()
+                self._variants[variant.name] = VariantCounters()
         self._revision.labels(service).info(
             {"revision": manifest.revision, "recipe": manifest.recipe, "graph": manifest.graph}
         )
@@ -238,6 +217,7 @@ class ServingMetrics:
         """`seeds`: the batch's load (`scheduling/load.py`), by which its cost is fitted."""
         of = self._variants[variant]
         seconds = duration_ms / 1000
+        of.last_s = time.time()
         of.batches += 1
         of.seeds += seeds
         of.sizes.observe(seeds)
@@ -276,6 +256,9 @@ class ServingMetrics:
             for name, value in zip(_BATCH_COUNTERS, of.sums, strict=True):
                 found.append(CounterValue(f"{name}_total", ("variant", variant), value))
         return tuple(found)
+
+    def usage_of(self, variant: str) -> VariantUsage:
+        return self._variants[variant].usage
 
     def render(self) -> bytes:
         """The text format that Prometheus scrapes."""

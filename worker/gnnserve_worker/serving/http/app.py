@@ -44,19 +44,18 @@ from gnnserve_worker.serving.http.asgi_predict import (
 )
 from gnnserve_worker.serving.http.changes import description
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH, ChangesEndpoint
-from gnnserve_worker.serving.http.codecs.json import encode_error
-from gnnserve_worker.serving.http.codecs.registry import PREDICT_PATHS
+from gnnserve_worker.serving.http.codecs.codec import ErrorForm
+from gnnserve_worker.serving.http.codecs.json import encode_error, encode_json_error
+from gnnserve_worker.serving.http.codecs.open_inference_paths import is_open_inference
+from gnnserve_worker.serving.http.codecs.registry import error_form_of, is_prediction
 from gnnserve_worker.serving.http.labels import LABELS_PATH, describe_accuracy, take_labels
 from gnnserve_worker.serving.http.nodes import list_nodes
+from gnnserve_worker.serving.http.open_inference.endpoint import OpenInference
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, json_content
 from gnnserve_worker.serving.http.page import build_page
-from gnnserve_worker.serving.http.predict import (
-    Predict,
-    Reply,
-    error_reply,
-    refusal_reply,
-)
+from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
+from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel
@@ -91,7 +90,8 @@ class ServingApp:
         self.credentials = credentials
         self.updates = updates
         model = engine.models[service]
-        self.predict = Predict(model, metrics, updates)
+        self.predict = Predict(service, model, metrics, updates)
+        self._open_inference = OpenInference(service, self.predict, engine, metrics, lambda: self.leaving)
         self.changes = ChangesEndpoint(model, self.predict, metrics.changes, updates)
         self._rest = _build_rest(service, self, engine, model, metrics)
         metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
@@ -113,9 +113,11 @@ class ServingApp:
             send = _closing(send)
         wrong = self._wrong_access(scope)
         if wrong is not None:
-            await send_response(send, self.predict.refuse_request(wrong))
-        elif scope["type"] == "http" and scope["path"] in PREDICT_PATHS:
+            await send_response(send, self.predict.refuse_request(wrong, error_form_of(scope["path"])))
+        elif is_prediction(scope["path"]):
             await serve_prediction(self.predict, scope, receive, send)
+        elif is_open_inference(scope["path"]):
+            await self._open_inference.serve(scope, receive, send)
         elif (scope["method"], scope["path"]) == ("POST", CHANGES_PATH):
             await self.changes.serve(scope, receive, send)
         else:
@@ -137,7 +139,7 @@ class ServingApp:
         if scope["path"] in RESERVED_PATHS:
             await self(scope, receive, send if self.leaving else _closing(send))
         else:
-            await send_response(_closing(send), self.refuse_connection())
+            await send_response(_closing(send), self.refuse_connection(error_form_of(scope["path"])))
 
     def refusing(self, error: RequestError) -> AsgiApp:
         """An application that refuses one request, after which the connection is closed."""
@@ -147,14 +149,15 @@ class ServingApp:
 
         return refuse
 
-    def refuse_connection(self) -> Reply:
+    def refuse_connection(self, form: ErrorForm = encode_json_error) -> Reply:
         return self.predict.refuse_request(
             RequestError(
                 ErrorCode.TOO_MANY_CONNECTIONS,
                 "connection",
                 f"there are {self.most_connections:,} already, as many as a worker keeps",
                 "use fewer, or send again later",
-            )
+            ),
+            form,
         )
 
 
@@ -333,7 +336,7 @@ def _build_rest(
         # Open without a token, so that /docs can be read; ids of the graph only with one.
         may_see = serving.access.accepts(request.scope["headers"])
         revision = _as_offered(model.lane) if model.lane is not None and may_see else None
-        description = openapi.complete(described, revision, needs_token=serving.access.needs_token)
+        description = openapi.complete(service, described, revision, needs_token=serving.access.needs_token)
         return Response(_json(description), media_type="application/json")
 
     @app.exception_handler(HTTPException)

@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from gnnserve_worker.serving.http.codecs.registry import error_form_of
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, Predict, Reply, read_head
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError
+from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, Predict, read_head
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, wrong_method
+from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.requests import Pending
 
 _WATCH_AFTER_S = 0.05
@@ -33,7 +35,7 @@ async def serve_prediction(predict: Predict, scope: Scope, receive: Receive, sen
     try:
         await send_response(send, await _respond(predict, scope, receive))
     except RequestError as error:
-        await send_response(send, predict.refuse_request(error))
+        await send_response(send, predict.refuse_request(error, error_form_of(scope["path"])))
     except ClientGoneError:
         predict.count_gone()
     finally:
@@ -43,7 +45,7 @@ async def serve_prediction(predict: Predict, scope: Scope, receive: Receive, sen
 async def _respond(predict: Predict, scope: Scope, receive: Receive) -> Reply:
     if scope["method"] != "POST":
         method, path = scope["method"], scope["path"]
-        raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, path, f"{method} is not possible", "use POST")
+        raise wrong_method(method, path, "POST")
     head = read_head(scope["path"], scope["headers"], scope["query_string"])
     assert head is not None  # noqa: S101  (only paths of codecs lead here)
     body = await read_body(scope, receive)

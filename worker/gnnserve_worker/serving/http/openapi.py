@@ -31,6 +31,7 @@ from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH
 from gnnserve_worker.serving.http.codecs.binary import OUTPUTS
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
+from gnnserve_worker.serving.http.open_inference.description import describe_open_inference
 from gnnserve_worker.serving.http.openapi_parts import (
     REFERENCE,
     RETRY_AFTER,
@@ -82,13 +83,14 @@ _TOLERANCE_BOUNDS = {"minimum": 0, "maximum": MAX_TOLERANCE_PERMILLE}
 
 
 def complete(
-    described: dict[str, Any], revision: ServedRevision | None, *, needs_token: bool = False
+    service: str, described: dict[str, Any], revision: ServedRevision | None, *, needs_token: bool = False
 ) -> dict[str, Any]:
     """FastAPI's description with what it does not know."""
     components = described.get("components", {})
     schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
     changes = {CHANGES_PATH: {"post": describe_post(revision), **described["paths"].get(CHANGES_PATH, {})}}
-    paths = {PREDICT_PATH: _predict_path(revision), **described["paths"], **changes}
+    protocol = describe_open_inference(service, revision)
+    paths = {PREDICT_PATH: _predict_path(revision), **described["paths"], **changes, **protocol}
     whole = {**described, "paths": paths, "components": {**components, "schemas": schemas}}
     return _with_tokens(whole, needs_token=needs_token)
 
@@ -156,6 +158,8 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
         del schemas["RequestOverlay"], schemas["PredictRequest"]["properties"]["overlay"]
     if not _changes(revision):
         del schemas["PredictRequest"]["properties"]["minOffset"], schemas["PredictAnswer"]["properties"]["offset"]
+    if revision is not None:
+        schemas["PredictRequest"]["properties"]["variant"] |= {"enum": [*revision.capabilities, None]}
     objective = schemas["Objective"]["properties"]
     objective["latencyMs"] |= _LATENCY_BOUNDS
     objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
@@ -232,7 +236,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "integer",
                     {"minimum": 0, "maximum": MAX_SEED},
                 ),
-                header(VARIANT_HEADER.decode(), "As variant; the body's goes first.", "string"),
+                header(VARIANT_HEADER.decode(), "As variant; the body's goes first.", "string", _names_of(revision)),
                 *([_min_offset_header()] if _changes(revision) else []),
             ],
             "requestBody": {
@@ -274,6 +278,10 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
             },
         }
     }
+
+
+def _names_of(revision: ServedRevision | None) -> dict[str, Any]:
+    return {} if revision is None else {"enum": list(revision.capabilities)}
 
 
 def _min_offset_header() -> dict[str, Any]:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import NodeFeatures, RequestOverlay
+from gnnserve_api.protocol import RequestOverlay
 from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
 from gnnserve_worker.serving.http.features import keep_features, write_features
 from gnnserve_worker.serving.http.question import (
@@ -34,6 +34,28 @@ NUMBER_BYTES = 4
 _FEW_IDS = 256
 BRING_IT = "a new node goes into overlay.nodes, with its features"
 """What else may be meant by an id that the graph lacks."""
+
+
+class NamedIds(msgspec.Struct, frozen=True):
+    """The ids of a request with an overlay as clients write them, all of the graph's kind."""
+
+    asked: Sequence[Any]
+    """At least one."""
+    new: Sequence[Any]
+    edges: Sequence[Any]
+    """Source, target, source, target, …"""
+    overridden: Sequence[Any]
+
+
+class PlacedIds(msgspec.Struct, frozen=True):
+    """The same as positions; N + k is the k-th new node."""
+
+    asked: np.ndarray
+    """int64 [nodes asked for]"""
+    edges: np.ndarray
+    """int64 [edges, 2]"""
+    overridden: np.ndarray
+    """int64 [overrides], distinct."""
 
 
 class Brought(msgspec.Struct, frozen=True):
@@ -104,16 +126,29 @@ def read_overlay(
     """`nodes`: the ids that are asked for, at least one. All ids are of the graph's kind."""
     new, overrides, columns = overlay.nodes, overlay.overrides, support.columns
     check_sizes(len(new), len(overrides), len(overlay.edges), columns.features, limits)
-    asked = len(nodes)
-    # All ids are found in one call, which lays their texts out once.
-    wanted: list[Any] = [*nodes, *chain.from_iterable(overlay.edges)]
-    ends = len(wanted)
+    ends = list(chain.from_iterable(overlay.edges))
+    ids = NamedIds(nodes, [node.id for node in new], ends, [override.id for override in overrides])
+    placed = place_ids(ids, revision)
+    features = np.empty((len(new) + len(overrides), columns.features), np.float32)
+    if new:
+        write_features(new, "overlay.nodes", columns, features)
     if overrides:
-        wanted += [override.id for override in overrides]
+        keep_features(overrides, placed.overridden, support, features[len(new) :])
+        write_features(overrides, "overlay.overrides", columns, features[len(new) :], are_kept=True)
+    return Brought(placed.asked, features, placed.overridden, placed.edges)
+
+
+def place_ids(ids: NamedIds, revision: ServedRevision) -> PlacedIds:
+    """Raises RequestError, which names the place of an id in the request, for whatever is wrong with ids."""
+    new, asked = ids.new, len(ids.asked)
+    # All ids are found in one call, which lays their texts out once.
+    wanted: list[Any] = [*ids.asked, *ids.edges]
+    ends = len(wanted)
+    wanted += ids.overridden
     named = len(wanted)
-    places = {node.id: revision.nodes + k for k, node in enumerate(new)}
+    places = {id_: revision.nodes + k for k, id_ in enumerate(new)}
     if len(places) < len(new):
-        raise repeated([node.id for node in new], "overlay.nodes")
+        raise repeated(new, "overlay.nodes")
     if new:
         _check_ids(list(places), are_texts=revision.has_text_ids)
     wanted += places
@@ -127,16 +162,24 @@ def read_overlay(
         first = found.index(-1)
         where, shown = place_of(first, asked, ends), shown_value(wanted[first])
         raise new_node(where, shown) if wanted[first] in places else unknown_node(where, shown, revision, BRING_IT)
-    if len(overrides) > 1 and len(set(found[ends:])) < len(overrides):
-        raise repeated([override.id for override in overrides], "overlay.overrides")
+    if len(ids.overridden) > 1 and len(set(found[ends:])) < len(ids.overridden):
+        raise repeated(ids.overridden, "overlay.overrides")
     positions = np.array(found, np.int64)
-    features = np.empty((len(new) + len(overrides), columns.features), np.float32)
-    if new:
-        write_features(new, "overlay.nodes", columns, features)
-    if overrides:
-        keep_features(overrides, positions[ends:], support, features[len(new) :])
-        write_features(overrides, "overlay.overrides", columns, features[len(new) :], are_kept=True)
-    return Brought(positions[:asked], features, positions[ends:], positions[asked:ends].reshape(-1, 2))
+    return PlacedIds(positions[:asked], positions[asked:ends].reshape(-1, 2), positions[ends:])
+
+
+def check_finite(features: np.ndarray, new_nodes: int) -> None:
+    """`features`: float32 [new nodes and overrides, features] of a form that can have numbers that are not finite."""
+    are_finite = np.isfinite(features)
+    if np.count_nonzero(are_finite) < features.size:
+        row, column = divmod(int(are_finite.argmin()), features.shape[1])
+        field = f"overlay.nodes[{row}]" if row < new_nodes else f"overlay.overrides[{row - new_nodes}]"
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            f"{field}.features[{column}]",
+            f"{features[row, column]} is not finite",
+            "give a number",
+        )
 
 
 def _check_ids(ids: list[Any], *, are_texts: bool) -> None:
@@ -193,14 +236,14 @@ def place_of(index: int, asked: int, ends: int) -> str:
     return f"overlay.overrides[{index - ends}].id"
 
 
-def _check_unseen(found: list[int], new: Sequence[NodeFeatures[Any]]) -> None:
+def _check_unseen(found: list[int], new: Sequence[Any]) -> None:
     """`found`: positions of the new nodes' ids, -1 where no stored node has them."""
     if max(found) >= 0:
         first = next(i for i, place in enumerate(found) if place >= 0)
         raise RequestError(
             ErrorCode.STORED_NODE,
             f"overlay.nodes[{first}].id",
-            f"{shown_value(new[first].id)} is a node of the graph",
+            f"{shown_value(new[first])} is a node of the graph",
             "give a new node an id of its own; new features of a stored one go into overlay.overrides",
         )
 

@@ -60,6 +60,7 @@ class ErrorCode(StrEnum):
     EMPTY_NODES = "EmptyNodes"
     TOO_MANY_NODES = "TooManyNodes"
     UNKNOWN_NODE = "UnknownNode"
+    UNKNOWN_MODEL = "UnknownModel"
     UNKNOWN_VARIANT = "UnknownVariant"
     VARIANT_UNABLE = "VariantUnable"
     NO_EMBEDDINGS = "NoEmbeddings"
@@ -103,9 +104,19 @@ class ErrorCode(StrEnum):
 class RequestError(InputError):
     """The client must change the request."""
 
-    def __init__(self, code: ErrorCode, where: str, problem: str, remedy: str = "") -> None:
+    def __init__(
+        self, code: ErrorCode, where: str, problem: str, remedy: str = "", *, allowed_method: str = ""
+    ) -> None:
+        """`allowed_method`: the one that the path has, where the request's is not possible."""
         super().__init__(where, problem, remedy)
         self.code = code
+        self.allowed_method = allowed_method
+
+
+def wrong_method(method: str, path: str, allowed: str) -> RequestError:
+    return RequestError(
+        ErrorCode.METHOD_NOT_ALLOWED, path, f"{method} is not possible", f"use {allowed}", allowed_method=allowed
+    )
 
 
 class BehindError(Exception):
@@ -147,6 +158,8 @@ class Question(msgspec.Struct, frozen=True):
     """What its draws depend on; None: the batch's key."""
     variant: str | None = None
     """The variant that is to answer, which can; None: the one that routing and load call for."""
+    form: Any = None
+    """What its codec keeps of the request for the answer."""
 
 
 def check_stated_once(headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -263,6 +276,12 @@ def check_outputs(outputs: Sequence[str], revision: ServedRevision, fields: Sequ
             "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
             "leave embeddings out",
         )
+
+
+def unknown_model(name: str, service: str) -> RequestError:
+    return RequestError(
+        ErrorCode.UNKNOWN_MODEL, "model", f"there is no model {shown_value(name)}", f"this worker serves {service}"
+    )
 
 
 def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revision: ServedRevision, where: str) -> str:

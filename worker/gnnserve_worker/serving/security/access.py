@@ -14,7 +14,8 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Final
 
-OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/v1/route"})
+_HEALTH: Final = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
+OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/metrics", "/v1/route"}) | _HEALTH
 """Open paths. They name variants and revisions, never nodes; `/openapi.json` shows ids of the graph only with a
 token."""
 OPEN_FOLDER: Final = "/docs-assets/"
@@ -23,7 +24,7 @@ OPEN_FOLDER: Final = "/docs-assets/"
 WRITES: Final = frozenset({("POST", "/v1/labels"), ("POST", "/v1/changes")})
 """Requests that need a token that may write; one that may predict is refused there."""
 
-RESERVED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/v1/route"})
+RESERVED_PATHS: Final = frozenset({"/metrics", "/v1/route"}) | _HEALTH
 """Paths that are still answered at the connection limit: a busy worker must not look like a dead one."""
 
 _SCHEME: Final = b"bearer"

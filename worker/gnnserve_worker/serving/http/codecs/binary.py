@@ -15,8 +15,10 @@ import numpy as np
 
 from gnnserve_api.changes import OFFSET_HEADER
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.question import (
     HEADERS_REMEDY,
     OFFSET_WISH_HEADER,
@@ -41,6 +43,7 @@ _SCORES = ("scores",)
 
 
 class BinaryCodec:
+    model = None
     path = PREDICT_PATH
     content_type = "application/octet-stream"
 
@@ -84,14 +87,14 @@ class BinaryCodec:
     def encode_answer(
         self,
         answer: Answer,
-        outputs: tuple[str, ...],
+        question: Question,
         revision: ServedRevision,
         objective_met: Callable[[], bool],
         *,
         in_pieces: bool,
     ) -> Encoded:
         """Never in pieces: the array is sent from where it lies."""
-        array = _array_of(answer, outputs[0], revision)
+        array = _array_of(answer, question.outputs[0], revision)
         head = (
             f"content-type: {self.content_type}\r\n"
             f"gnnserve-variant: {answer.variant}\r\n"
@@ -102,6 +105,9 @@ class BinaryCodec:
         if answer.offset is not None:
             head += f"{OFFSET_HEADER}: {answer.offset}\r\n"
         return Encoded(head.encode(), array.data.cast("B"))
+
+    def encode_error(self, detail: ErrorDetail) -> Encoded:
+        return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
         if revision is not None and revision.has_text_ids:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import number_overlay
 from gnnserve_worker.inference.served import ServedRevision
@@ -33,9 +34,11 @@ from gnnserve_worker.serving.http.codecs.binary import (
     read_variant,
 )
 from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.overlay import (
     NUMBER_BYTES,
     Brought,
+    check_finite,
     check_sizes,
     new_node,
     place_of,
@@ -57,6 +60,7 @@ COUNTS = struct.Struct("<4q")
 
 
 class BinaryOverlayCodec:
+    model = None
     path = PREDICT_PATH
     content_type = "application/vnd.gnnserve.overlay"
 
@@ -95,13 +99,16 @@ class BinaryOverlayCodec:
     def encode_answer(
         self,
         answer: Answer,
-        outputs: tuple[str, ...],
+        question: Question,
         revision: ServedRevision,
         objective_met: Callable[[], bool],
         *,
         in_pieces: bool,
     ) -> Encoded:
-        return _PLAIN.encode_answer(answer, outputs, revision, objective_met, in_pieces=in_pieces)
+        return _PLAIN.encode_answer(answer, question, revision, objective_met, in_pieces=in_pieces)
+
+    def encode_error(self, detail: ErrorDetail) -> Encoded:
+        return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
         if revision is not None and revision.overlays is None:
@@ -176,16 +183,8 @@ def _find_positions(
     revision: ServedRevision,
 ) -> np.ndarray:
     """Positions of ids of any kind. Raises RequestError where anything is wrong."""
-    if np.count_nonzero(np.isfinite(features)) < len(features):
-        first = int(np.isfinite(features).argmin())
-        row, column = divmod(first, columns.features)
-        field = f"overlay.nodes[{row}]" if row < new else f"overlay.overrides[{row - new}]"
-        raise RequestError(
-            ErrorCode.INVALID_VALUE,
-            f"{field}.features[{column}]",
-            f"{features[first]} is not finite",
-            "give a number",
-        )
+    if len(features):
+        check_finite(features.reshape(-1, columns.features), new)
     positions = _find(numbers, new, revision)
     _check_positions(positions, numbers, new, asked, ends, revision)
     return positions

@@ -1,8 +1,9 @@
 """What a codec is: one form in which predictions are asked for and answered over HTTP.
 
-A codec recognises its requests by path and media type, parses head and body into a `Question`, and encodes an `Answer`.
-`predict.py` does what all forms share: admission, refusals, timing. A new form is a class with these methods and a
-line in `registry.py`; neither the connection nor the ASGI application knows of any codec.
+A codec parses a body into a `Question`, and encodes an `Answer`. One that has a media type of its own (`MediaCodec`)
+reads every request of that type; one whose requests say more in their head is made for each head
+(`open_inference.py`). `predict.py` does what all forms share: admission, refusals, timing. A new form is a class with
+these methods and a line in `registry.py`; neither the connection nor the ASGI application knows of any codec.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.question import Question, Wishes
 from gnnserve_worker.serving.requests import Answer
@@ -28,14 +30,14 @@ class Encoded(msgspec.Struct, frozen=True):
     """The body in pieces, each short work to make; None: it is in `body`."""
 
 
+ErrorForm = Callable[[ErrorDetail], Encoded]
+"""Writes an error, or a refusal, as a protocol has it."""
+
+
 class Codec(Protocol):
     @property
-    def path(self) -> str:
-        """Path of the URL, without a query."""
-
-    @property
-    def content_type(self) -> str:
-        """Media type of requests and answers, without parameters."""
+    def model(self) -> str | None:
+        """The service that the head of the request names; None: this form names none."""
 
     def check_query(self, query: bytes) -> None:
         """Raise RequestError for a query string that this form cannot have. `query` is not empty."""
@@ -66,7 +68,7 @@ class Codec(Protocol):
     def encode_answer(
         self,
         answer: Answer,
-        outputs: tuple[str, ...],
+        question: Question,
         revision: ServedRevision,
         objective_met: Callable[[], bool],
         *,
@@ -74,6 +76,20 @@ class Codec(Protocol):
     ) -> Encoded:
         """`objective_met` is called once, after the arrays are encoded. `in_pieces`: the answer is large, so that a
         form whose encoding takes long should yield to other clients between its parts."""
+
+    def encode_error(self, detail: ErrorDetail) -> Encoded: ...
+
+
+class MediaCodec(Codec, Protocol):
+    """A form that has a path and a media type of its own."""
+
+    @property
+    def path(self) -> str:
+        """Path of the URL, without a query."""
+
+    @property
+    def content_type(self) -> str:
+        """Media type of requests and answers, without parameters."""
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
         """OpenAPI's media type object; None: the served graph cannot be asked in this form."""

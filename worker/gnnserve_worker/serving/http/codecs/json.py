@@ -65,11 +65,12 @@ _text_decoder = msgspec.json.Decoder(PredictRequest[str])
 """Decodes requests for graphs whose node ids are texts."""
 _encoder = msgspec.json.Encoder()
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
-_HEAD = b"content-type: application/json\r\n"
+JSON_HEAD = b"content-type: application/json\r\n"
 _REFERENCE = "#/components/schemas/{name}"
 
 
 class JsonCodec:
+    model = None
     path = PREDICT_PATH
     content_type = "application/json"
 
@@ -111,7 +112,7 @@ class JsonCodec:
         """`query` is empty: `check_query` refuses every parameter."""
         if len(body) <= LARGE_BYTES:
             return self._parse(body, wishes, revision, max_nodes, limits)
-        check_values(body, revision, max_nodes, limits)
+        check_values(body, revision, max_nodes, limits, may_bring=may_have_field(body, b"overlay"))
         with without_collection():
             return self._parse(body, wishes, revision, max_nodes, limits)
 
@@ -148,21 +149,22 @@ class JsonCodec:
             brought = read_overlay(nodes, overlay, revision, support, limits)
             arranged, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
             return Question(seeds, objective, strict, outputs, arranged, seed, variant)
-        positions = find_texts if revision.has_text_ids else _find_integers
+        positions = find_texts if revision.has_text_ids else find_listed
         otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
         return Question(positions(nodes, revision, otherwise), objective, strict, outputs, None, seed, variant)
 
     def encode_answer(
         self,
         answer: Answer,
-        outputs: tuple[str, ...],
+        question: Question,
         revision: ServedRevision,
         objective_met: Callable[[], bool],
         *,
         in_pieces: bool,
     ) -> Encoded:
+        outputs = question.outputs
         if in_pieces:
-            return Encoded(_HEAD, b"", _encode_blocks(answer, outputs, revision, objective_met))
+            return Encoded(JSON_HEAD, b"", _encode_blocks(answer, outputs, revision, objective_met))
         body = b"{"
         if "labels" in outputs:
             body += (
@@ -172,7 +174,10 @@ class JsonCodec:
             body += b'"scores":' + orjson.dumps(answer.scores, option=_ARRAYS) + b","
         if "embeddings" in outputs:
             body += b'"embeddings":' + orjson.dumps(answer.embeddings, option=_ARRAYS) + b","
-        return Encoded(_HEAD, body + _encode_end(answer, revision, objective_met))
+        return Encoded(JSON_HEAD, body + _encode_end(answer, revision, objective_met))
+
+    def encode_error(self, detail: ErrorDetail) -> Encoded:
+        return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
         return {"schema": {"$ref": _REFERENCE.format(name=PredictRequest.__name__)}, "example": example}
@@ -221,6 +226,10 @@ def _encode_rest(variant: str, revision: str, objective_met: bool, tier_permille
     return _encoder.encode(rest)[1:] + b"\n"
 
 
+def encode_json_error(detail: ErrorDetail) -> Encoded:
+    return Encoded(JSON_HEAD, encode_error(detail))
+
+
 def encode_error(detail: ErrorDetail) -> bytes:
     return _encoder.encode(ErrorAnswer(detail)) + b"\n"
 
@@ -257,14 +266,14 @@ def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[int] | Pred
         raise RequestError(ErrorCode.INVALID_JSON, "body", problem, PREDICTION.body_remedy(revision)) from None
 
 
-def _find_integers(nodes: tuple[int, ...], revision: ServedRevision, otherwise: str) -> np.ndarray:
+def find_listed(nodes: tuple[int, ...], revision: ServedRevision, otherwise: str) -> np.ndarray:
     try:
         wanted = np.array(nodes, dtype=np.int64)
     except OverflowError:
         # Beyond 64 bits, and so no node's; unless one before it is unknown too.
         first = next(i for i, node in enumerate(nodes) if node not in POSSIBLE_IDS)
         if first > 0:
-            _find_integers(nodes[:first], revision, otherwise)
+            find_listed(nodes[:first], revision, otherwise)
         raise unknown_node(f"nodes[{first}]", shown_value(nodes[first]), revision, otherwise) from None
     if revision.ids is None and len(nodes) <= _FEW_NODES and min(nodes) >= 0 and max(nodes) < revision.nodes:
         return wanted

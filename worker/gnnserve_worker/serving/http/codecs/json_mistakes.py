@@ -161,9 +161,8 @@ def field_error(text: str, body: bytes, revision: ServedRevision, form: BodyForm
         where = f"{path}.{name}" if path else name
         return RequestError(ErrorCode.UNKNOWN_FIELD, where, "there is no such field", f"known are {known}")
     if problem.startswith("Object missing required field"):
-        if not path:
-            return RequestError(ErrorCode.MISSING_FIELD, "nodes", "it is missing", form.remedy("nodes", revision))
-        where = f"{path}.{problem.split('`')[1]}"
+        name = problem.split("`")[1]
+        where = f"{path}.{name}" if path else name
         return RequestError(ErrorCode.MISSING_FIELD, where, "it is missing", form.remedy(where, revision))
     where, found = _look_at(body, path)
     if problem.startswith("Expected"):

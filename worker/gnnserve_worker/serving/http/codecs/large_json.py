@@ -54,8 +54,11 @@ def without_collection() -> Iterator[None]:
         gc.enable()
 
 
-def check_values(body: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits) -> None:
-    """Refuse a body with more values than any request within the limits has, without decoding it.
+def check_values(
+    body: bytes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits, *, may_bring: bool
+) -> None:
+    """Refuse a body with more values than any request within the limits has, without decoding it. `may_bring`: it may
+    have an overlay.
 
     What no request can mean counts too: the values of a field that is given twice, and what is not JSON.
     """
@@ -76,7 +79,7 @@ def check_values(body: bytes, revision: ServedRevision, max_nodes: int, limits: 
     commas, containers = _count_outside_texts(body)
     if commas <= most_commas and containers <= most_containers:
         return
-    if not may_have_field(body, b"overlay"):
+    if not may_bring:
         if commas <= most_commas:
             return  # nothing of it may be a list in a list, so that decoding ends at the first
         raise RequestError(

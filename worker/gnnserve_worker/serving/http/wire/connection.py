@@ -19,8 +19,8 @@ from typing import assert_never
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.predict import Reply
 from gnnserve_worker.serving.http.question import RequestError
+from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
 from gnnserve_worker.serving.http.wire.flow import Flow
 from gnnserve_worker.serving.http.wire.heads import large_head, not_http

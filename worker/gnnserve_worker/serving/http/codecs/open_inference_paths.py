@@ -1,0 +1,80 @@
+"""Paths of the Open Inference Protocol over HTTP: which call, of which model and version."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+ROOT = "/v2"
+_MODELS = f"{ROOT}/models/"
+_INFER = "/infer"
+
+
+class Call(StrEnum):
+    """What a path asks for."""
+
+    SERVER = "server"
+    LIVE = "live"
+    SERVER_READY = "server-ready"
+    METADATA = "metadata"
+    """Inputs, outputs and versions of a model."""
+    MODEL_READY = "model-ready"
+    CONFIG = "config"
+    STATISTICS = "statistics"
+    INFER = "infer"
+    INDEX = "index"
+
+
+_OF_MODEL = {
+    (): Call.METADATA,
+    ("ready",): Call.MODEL_READY,
+    ("config",): Call.CONFIG,
+    ("stats",): Call.STATISTICS,
+    ("infer",): Call.INFER,
+}
+_OF_SERVER = {
+    (): Call.SERVER,
+    ("health", "live"): Call.LIVE,
+    ("health", "ready"): Call.SERVER_READY,
+    ("models", "stats"): Call.STATISTICS,
+    ("repository", "index"): Call.INDEX,
+}
+METHODS = {call: "POST" if call in {Call.INFER, Call.INDEX} else "GET" for call in Call}
+
+
+class Place(msgspec.Struct, frozen=True):
+    call: Call
+    model: str | None = None
+    """None: every model."""
+    version: str | None = None
+    """None: the one that the server chooses."""
+
+
+def is_open_inference(path: str) -> bool:
+    """Whether the path is one of the protocol's, known or not: its errors have the protocol's form."""
+    return path == ROOT or path.startswith(f"{ROOT}/")
+
+
+def find_inference(path: str) -> Place | None:
+    """The place of a prediction; None: the path is another one. Called for every head that was not read before."""
+    if not (path.startswith(_MODELS) and path.endswith(_INFER)):
+        return None
+    place = read_path(path)
+    return place if place is not None and place.call is Call.INFER else None
+
+
+def read_path(path: str) -> Place | None:
+    """None: the protocol has no such path."""
+    if not is_open_inference(path):
+        return None
+    parts = tuple(path.split("/")[2:])
+    if (call := _OF_SERVER.get(parts)) is not None:
+        return Place(call)
+    if len(parts) < 2 or parts[0] != "models" or not parts[1]:
+        return None
+    model, rest, version = parts[1], parts[2:], None
+    if len(rest) >= 2 and rest[0] == "versions":
+        version, rest = rest[1], rest[2:]
+    call = _OF_MODEL.get(rest)
+    return None if call is None else Place(call, model, version)

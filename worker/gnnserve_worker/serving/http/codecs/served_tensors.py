@@ -1,0 +1,60 @@
+"""The tensors that a served graph takes and gives in the Open Inference Protocol, as its metadata describes them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.codecs.tensors import Datatype, TensorKind
+
+NODES = "nodes"
+NEW_NODES, EDGES, OVERRIDES = "overlay.nodes", "overlay.edges", "overlay.overrides"
+NEW_FEATURES, OVERRIDE_FEATURES = f"{NEW_NODES}.features", f"{OVERRIDES}.features"
+_ANY = -1
+
+
+def input_kinds(revision: ServedRevision) -> Mapping[str, TensorKind]:
+    """The tensors that a request may bring, by name."""
+    features = None if revision.overlays is None else revision.overlays.columns.features
+    return _inputs(revision.has_text_ids, features)
+
+
+@functools.lru_cache(8)
+def _inputs(has_text_ids: bool, features: int | None) -> Mapping[str, TensorKind]:
+    """`features`: of a node; None: requests cannot bring anything along."""
+    ids = Datatype.BYTES if has_text_ids else Datatype.INT64
+    kinds = [TensorKind(NODES, ids, (_ANY,))]
+    if features is not None:
+        kinds += [
+            TensorKind(NEW_NODES, ids, (_ANY,), is_optional=True),
+            TensorKind(NEW_FEATURES, Datatype.FP32, (_ANY, features), is_optional=True),
+            TensorKind(EDGES, ids, (_ANY, 2), is_optional=True),
+            TensorKind(OVERRIDES, ids, (_ANY,), is_optional=True),
+            TensorKind(OVERRIDE_FEATURES, Datatype.FP32, (_ANY, features), is_optional=True),
+        ]
+    return {kind.name: kind for kind in kinds}
+
+
+def output_kinds(revision: ServedRevision, version: str | None = None) -> tuple[TensorKind, ...]:
+    """The tensors that can be asked for; of a version, if one is named."""
+    classes = len(revision.classes)
+    kinds = [
+        TensorKind("labels", *_labels_of(revision, classes)),
+        TensorKind("scores", Datatype.FP32, (_ANY, classes)),
+    ]
+    widths = {
+        variant.network.embedding_columns
+        for variant in revision.manifest.variants
+        if revision.capabilities[variant.name].embeddings and version in {None, variant.name}
+    }
+    if widths:
+        width = widths.pop() if len(widths) == 1 else _ANY
+        kinds.append(TensorKind("embeddings", Datatype.FP32, (_ANY, width), is_optional=True))
+    return tuple(kinds)
+
+
+def _labels_of(revision: ServedRevision, classes: int) -> tuple[Datatype, tuple[int, ...]]:
+    if revision.multi_label:  # a column for each class
+        return Datatype.BOOL, (_ANY, classes)
+    return Datatype.BYTES if revision.class_texts else Datatype.INT64, (_ANY,)

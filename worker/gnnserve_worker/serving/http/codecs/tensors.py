@@ -1,0 +1,195 @@
+"""Tensors of the Open Inference Protocol: datatypes and shapes, and their elements in JSON and in bytes.
+
+A tensor's elements stand in JSON, flat or nested as its shape is, or as bytes behind the JSON: little-endian, without
+gaps, and each text of BYTES behind its length. What is wrong is told by the tensor's name and the place in it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import chain
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gnnserve_worker.serving.http.features import RANGE_REMEDY
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, cut, shown_value
+
+
+class Datatype(StrEnum):
+    """The datatypes that tensors of a graph have, as the protocol calls them."""
+
+    INT64 = "INT64"
+    FP32 = "FP32"
+    BYTES = "BYTES"
+    BOOL = "BOOL"
+
+
+_DTYPES: dict[Datatype, np.dtype[Any]] = {Datatype.INT64: np.dtype("<i8"), Datatype.FP32: np.dtype("<f4")}
+"""numpy types of inputs whose elements have a fixed size."""
+_FLAT: dict[Datatype, msgspec.json.Decoder[Any]] = {
+    Datatype.INT64: msgspec.json.Decoder(list[int]),
+    Datatype.FP32: msgspec.json.Decoder(list[float]),
+    Datatype.BYTES: msgspec.json.Decoder(list[str]),
+}
+_NESTED: dict[Datatype, msgspec.json.Decoder[Any]] = {
+    Datatype.INT64: msgspec.json.Decoder(list[list[int]]),
+    Datatype.FP32: msgspec.json.Decoder(list[list[float]]),
+    Datatype.BYTES: msgspec.json.Decoder(list[list[str]]),
+}
+_KINDS = {"int": "an integer", "float": "a number", "str": "a text", "array": "a list"}
+_PLACE = re.compile(r" - at `\$((?:\[\d{1,9}\]){0,2})`$")
+_NESTED_LIST = re.compile(rb"\s*\[\s*\[")
+_LENGTH = struct.Struct("<I")
+_VARIABLE = -1
+_LONGEST_MESSAGE = 200
+
+Elements = np.ndarray | list[Any]
+"""Elements in their order, without the shape."""
+
+
+class TensorKind(msgspec.Struct, frozen=True):
+    """An input or output, as metadata describes it."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    """-1: any length."""
+    is_optional: bool = False
+
+
+class GivenTensor(msgspec.Struct, frozen=True):
+    """An input of a request, whose datatype and shape are right."""
+
+    kind: TensorKind
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+    is_binary: bool
+
+
+def check_form(kind: TensorKind, datatype: str, shape: tuple[int, ...]) -> None:
+    if datatype != kind.datatype:
+        raise RequestError(
+            ErrorCode.INVALID_TYPE, kind.name, f"datatype {cut(datatype)}, where {kind.datatype} is expected",
+            f"send it as {kind.datatype}",
+        )  # fmt: skip
+    fitting = _without_ones(shape, len(kind.shape))
+    if len(fitting) != len(kind.shape) or any(
+        length < 0 or wanted not in {_VARIABLE, length} for length, wanted in zip(fitting, kind.shape, strict=False)
+    ):
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            kind.name,
+            f"shape {shown_value(shape)}, where {shown_value(kind.shape)} is expected",
+            "-1 is any length",
+        )
+
+
+def _without_ones(shape: tuple[int, ...], dimensions: int) -> tuple[int, ...]:
+    """A list may also come as a column: [n, 1] for [n]."""
+    return shape[:-1] if len(shape) == dimensions + 1 and shape[-1] == 1 else shape
+
+
+def read_elements(given: GivenTensor) -> Elements:
+    """Raises RequestError where there are more or fewer than the shape says, or one is wrong."""
+    return _read_bytes(given) if given.is_binary else _read_json(given)
+
+
+def _read_bytes(given: GivenTensor) -> Elements:
+    kind, count = given.kind, math.prod(given.shape)
+    if kind.datatype is Datatype.BYTES:
+        return _read_texts(given, count)
+    dtype = _DTYPES[kind.datatype]
+    if len(given.data) != dtype.itemsize * count:
+        raise _wrong_size(given, f"{dtype.itemsize} for each of {counted(count, 'element')}")
+    elements = np.frombuffer(given.data, dtype)
+    return elements.astype(dtype.newbyteorder("=")) if sys.byteorder == "big" else elements
+
+
+def _read_texts(given: GivenTensor, count: int) -> list[str]:
+    texts: list[str] = []
+    data, start = bytes(given.data), 0
+    while start + _LENGTH.size <= len(data) and len(texts) < count:
+        end = start + _LENGTH.size + _LENGTH.unpack_from(data, start)[0]
+        if end > len(data):
+            break
+        try:
+            texts.append(data[start + _LENGTH.size : end].decode())
+        except UnicodeDecodeError:
+            where = f"{given.kind.name}[{len(texts)}]"
+            raise RequestError(ErrorCode.INVALID_VALUE, where, "its bytes are no UTF-8", "send texts") from None
+        start = end
+    if len(texts) != count or start != len(data):
+        raise _wrong_size(given, f"{counted(count, 'text')}, each behind its length in {_LENGTH.size} bytes")
+    return texts
+
+
+def _wrong_size(given: GivenTensor, expected: str) -> RequestError:
+    return RequestError(
+        ErrorCode.INVALID_BINARY,
+        given.kind.name,
+        f"{counted(len(given.data), 'byte')}, where its shape {shown_value(given.shape)} has {expected}",
+        "send as many elements as the shape says, little-endian",
+    )
+
+
+def _read_json(given: GivenTensor) -> Elements:
+    kind, count = given.kind, math.prod(given.shape)
+    elements = _decode(kind, given)
+    if len(elements) != count:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE,
+            kind.name,
+            f"{counted(len(elements), 'element')}, where its shape {shown_value(given.shape)} has {count:,}",
+            "send as many elements as the shape says",
+        )
+    if kind.datatype is not Datatype.FP32:
+        return elements
+    with np.errstate(over="ignore"):
+        numbers = np.array(elements, np.float64).astype(np.float32)
+    if not np.isfinite(numbers).all():
+        first = int(np.isfinite(numbers).argmin())
+        problem = f"{shown_value(elements[first])} is beyond the range of float32"
+        raise RequestError(ErrorCode.INVALID_VALUE, f"{kind.name}[{first}]", problem, RANGE_REMEDY)
+    return numbers
+
+
+def _decode(kind: TensorKind, given: GivenTensor) -> list[Any]:
+    """Elements of a flat list, or of one that is nested once: no tensor here has more than two dimensions."""
+    is_nested = len(given.shape) > 1 and _NESTED_LIST.match(given.data) is not None
+    try:
+        if not is_nested:
+            return list(_FLAT[kind.datatype].decode(given.data))
+        rows = _NESTED[kind.datatype].decode(given.data)
+    except msgspec.ValidationError as error:
+        raise _wrong_element(kind, str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(ErrorCode.INVALID_VALUE, kind.name, cut(str(error)), "send its elements in a list") from None
+    for index, row in enumerate(rows):
+        if len(row) != given.shape[1]:
+            raise RequestError(
+                ErrorCode.INVALID_VALUE, f"{kind.name}[{index}]", f"{counted(len(row), 'element')}, where its shape "
+                f"{shown_value(given.shape)} has {given.shape[1]:,}", "send as many elements as the shape says",
+            )  # fmt: skip
+    return list(chain.from_iterable(rows))
+
+
+def _wrong_element(kind: TensorKind, text: str) -> RequestError:
+    at = _PLACE.search(text, max(0, len(text) - _LONGEST_MESSAGE))
+    told = text.split("`", 4)
+    if not text.startswith("Expected") or len(told) < 4:
+        return RequestError(ErrorCode.INVALID_VALUE, kind.name, "an element is out of range", f"send {kind.datatype}")
+    wanted, found = (_KINDS.get(name, name) for name in (told[1], told[3]))
+    where = f"{kind.name}{at[1] if at else ''}"
+    return RequestError(ErrorCode.INVALID_TYPE, where, f"expected {wanted}, got {found}", f"send {kind.datatype}")
+
+
+def encode_texts(texts: Sequence[bytes]) -> bytes:
+    """Elements of BYTES as binary data."""
+    return b"".join([_LENGTH.pack(len(text)) + text for text in texts])

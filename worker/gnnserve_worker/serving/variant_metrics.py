@@ -1,0 +1,57 @@
+"""What is counted of each variant: numbers that the event loop adds to, and their sums for people and programs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from gnnserve_worker.serving.batch_sizes import BatchSizes
+from gnnserve_worker.serving.durations import Durations
+
+
+@dataclass(frozen=True, slots=True)
+class VariantUsage:
+    """What a variant has answered, and the time it took."""
+
+    last_s: float
+    """When its last batch was done, in seconds since 1970; 0: it had none."""
+    answers: int
+    answers_s: float
+    """From arrival to answer, summed over requests."""
+    queue_s: float
+    batches: int
+    seeds: int
+    input_s: float
+    """Sampling and gathering, and joining overlays, summed over batches."""
+    compute_s: float
+
+
+@dataclass(slots=True)
+class VariantCounters:
+    created_s: float = field(default_factory=time.time)
+    request: Durations = field(default_factory=Durations)
+    queue: Durations = field(default_factory=Durations)
+    sample: Durations = field(default_factory=Durations)
+    gather: Durations = field(default_factory=Durations)
+    compute: Durations = field(default_factory=Durations)
+    overlay: Durations = field(default_factory=Durations)
+    sizes: BatchSizes = field(default_factory=BatchSizes)
+    batches: int = 0
+    seeds: int = 0
+    seconds: float = 0.0
+    seeds_squared: int = 0
+    seed_seconds: float = 0.0
+    last_s: float = 0.0
+    """When its last batch was done, in seconds since 1970; 0: it had none."""
+
+    @property
+    def usage(self) -> VariantUsage:
+        return VariantUsage(
+            self.last_s, sum(self.request.counts), self.request.total_s, self.queue.total_s, self.batches, self.seeds,
+            self.sample.total_s + self.gather.total_s + self.overlay.total_s, self.compute.total_s,
+        )  # fmt: skip
+
+    @property
+    def sums(self) -> tuple[float, ...]:
+        """Sums in the order of the counters of batches in `metrics.py`."""
+        return self.batches, self.seeds, self.seconds, self.seeds_squared, self.seed_seconds
