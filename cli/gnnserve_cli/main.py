@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from gnnserve_cli.commands import changes
 from gnnserve_cli.commands.cache import simulate
+from gnnserve_cli.commands.export import export
 from gnnserve_cli.commands.generate import generate
 from gnnserve_cli.commands.graph import inspect
 from gnnserve_cli.commands.load import load
@@ -146,6 +147,7 @@ for command, example in (
     (predict, "gnnserve predict http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5"),
     (variants, "gnnserve variants http://127.0.0.1:8080"),
     (report, "gnnserve report .gnnserve --out report.html"),
+    (export, "gnnserve export 4d4396dec1c5 x1 --repository .gnnserve --out x1"),
     (load, "gnnserve load http://127.0.0.1:8080 --rate 200 --duration 10"),
     (validate, "gnnserve validate examples/*.yaml"),
 ):

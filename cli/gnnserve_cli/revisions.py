@@ -75,3 +75,29 @@ def _unreadable(path: Path, error: OSError) -> RepositoryError:
     return RepositoryError(
         path, f"cannot be read: {(error.strerror or str(error)).lower()}", remedy_of(error, "check it")
     )
+
+
+def find_revision(root: Path, service: str | None, revision: str) -> ServiceRevisions:
+    """The service that has a revision, with that one alone. `service`: namespace/name, or the name alone; without it,
+    the only one that has the revision."""
+    services, problems = load_services(root)
+    known = {f"{found.namespace}/{found.service}": found for found in services}
+    asked = {name: found for name, found in known.items() if service in {None, name, found.service}}
+    if not asked and known:
+        raise InputError("--service", f"{root} holds no {service!r}", f"name one of {', '.join(known)}")
+    having = {
+        name: msgspec.structs.replace(found, revisions=[one])
+        for name, found in asked.items()
+        for one in found.revisions
+        if one.revision == revision
+    }
+    if len(having) == 1:
+        return next(iter(having.values()))
+    if having:
+        raise InputError("--service", f"is not given, and {', '.join(having)} have {revision}", "name one of them")
+    if damaged := [problem for problem in problems if revision in Path(problem.path).parts]:
+        raise damaged[0]
+    listed = ", ".join(one.revision for found in asked.values() for one in found.revisions)
+    if not listed:
+        raise problems[0]
+    raise InputError("REVISION", f"{root} has no {revision!r}", f"name one of {listed}")

@@ -1,0 +1,82 @@
+"""Inputs of an exported program: one of our own samples laid out as they are, and padded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gnnserve_worker.export.modules import EDGE_WEIGHTS, EDGES, OWN_ROWS, OWN_WEIGHTS, ROWS, TARGETS
+from gnnserve_worker.inference.batch import draw_sample
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
+from gnnserve_worker.sampling.normalised import WeightScratch
+from gnnserve_worker.tables.gather import Aggregator, is_attention, is_weighted
+from gnnserve_worker.tables.table import Rows
+
+Inputs = Mapping[str, np.ndarray]
+"""Arrays by the names of an exported program's inputs."""
+
+
+def draw_inputs(revision: LoadedRevision, variant: LoadedVariant, seeds: np.ndarray, key: int) -> dict[str, np.ndarray]:
+    """What `infer_batch` reads for these seeds (int64, each once) and this key."""
+    sample = draw_sample(revision, variant, seeds, key, None, Scratch(), WeightScratch(), share=False)
+    own, columns = variant.table.own, variant.columns
+    if variant.network.layers[0].aggregation.aggregator is Aggregator.NONE:
+        return {ROWS: _decode(own, sample.nodes, columns)}
+    first_leaf = sample.starts[_targets_of(sample, 2)] if len(sample.ends) > 1 else 0
+    leaves = sample.neighbours[first_leaf:]
+    inputs = {ROWS: _decode(variant.table.rows, np.concatenate([sample.nodes, leaves]), columns)}
+    if own is not variant.table.rows:
+        inputs[OWN_ROWS] = _decode(own, sample.nodes, columns)
+    sources = sample.children[: len(sample.neighbours)].astype(np.int64)
+    sources[first_leaf:] = len(sample.nodes) + np.arange(len(leaves))
+    for number, layer in enumerate(variant.network.layers, start=1):
+        inputs |= _inputs_of_layer(sample, sources, number, layer.aggregation.aggregator)
+    return inputs
+
+
+def _inputs_of_layer(
+    sample: NeighbourSample, sources: np.ndarray, number: int, aggregator: Aggregator
+) -> dict[str, np.ndarray]:
+    count = _targets_of(sample, number)
+    rows = np.repeat(np.arange(count), np.diff(sample.starts[: count + 1]))
+    edges = np.stack([sources[: len(rows)], rows])
+    counted = np.full(len(rows), fill_value=True)
+    if is_attention(aggregator) or is_weighted(aggregator):
+        # A node counts once in such a sum, whether it is in its own list or not.
+        counted = sample.neighbours[: len(rows)] != sample.nodes[rows]
+    inputs = {f"{EDGES}_{number}": edges[:, counted], f"{TARGETS}_{number}": np.arange(count)}
+    if is_weighted(aggregator) and sample.weights is not None:
+        inputs[f"{EDGE_WEIGHTS}_{number}"] = sample.weights.of_neighbours[: len(rows)][counted]
+        inputs[f"{OWN_WEIGHTS}_{number}"] = sample.weights.of_itself[:count].copy()
+    return inputs
+
+
+def _targets_of(sample: NeighbourSample, number: int) -> int:
+    """Rows that the layer of this number writes: the first one writes all rows of the sample."""
+    return sample.ends[len(sample.ends) - number]
+
+
+def _decode(rows: Rows, nodes: np.ndarray, columns: int) -> np.ndarray:
+    scales = rows.scales[nodes] if rows.format.has_scales else None
+    return np.ascontiguousarray(rows.format.decode(rows.values[nodes], scales)[:, :columns])
+
+
+def pad_inputs(inputs: Inputs, more: int) -> dict[str, np.ndarray]:
+    """The same question in larger arrays: `more` rows, edges and targets of each kind, none of which counts.
+
+    Answers about targets stay where they were; those behind them mean nothing.
+    """
+    return {name: _pad(name, inputs, more) for name in inputs}
+
+
+def _pad(name: str, inputs: Inputs, more: int) -> np.ndarray:
+    kind, _, number = name.rpartition("_")
+    given = inputs[name]
+    if kind != EDGES:
+        return np.pad(given, [(0, more)] + [(0, 0)] * (given.ndim - 1))
+    edges = np.pad(given, ((0, 0), (0, more)))
+    # Targets are padded too, and an edge without a target has the number of them.
+    edges[1, given.shape[1] :] = len(inputs[f"{TARGETS}_{number}"]) + more
+    return edges

@@ -1,0 +1,125 @@
+"""Forms of programs: how each is written, and how it is run to be compared. One object each, found by `FORMATS`."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.export import Dim, ExportedProgram
+
+from gnnserve_api.export import ExportedArray, ExportFormat
+from gnnserve_worker.export.inputs import Inputs
+from gnnserve_worker.export.modules import SCORES, VariantModule
+
+_TRACED_SIZE = 5
+"""Sizes of inputs while a program is traced; sizes of 0 and 1 would be taken for constants."""
+
+
+def trace(module: VariantModule, inputs: tuple[ExportedArray, ...]) -> ExportedProgram:
+    """The module for inputs of any size."""
+    sizes = sorted({size for each in inputs for size in each.shape if isinstance(size, str)})
+    # Different ones, so that no two are taken for equal.
+    traced = {name: _TRACED_SIZE + number for number, name in enumerate(sizes)}
+    made_up = {
+        each.name: torch.zeros(
+            [traced[size] if isinstance(size, str) else size for size in each.shape], dtype=getattr(torch, each.dtype)
+        )
+        for each in inputs
+    }
+    with _quietly():
+        program = torch.export.export(
+            module.eval(), (), kwargs=made_up, dynamic_shapes={"inputs": _dynamic_shapes(inputs)}
+        )
+    # They would be pickled into the archive, and are of no use to others.
+    program.example_inputs = None
+    return program
+
+
+def _dynamic_shapes(inputs: tuple[ExportedArray, ...]) -> dict[str, dict[int, Any]]:
+    names = {size for each in inputs for size in each.shape if isinstance(size, str)}
+    dims = {name: Dim(name) for name in names}
+    return {
+        each.name: {axis: dims[size] for axis, size in enumerate(each.shape) if isinstance(size, str)}
+        for each in inputs
+    }
+
+
+class ProgramFormat(ABC):
+    format: ClassVar[ExportFormat]
+    file: ClassVar[str]
+
+    @abstractmethod
+    def write(
+        self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
+        path: Path,
+    ) -> None: ...  # fmt: skip
+
+    @abstractmethod
+    def scores(self, path: Path, inputs: Inputs) -> np.ndarray:
+        """Run what was written, as others will."""
+
+
+class _TorchFormat(ProgramFormat):
+    format = ExportFormat.TORCH
+    file = "model.pt2"
+
+    def write(
+        self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
+        path: Path,
+    ) -> None:  # fmt: skip
+        torch.export.save(program, path)
+
+    def scores(self, path: Path, inputs: Inputs) -> np.ndarray:
+        module = torch.export.load(path).module()
+        found: np.ndarray = module(**{name: torch.tensor(array) for name, array in inputs.items()})[SCORES].numpy()
+        return found
+
+
+class _OnnxFormat(ProgramFormat):
+    format = ExportFormat.ONNX
+    file = "model.onnx"
+
+    def write(
+        self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
+        path: Path,
+    ) -> None:  # fmt: skip
+        with _quietly():
+            made = torch.onnx.export(
+                program,
+                output_names=[each.name for each in outputs],
+                dynamic_shapes={"inputs": _dynamic_shapes(inputs)},
+                verbose=False,
+            )
+        if made is None:
+            raise RuntimeError("torch.onnx.export returned no program")
+        made.save(path, external_data=False)
+
+    def scores(self, path: Path, inputs: Inputs) -> np.ndarray:
+        import onnxruntime  # noqa: PLC0415 - of an extra
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        found: np.ndarray = session.run([SCORES], dict(inputs))[0]
+        return found
+
+
+FORMATS: Mapping[ExportFormat, ProgramFormat] = {made.format: made for made in (_TorchFormat(), _OnnxFormat())}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """What torch says of its own insides while it traces and translates is nothing to a user."""
+    was_disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(was_disabled)

@@ -1,0 +1,134 @@
+"""The page beside an exported program: how to run it, in as many lines as that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
+
+_PROGRAMS: Mapping[ExportFormat, str] = {
+    ExportFormat.TORCH: """\
+import torch
+from safetensors.torch import load_file
+
+program = torch.export.load("model.pt2").module()
+example = load_file("example.safetensors")
+inputs = {name: example[name] for name in [INPUTS]}
+outputs = program(**inputs)
+print("largest difference:", (outputs["scores"] - example["scores"]).abs().max().item())
+""",
+    ExportFormat.ONNX: """\
+import onnxruntime
+from safetensors.numpy import load_file
+
+session = onnxruntime.InferenceSession("model.onnx")
+example = load_file("example.safetensors")
+inputs = {each.name: example[each.name] for each in session.get_inputs()}
+(scores,) = session.run(["scores"], inputs)
+print("largest difference:", abs(scores - example["scores"]).max())
+""",
+}
+_NEEDS: Mapping[ExportFormat, str] = {
+    ExportFormat.TORCH: "`torch` and `safetensors`",
+    ExportFormat.ONNX: "`onnxruntime`, `numpy` and `safetensors`",
+}
+
+
+def readme(manifest: ExportManifest) -> str:
+    parts = [
+        f"# {manifest.variant} of {manifest.service}\n",
+        f"A {manifest.architecture} ({manifest.family}), revision {manifest.revision}, written by "
+        f"{manifest.written_by}. `export.json` has for programs what this page says, and the classes of the score "
+        "columns.\n",
+        "## Run it\n",
+        *(_how_to_run(chosen, manifest) for chosen in manifest.programs),
+        "`example.safetensors` has inputs for a few nodes (`nodes`: their positions in the graph), and what gnnserve "
+        "itself answers to these (`scores`). The difference is some 1e-6 where scores are about 1.\n",
+        "## Inputs and outputs\n",
+        "Sizes in words may differ from call to call; equal words are equal sizes.\n",
+        _table("input", manifest.inputs),
+        _table("output", manifest.outputs),
+        *_layout(manifest),
+        "## Rows\n",
+        *_rows(manifest),
+        "## What else to know\n",
+        *_more(manifest),
+    ]
+    return "\n".join(parts)
+
+
+def _how_to_run(chosen: ExportFormat, manifest: ExportManifest) -> str:
+    names = ", ".join(f'"{each.name}"' for each in manifest.inputs)
+    program = _PROGRAMS[chosen].replace("[INPUTS]", f"[{names}]")
+    return f"`{manifest.programs[chosen]}` needs {_NEEDS[chosen]}:\n\n```python\n{program}```\n"
+
+
+def _table(title: str, arrays: tuple[ExportedArray, ...]) -> str:
+    lines = [f"| {title} | type | shape | meaning |", "|---|---|---|---|"]
+    for each in arrays:
+        shape = ", ".join(map(str, each.shape))
+        lines.append(f"| `{each.name}` | {each.dtype} | [{shape}] | {each.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _layout(manifest: ExportManifest) -> list[str]:
+    layers = sum(each.name.startswith("targets_") for each in manifest.inputs)
+    if not layers:
+        return ["An answer takes one row of a node and no neighbours.\n"]
+    drawn = ", ".join("all" if fanout < 0 else str(fanout) for fanout in manifest.fanouts)
+    return [
+        f"Layer 1 reads the rows and layer {layers} writes the scores, for the nodes that are asked about. Put these "
+        "first in `rows`, then the neighbours that are drawn of them, then those that are drawn of these, and so on: "
+        "each layer's targets are then the first ones of what it reads, and `targets_1` is 0, 1, 2, … gnnserve draws "
+        f"{drawn} neighbours of a node, hop by hop from the nodes that are asked about, uniformly and without "
+        "replacement; all layers use the same draw of a node.\n",
+        "**Padding.** Any input may be longer than needed. Rows and targets behind the last one may be anything, and "
+        "what is written for them means nothing. An edge that is padding has 0 as its source, and as its target the "
+        "number of targets, padding included.\n",
+    ]
+
+
+_NORMALIZATIONS: Mapping[str, str] = {
+    "Disabled": "as in the source",
+    "Standardize": "minus `mean`, divided by `deviation`",
+    "RowNormalize": "each node's divided by the sum of their absolute values",
+    "L2RowNormalize": "each node's divided by the root of the sum of their squares",
+}
+
+
+def _rows(manifest: ExportManifest) -> list[str]:
+    rows = manifest.rows
+    place = f"`{rows.values}` in the revision's folder" + ("" if rows.scales is None else f", times `{rows.scales}`")
+    if rows.own_values is not None:
+        place += f"; rows of nodes themselves are in `{rows.own_values}`"
+        place += "" if rows.own_scales is None else f", times `{rows.own_scales}`"
+    told = [
+        f"They are those of the table `{rows.table}` ({rows.storage}): {place}. The program takes them as float32.\n"
+    ]
+    if rows.normalization is None:
+        of_layer = "" if rows.stored_layer is None else f" of layer {rows.stored_layer}'s output over all neighbours"
+        told.append(
+            f"They were made{of_layer} for the graph as it was generated, and this export does not tell how to make "
+            "rows of other nodes.\n"
+        )
+        return told
+    made = f"Features of a node become a row as `rows.safetensors` has it: {_NORMALIZATIONS[rows.normalization]}, then "
+    made += "the columns `columns` of them" if rows.kind == "features" else "multiplied by `product`"
+    if rows.own_values is not None:
+        made += ", or by `own_product` for the node itself"
+    told.append(f"{made}.\n")
+    return told
+
+
+def _more(manifest: ExportManifest) -> list[str]:
+    told = ["- Scores are those before softmax, or before sigmoid where nodes may have several labels."]
+    if manifest.thresholds is not None:
+        told.append("- Before labels are decided, `thresholds` of `export.json` are taken from the scores.")
+    if manifest.served_compute != manifest.compute:
+        told.append(
+            f"- The program computes in {manifest.compute}. gnnserve multiplies this variant's matrices in "
+            f"{manifest.served_compute} on processors that are fast at it: answers of such a server differ by that "
+            "rounding."
+        )
+    told.append("- Only networks are exported: sampling, the tables and updates of the graph are yours.\n")
+    return told
