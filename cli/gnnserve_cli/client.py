@@ -179,8 +179,9 @@ def _decoded(endpoint: Endpoint, reply: Reply, kind: type[T]) -> T:
 
 def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> Reply:
     """One attempt, over a connection of its own: an error is for the user to see."""
-    from gnnserve_client.exchange import Call, Connection  # noqa: PLC0415
+    from gnnserve_client.direct import DirectConnection  # noqa: PLC0415
+    from gnnserve_client.exchange import Call  # noqa: PLC0415
 
     call = Call(method, path, {"Content-Type": "application/json"} if body else {}, body)
-    with closing(Connection(endpoint)) as connection:
+    with closing(DirectConnection(endpoint)) as connection:
         return connection.run(opened(endpoint).answered(call))

@@ -1,17 +1,17 @@
-"""One exchange with a server over HTTP in an event loop; apart, for the command line starts without asyncio."""
+"""Exchanges with a server in an event loop, by httpx, over connections that are kept and reused."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import httpx
 
 from gnnserve_client.address import Endpoint
 from gnnserve_client.errors import NoAnswerError
-from gnnserve_client.exchange import Reply, Send, Steps, no_answer, reply_of, request_of, settings_of, too_slow
-
-if TYPE_CHECKING:
-    import httpx
+from gnnserve_client.exchange import Reply, Send, Steps, too_slow
+from gnnserve_client.httpx_exchange import FAILURES, failure_of, reply_of, request_of, settings_of
 
 T = TypeVar("T")
 
@@ -20,8 +20,6 @@ class AsyncConnection:
     """Exchanges with one server, of one event loop."""
 
     def __init__(self, endpoint: Endpoint, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        import httpx  # noqa: PLC0415
-
         self._url = endpoint.url
         self._http = httpx.AsyncClient(transport=transport, **settings_of(endpoint))
 
@@ -42,16 +40,14 @@ class AsyncConnection:
             return result
 
     async def exchange(self, send: Send) -> Reply:
-        import httpx  # noqa: PLC0415
-
         started_s = time.perf_counter()
         try:
             async with asyncio.timeout(send.timeout_s), self._http.stream(**request_of(self._url, send)) as response:
                 pieces = [piece async for piece in response.aiter_bytes()]
         except TimeoutError as error:
             raise too_slow(self._url, send) from error
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise no_answer(self._url, send, error) from error
+        except FAILURES as error:
+            raise failure_of(self._url, send, error) from error
         return reply_of(response, b"".join(pieces), started_s)
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from gnnserve_client.arrays import Ids
 from gnnserve_client.asking import Asking
 from gnnserve_client.changes import Changes
 from gnnserve_client.exchange import Connection
-from gnnserve_client.opening import DEFAULT_TIMEOUT_S, batches_of, ignore, open_asking, open_token
+from gnnserve_client.opening import DEFAULT_TIMEOUT_S, batches_of, connected, ignore, open_asking, open_token
 from gnnserve_client.overlay import Overlay
 from gnnserve_client.predicting import ask, predict
 from gnnserve_client.prediction import Prediction
@@ -56,7 +56,7 @@ class Client:
         tokens = open_token(token, token_file, "token")
         write_tokens = open_token(write_token, write_token_file, "write_token")
         self._asking = open_asking(url, tokens, write_tokens, ca_file, timeout_s, retry)
-        self._connection = Connection(self._asking.endpoint, transport)
+        self._connection = connected(self._asking.endpoint, transport)
         self.changes = ChangesClient(self._asking, self._connection)
         """Changes of the graph."""
 

@@ -1,26 +1,22 @@
-"""One exchange with a server over HTTP, by httpx; here for threads, in `async_exchange.py` for event loops.
+"""One exchange with a server: what is sent, what comes back, and operations as sequences of exchanges.
 
-Connections are kept and reused. Proxies of the environment are not used and redirections not followed: the server that
-a user names is the one that is asked. httpx is imported with the first connection, which takes 0.1 s.
+Who connects is another matter: `direct.py` for threads, `async_exchange.py` for event loops, `httpx_exchange.py` for
+transports that a user brings.
 """
 
 from __future__ import annotations
 
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-from gnnserve_client.address import Endpoint
-from gnnserve_client.errors import NoAnswerError, NotTrustedError, TimedOutError
-
-if TYPE_CHECKING:
-    import httpx
+from gnnserve_client.errors import NoAnswerError, NotTrustedError, TimedOutError, printable_line
 
 T = TypeVar("T")
-_MOST_CONNECTIONS = 100
-_CONNECTING_S = 5.0
+LONGEST_CONNECTING_S = 5.0
 """Longest time for a connection: a server that is there takes it within milliseconds."""
 
 
@@ -49,6 +45,11 @@ class Send:
     after_s: float = 0.0
     """The pause."""
 
+    @property
+    def headers(self) -> dict[str, str]:
+        shown = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        return {"Accept-Encoding": "identity", **self.call.headers, **shown}
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -65,14 +66,8 @@ Steps = Generator[Send, Reply, T]
 thread or by an event loop."""
 
 
-class Connection:
+class Connection(ABC):
     """Exchanges with one server; threads may share it."""
-
-    def __init__(self, endpoint: Endpoint, transport: httpx.BaseTransport | None = None) -> None:
-        import httpx  # noqa: PLC0415
-
-        self._url = endpoint.url
-        self._http = httpx.Client(transport=transport, **settings_of(endpoint))
 
     def run(self, steps: Steps[T]) -> T:
         try:
@@ -90,69 +85,24 @@ class Connection:
             result: T = end.value
             return result
 
+    @abstractmethod
     def exchange(self, send: Send) -> Reply:
-        import httpx  # noqa: PLC0415
+        """Raises NoAnswerError."""
 
-        started_s = time.perf_counter()
-        try:
-            with self._http.stream(**request_of(self._url, send)) as response:
-                pieces = []
-                for piece in response.iter_bytes():
-                    pieces.append(piece)
-                    if time.perf_counter() - started_s > send.timeout_s:
-                        raise too_slow(self._url, send)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise no_answer(self._url, send, error) from error
-        return reply_of(response, b"".join(pieces), started_s)
-
-    def close(self) -> None:
-        self._http.close()
-
-
-def settings_of(endpoint: Endpoint) -> dict[str, Any]:
-    import httpx  # noqa: PLC0415
-
-    # For plain HTTP, where none is used, an empty context spares loading the machine's certificates.
-    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if endpoint.tls is None else endpoint.tls
-    limits = httpx.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_CONNECTIONS)
-    return {"verify": verify, "trust_env": False, "limits": limits}
-
-
-def request_of(url: str, send: Send) -> dict[str, Any]:
-    import httpx  # noqa: PLC0415
-
-    headers = {"Accept-Encoding": "identity", **send.call.headers}
-    if send.token is not None:
-        headers["Authorization"] = f"Bearer {send.token}"
-    return {
-        "method": send.call.method,
-        "url": url + send.call.path,
-        "headers": headers,
-        "content": send.call.body,
-        "timeout": httpx.Timeout(send.timeout_s, connect=min(send.timeout_s, _CONNECTING_S)),
-    }
-
-
-def reply_of(response: httpx.Response, body: bytes, started_s: float) -> Reply:
-    return Reply(response.status_code, dict(response.headers), body, (time.perf_counter() - started_s) * 1000)
+    @abstractmethod
+    def close(self) -> None: ...
 
 
 def too_slow(url: str, send: Send) -> TimedOutError:
     return TimedOutError(f"{url}: no complete answer within {send.timeout_s:.3g} s; allow more time, or ask for less")
 
 
-def no_answer(url: str, send: Send, error: Exception) -> NoAnswerError:
-    import httpx  # noqa: PLC0415
-
-    if isinstance(error, NoAnswerError):
-        return error
+def no_answer(url: str, error: BaseException, *, was_sent: bool) -> NoAnswerError:
     if untrusted := _untrusted(error):
         return NotTrustedError(url, untrusted.verify_message)
-    if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
-        return too_slow(url, send)
-    was_sent = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+    why = printable_line(str(error)) or type(error).__name__
     return NoAnswerError(
-        f"{url}: no answer: {error or type(error).__name__}; is the server up? `gnnserve run MANIFEST` starts one",
+        f"{url}: no answer: {why}; is the server up? `gnnserve run MANIFEST` starts one",
         was_sent=was_sent,
     )
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.tokens import check_token, read_client_token
-from gnnserve_client.address import ServerAccess, parse_url
+from gnnserve_client.address import Endpoint, ServerAccess, parse_url
 from gnnserve_client.asking import Asking, TokenSource
 from gnnserve_client.changes import Changes
+from gnnserve_client.direct import DirectConnection
+from gnnserve_client.exchange import Connection
 from gnnserve_client.sending import Applied, Batch
+
+if TYPE_CHECKING:
+    import httpx
 
 DEFAULT_TIMEOUT_S = 30.0
 
@@ -38,6 +44,15 @@ def open_token(token: str | None, file: str | Path | None, where: str) -> TokenS
     if file is not None:
         return TokenSource(read_client_token(Path(file)), Path(file))
     return TokenSource(None if token is None else check_token(token, where))
+
+
+def connected(endpoint: Endpoint, transport: httpx.BaseTransport | None) -> Connection:
+    if transport is None:
+        return DirectConnection(endpoint)
+    # Imported here: only a user who brings a transport has to have it.
+    from gnnserve_client.httpx_exchange import HttpxConnection  # noqa: PLC0415
+
+    return HttpxConnection(endpoint, transport)
 
 
 def batches_of(changes: Changes | Iterable[Changes], most: int | None) -> Iterator[Batch]:

@@ -71,7 +71,7 @@ def apply(
     from gnnserve_cli.changes.files import digest_of, read_changes  # noqa: PLC0415
     from gnnserve_cli.changes.sending import Sender  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_client.exchange import Connection  # noqa: PLC0415
+    from gnnserve_client.direct import DirectConnection  # noqa: PLC0415
     from gnnserve_client.sending import Applied  # noqa: PLC0415
     from gnnserve_worker.progress import Progress  # noqa: PLC0415
 
@@ -87,7 +87,7 @@ def apply(
     name = f"{client or 'file'}-{digest[:_DIGEST_DIGITS]}-{batch}"
     stage = f"apply {file.name}"
     sent = Applied()
-    with showing_progress() as listener, closing(Connection(endpoint)) as connection:
+    with showing_progress() as listener, closing(DirectConnection(endpoint)) as connection:
 
         def tell(now: Applied) -> None:
             nonlocal sent
