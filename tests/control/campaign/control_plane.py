@@ -17,7 +17,7 @@ from tests.support.control_plane import VARIANT_ROUTES, VARIANTS
 from tests.support.fake_cluster import FakeCluster
 
 from gnnserve_api.generation import GenerationResult, encode_result
-from gnnserve_api.pods import COMPACT_VARIABLE, MAX_DELTA_VARIABLE, PodExit
+from gnnserve_api.pods import COMPACT_VARIABLE, MANIFEST_VARIABLE, MAX_DELTA_VARIABLE, PodExit
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_api.updates import UpdatesState
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, COMPONENT, JOB_NAME, RECIPE, Component
@@ -44,7 +44,8 @@ VARIANT_NAMES = tuple(variant.name for variant in VARIANTS)
 
 
 def revision_of(recipe: str, offset: int = 0) -> str:
-    """As the real one, the revision's name follows from what it is generated from. `offset`: of the log of changes."""
+    """As the real one, the revision's name follows from what it is generated from. `offset`: of the log of changes.
+    What spec.revision calls it are the first twelve digits of the recipe."""
     return f"r-{recipe[:8]}{f'-{offset}' if offset else ''}"
 
 
@@ -258,10 +259,13 @@ class ControlPlane:
         recipe = pod["metadata"]["labels"][RECIPE]
         claim = self._claim_of(pod)
         there = set() if claim is None else self.repositories.setdefault(claim["metadata"]["uid"], set())
+        named = _revision_named_by(pod)
+        if named is not None and revision_of(named) not in there:
+            return self._end_pod(pod, PodExit.BAD_INPUT, f"spec.revision: {named} is not published")
         # Other generation begins from the newest graph that was made of the log.
         compacts = _has_variable(pod, COMPACT_VARIABLE)
         offset = self.log if compacts else max(map(offset_of, there), default=0)
-        revision = revision_of(recipe, offset)
+        revision = revision_of(named or recipe, offset)
         if claim is not None:
             there.add(revision)
             self.damaged.discard((claim["metadata"]["uid"], revision))
@@ -459,6 +463,13 @@ def _container(pod: Manifest) -> str:
 
 def _has_variable(pod: Manifest, name: str) -> bool:
     return any(variable["name"] == name for variable in pod["spec"]["containers"][0]["env"])
+
+
+def _revision_named_by(pod: Manifest) -> str | None:
+    """spec.revision of what a generation pod is given."""
+    given = next(one["value"] for one in pod["spec"]["containers"][0]["env"] if one["name"] == MANIFEST_VARIABLE)
+    named: str | None = msgspec.json.decode(given)["spec"].get("revision")
+    return named
 
 
 def _claim_name(pod: Manifest) -> str:

@@ -40,7 +40,9 @@ _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
 _CLAIM_NUMBER = re.compile(r"(-repository)-\d+|(-generate|-worker)-[0-9a-f]{8}")
 _REPAIR = re.compile(r'"repair":\d+,')
-_GENERATING = re.compile(r"(?:^|[.)] )Job (\S+) (?:generates the revision|compacts the log of changes)")
+_GENERATING = re.compile(
+    r"(?:^|[.)] )Job (\S+) (?:generates the revision|looks up revision|compacts the log of changes)"
+)
 _CLAIM_STAYS = re.compile(r"^PersistentVolumeClaim (\S+) is there, and not being deleted")
 """Message about a claim that the operator made; a user's claim is looked at with each resync only."""
 _DELETED_BY_OPERATOR = {"Job", "NetworkPolicy", "PodMonitor"}
@@ -129,7 +131,7 @@ class Judge:
         routes = self.plane.endpoint_routes(ServiceKey(metadata["namespace"], metadata["name"]))
         if not routes:
             return "nobody answers"
-        wanted = spec.routing_table(revision_of(spec.recipe()))
+        wanted = spec.routing_table(revision_of(spec.revision or spec.recipe()))
         for route in routes:
             if route is None:
                 return "a ready worker has no answer"

@@ -137,6 +137,35 @@ async def recipe_and_back(world: World) -> None:
     await world.settled()
 
 
+async def gone_back(world: World) -> None:
+    """To the first model by name, and on to the second again."""
+    await serve(world)
+    first = recipe_of(world)
+    world.set(model=OTHER_MODEL)
+    await world.settled()
+    world.set(revision=first[:12])
+    await world.settled()
+    expect_ready(world)
+    world.set(model={"hidden": 48})
+    await world.settled()
+    expect_ready(world)
+    world.edit(lambda spec: spec.pop("revision"))
+    await world.settled()
+    expect_ready(world)
+
+
+async def gone_back_to_nothing(world: World) -> None:
+    """To a name that is not published, while what is there answers."""
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(revision="0123456789ab")
+    await world.settled()
+    expect_stalled(world)
+    world.edit(lambda spec: spec.pop("revision"))
+    await world.settled()
+    expect_ready(world)
+
+
 async def new_image(world: World) -> None:
     await serve(world, worker={"replicas": 2})
     world.judge.guarded = revision_of(recipe_of(world))
@@ -792,7 +821,8 @@ async def delete_and_apply_while_away(world: World) -> None:
 
 
 SCENES: tuple[Scene, ...] = (
-    first_apply, objective, batching, replicas, new_recipe, recipe_and_back, new_image, image_during_generation,
+    first_apply, objective, batching, replicas, new_recipe, recipe_and_back, gone_back, gone_back_to_nothing,
+    new_image, image_during_generation,
     suspend_and_resume, suspend_generation, routing_modes, failed_and_mended, failed_job_deleted,
     failed_recipe_while_serving, invalid_and_reverted, invalid_from_the_start, missing_image, impossible_nodes,
     refused_child, unknown_variant, foreign_object, foreign_claim, lost_claim,
