@@ -39,7 +39,7 @@ from benchmarks.chaos_checks import (
     most_routing_updates,
 )
 from benchmarks.chaos_events import LIVING, SERVICES, WORKERS, draw, was_in_flight
-from benchmarks.chaos_living import clients_at_work, living_service
+from benchmarks.chaos_living import clients_at_work, figures_of, living_service
 from benchmarks.chaos_load import Load
 from benchmarks.chaos_world import CONVERGENCE_LIMIT_S, World, run_events
 from benchmarks.results import write_result
@@ -106,9 +106,10 @@ def measure(world: World, seed: int, minutes: float, quiet_s: float) -> dict[str
         run_events(world, draw(seed), minutes * 60)
         ended_s = time.monotonic()
         converged_s = await_convergence(world, ended_s)
-        living = clients.finish()
+        finished = clients.finish()
         # Under load still: that it ends is an event too, of which the operator tells.
         writes = None if converged_s is None else count_writes(world, quiet_s)
+    living = figures_of(finished)
     updates = 0 if writes is None else writes.pop(ROUTING_UPDATE, 0)
     failures = [failure for load in loads for failure in load.tally.failures]
     in_flight = [failure for failure in failures if was_in_flight(failure, world.kills)]

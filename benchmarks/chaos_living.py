@@ -169,8 +169,9 @@ class LivingClients:
     clients: ExitStack
     """Closed, they end, each when it has heard of what it sent last."""
 
-    def finish(self) -> dict[str, Any]:
-        """Figures of what clients did, and violations. All is as declared by now."""
+    def finish(self) -> Finished:
+        """What clients did, and what is there in the end. All is as declared by now. Checking takes seconds of
+        processor time, which would keep the load on the other services from being even: `figures_of` does it."""
         notes = self.notes
         logs: play.Logs = {}
         replicas: dict[str, Replica] = {}
@@ -184,12 +185,25 @@ class LivingClients:
             play.read_rest(self.places, notes)
         attempts, reads, log = tuple(notes.attempts), tuple(notes.reads), tuple(notes.log)
         history = History(self.living.first, notes.sent, attempts, reads, log, logs, replicas)
-        return {"compacted_to": compacted, **figures_of(history, [*stuck, *check(history)])}
+        return Finished(history, tuple(stuck), compacted)
 
 
-def figures_of(history: History, violations: Sequence[Violation]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Finished:
+    history: History
+    stuck: tuple[Violation, ...] = ()
+    """What did not come to its end."""
+    compacted: int = 0
+    """The offset that is compacted."""
+
+
+def figures_of(finished: Finished) -> dict[str, Any]:
+    """Figures, and violations of what docs/updates.md promises."""
+    history = finished.history
+    violations = [*finished.stuck, *check(history)]
     acknowledged = [one for one in history.attempts if isinstance(one.answer, Acknowledged)]
     return {
+        "compacted_to": finished.compacted,
         "batches_acknowledged": len({one.key for one in acknowledged}),
         "attempts_without_an_answer": sum(isinstance(one.answer, Unanswered) for one in history.attempts),
         "reads": sum(isinstance(read.answer, Seen | Absent) for read in history.reads),

@@ -23,7 +23,7 @@ from benchmarks.chaos_events import (
     draw,
     was_in_flight,
 )
-from benchmarks.chaos_living import PORT, WorkerPlaces, figures_of, living_spec
+from benchmarks.chaos_living import PORT, Finished, WorkerPlaces, figures_of, living_spec
 from benchmarks.chaos_load import Cause, Failure, answering_address
 from tests.changes.campaign.checker import Kind as Broken
 from tests.changes.campaign.checker import Violation
@@ -124,10 +124,12 @@ def test_what_clients_of_the_graph_that_changes_did_is_counted() -> None:
         Attempt("a", 0, "two", 3, 4, Acknowledged(1, True)),
     )
     reads = (Read("three", 1, 0, 1, 2, Absent()), Read("three", 1, 0, 1, 2, Unanswered("503")))
-    broken = [Violation(Broken.LOST, "batch 0 of a")] * 12
-    found = figures_of(History(FirstGraph({}, ()), {}, attempts, reads), broken)
+    stuck = (Violation(Broken.STUCK, "no batch is acknowledged any more"),) * 12
+    found = figures_of(Finished(History(FirstGraph({}, ()), {}, attempts, reads), stuck, compacted=7))
     assert (found["batches_acknowledged"], found["attempts_without_an_answer"], found["reads"]) == (1, 1, 1)
     assert (found["processes"], found["records"], found["records_compacted_away"]) == (3, 0, 0)
-    assert found["violations_by_kind"] == {"LOST": 12}
-    assert found["violations"][0] == {"service": LIVING, "cause": Broken.LOST.value, "detail": "batch 0 of a"}
+    assert found["compacted_to"] == 7
+    # The log, which is empty, lacks what was acknowledged.
+    assert found["violations_by_kind"] == {"STUCK": 12, "LOST": 2}
+    assert found["violations"][0] == {"service": LIVING, "cause": Broken.STUCK.value, "detail": stuck[0].words}
     assert len(found["violations"]) == 10

@@ -20,7 +20,7 @@ from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, read_path
-from gnnserve_worker.serving.http.question import NO_WISHES, RequestError
+from gnnserve_worker.serving.http.question import NO_WISHES, Question, RequestError, Wishes
 
 REQUESTS = 3000
 
@@ -88,6 +88,36 @@ def test_what_is_damaged_is_understood_or_refused_in_a_sentence(of: ServedRevisi
         else:
             assert len(question.nodes)
     assert REQUESTS / 4 < refused < REQUESTS * 0.95
+
+
+def test_bytes_are_read_alike_wherever_they_begin() -> None:
+    """Kernels are compiled for arrays that begin at a whole word, and the JSON before them has any length."""
+    ids = struct.pack("<3q", 3, 7, 6)
+    for blanks in range(9):
+        tensor = {"name": "nodes", "datatype": "INT64", "shape": [3], "parameters": {"binary_data_size": len(ids)}}
+        text = json.dumps({"inputs": [tensor]}).encode() + b" " * blanks
+        codec = OpenInferenceCodec("digits", None, len(text))
+        for _ in range(2):  # the second time by JSON that is known
+            asked = codec.parse_question(text + ids, b"", NO_WISHES, POSITIONS, 500, DEFAULT_OVERLAY_LIMITS)
+            assert asked.nodes.tolist() == [3, 7, 6]
+            assert asked.nodes.flags.aligned
+
+
+def test_json_that_is_known_counts_for_the_same_head_and_the_same_graph_alone() -> None:
+    tensor = {"name": "nodes", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}
+    text = json.dumps({"inputs": [tensor]}).encode()
+    codec = OpenInferenceCodec("digits", None, len(text))
+
+    def ask(behind: bytes, wishes: Wishes = NO_WISHES, of: ServedRevision = POSITIONS) -> Question:
+        return codec.parse_question(text + behind, b"", wishes, of, 500, DEFAULT_OVERLAY_LIMITS)
+
+    assert ask(struct.pack("<q", 3)).nodes.tolist() == [3]
+    assert ask(struct.pack("<q", 5)).nodes.tolist() == [5]
+    assert ask(struct.pack("<q", 5), Wishes(seed=9)).seed == 9
+    with pytest.raises(RequestError, match="16 bytes behind the JSON, of which its tensors have 8"):
+        ask(struct.pack("<2q", 5, 6))
+    with pytest.raises(RequestError, match="datatype INT64, where BYTES is expected"):
+        ask(struct.pack("<q", 5), of=NAMED)
 
 
 def test_paths_are_those_of_the_protocol_and_no_others() -> None:

@@ -129,6 +129,8 @@ class ServedRevision:
     thresholds: Mapping[str, np.ndarray] = field(init=False)
     """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
 
+    has_embeddings: bool = field(init=False)
+    """Whether a variant can give its last hidden layer: a network of one layer has none."""
     capabilities: Mapping[str, Capabilities] = field(init=False)
     """What each variant can give that not every request needs."""
     tier_permille: Mapping[str, int] = field(init=False)
@@ -155,6 +157,7 @@ class ServedRevision:
         gives = {v.name: family_of(v).capabilities for v in self.manifest.profile.variants}
         gives |= {name: replace(gives[name], embeddings=False) for name in bare if name in gives}
         object.__setattr__(self, "capabilities", gives)
+        object.__setattr__(self, "has_embeddings", any(each.embeddings for each in gives.values()))
         by_variant = {within.point.name: permille for permille, within in tiers.items()}
         object.__setattr__(self, "tier_permille", by_variant)
 
@@ -193,14 +196,6 @@ class ServedRevision:
                 f"revision {self.manifest.revision} has no variant {', '.join(unknown)}",
                 f"choose from {', '.join(known)}",
             )
-
-    @property
-    def has_embeddings(self) -> bool:
-        """Whether a variant can give its last hidden layer: a network of one layer has none."""
-        return any(
-            variant.network.embedding_columns and family_of(variant).capabilities.embeddings
-            for variant in self.manifest.variants
-        )
 
 
 def _most_drawn(fanouts: tuple[int, ...]) -> float:

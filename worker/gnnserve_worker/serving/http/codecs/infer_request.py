@@ -79,7 +79,7 @@ class AnswerForm(msgspec.Struct, frozen=True):
 
 
 class InferBody(msgspec.Struct, frozen=True):
-    """A request, without the elements of its tensors."""
+    """A request, without the bytes behind its JSON."""
 
     tensors: Mapping[str, GivenTensor]
     outputs: tuple[str, ...]
@@ -140,17 +140,16 @@ def read_infer_body(
 ) -> InferBody:
     """`json_bytes`: the length of the JSON, behind which tensors stand as bytes; None: it is the whole body.
     `wishes`: those of the head; parameters go first."""
-    if json_bytes is None:
-        text, rest = body, None
-    elif json_bytes > len(body):
+    text, behind = body, None
+    if json_bytes is not None:
+        text, behind = body[:json_bytes], len(body) - json_bytes
+    if behind is not None and behind < 0:
         raise RequestError(
             ErrorCode.INVALID_BINARY,
             "body",
             f"{counted(len(body), 'byte')}, fewer than the {json_bytes:,} of JSON that the head says",
             "send the length of the JSON in Inference-Header-Content-Length",
         )
-    else:
-        text, rest = body[:json_bytes], memoryview(body)[json_bytes:]
     if json_bytes == 0:
         request = _raw_request(body, revision)
     elif len(text) <= LARGE_BYTES:
@@ -162,7 +161,7 @@ def read_infer_body(
     _check_place(request, model, version)
     given_wishes, all_binary = read_parameters(request.parameters or {}, wishes)
     outputs, are_binary = _read_outputs(request.outputs or (), revision, all_binary=all_binary)
-    tensors = _read_inputs(request.inputs, rest, revision, limits)
+    tensors = _read_inputs(request.inputs, behind, revision, limits)
     is_own = _OFFSET in (request.parameters or {})
     offset_field = f"parameters.{_OFFSET}" if is_own else "gnnserve-min-offset"
     return InferBody(tensors, outputs, given_wishes, offset_field, AnswerForm(request.id, are_binary))
@@ -205,6 +204,8 @@ def _check_place(request: InferRequest, model: str, version: str | None) -> None
 
 def read_parameters(given: Mapping[str, Any], wishes: Wishes) -> tuple[Wishes, bool]:
     """The wishes of a request, and whether all outputs are to be bytes. `wishes`: those of its head."""
+    if not given:
+        return wishes, False
     for name in given:
         if name not in PARAMETERS:
             raise _unknown_parameter(f"parameters.{cut(name)}", PARAMETERS)
@@ -269,8 +270,9 @@ def _read_outputs(
 
 
 def _read_inputs(
-    given: tuple[RequestInput, ...], rest: memoryview | None, revision: ServedRevision, limits: OverlayLimits
+    given: tuple[RequestInput, ...], behind: int | None, revision: ServedRevision, limits: OverlayLimits
 ) -> dict[str, GivenTensor]:
+    """`behind`: bytes behind the JSON; None: the head does not say that there are any."""
     kinds, tensors, taken = input_kinds(revision), dict[str, GivenTensor](), 0
     for index, tensor in enumerate(given):
         name, kind = tensor.name, kinds.get(tensor.name)
@@ -294,18 +296,19 @@ def _read_inputs(
             if not bytes(tensor.data):
                 remedy = f"give data, or bytes behind the JSON and their number in {SIZE}"
                 raise RequestError(ErrorCode.MISSING_FIELD, f"{name}.data", "it is missing", remedy)
-            tensors[name] = GivenTensor(kind, tensor.shape, bytes(tensor.data), is_binary=False)
+            tensors[name] = GivenTensor(kind, tensor.shape, bytes(tensor.data))
             continue
         if bytes(tensor.data):
             problem = f"it is there, and {SIZE} as well"
             raise RequestError(ErrorCode.INVALID_VALUE, f"{name}.data", problem, "leave out one of them")
-        tensors[name] = GivenTensor(kind, tensor.shape, _take(rest, taken, size, name), is_binary=True)
+        _check_size(behind, taken, size, name)
+        tensors[name] = GivenTensor(kind, tensor.shape, b"", taken, size)
         taken += size
-    if rest is not None and taken != len(rest):
+    if behind is not None and taken != behind:
         raise RequestError(
             ErrorCode.INVALID_BINARY,
             "body",
-            f"{counted(len(rest), 'byte')} behind the JSON, of which its tensors have {taken:,}",
+            f"{counted(behind, 'byte')} behind the JSON, of which its tensors have {taken:,}",
             f"let each {SIZE} be what its tensor has",
         )
     if NODES not in tensors:
@@ -313,17 +316,16 @@ def _read_inputs(
     return tensors
 
 
-def _take(rest: memoryview | None, start: int, size: int, name: str) -> memoryview:
+def _check_size(behind: int | None, taken: int, size: int, name: str) -> None:
     where = f"{name}.parameters.{SIZE}"
-    if rest is None:
+    if behind is None:
         raise RequestError(
             ErrorCode.INVALID_BINARY, where, "the request has no bytes behind its JSON",
             "send the length of the JSON in the header Inference-Header-Content-Length",
         )  # fmt: skip
-    left = len(rest) - start
+    left = behind - taken
     if not 0 <= size <= left:
         raise RequestError(
             ErrorCode.INVALID_BINARY, where, f"{shown_value(size)}, where {counted(left, 'byte')} are left",
             "give the number of bytes that the tensor has",
         )  # fmt: skip
-    return rest[start : start + size]

@@ -21,7 +21,7 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
 from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.codecs.infer_request import may_bring, read_infer_body
+from gnnserve_worker.serving.http.codecs.infer_request import InferBody, may_bring, read_infer_body
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, find_listed
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference
 from gnnserve_worker.serving.http.codecs.served_tensors import (
@@ -57,16 +57,32 @@ _ERROR_HEADER = b"gnnserve-error"
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[\s*(\d{1,9})')
 _BLOCK_VALUES = 65_536
 """Numbers encoded in one go: about 2 ms."""
+_LONGEST_KNOWN = 1024
+"""Longest JSON that is remembered."""
 _HEAD_BYTES = 4096
 """The beginning of a body, where the shape of its nodes usually stands."""
 
 
-class OpenInferenceCodec(msgspec.Struct, frozen=True):
-    model: str
-    version: str | None = None
-    """The variant that the path names."""
-    json_bytes: int | None = None
-    """Length of the JSON before tensors as bytes; None: the whole body is JSON."""
+class KnownJson(msgspec.Struct, frozen=True):
+    """JSON that was read before: clients that send bytes behind it repeat it as it is."""
+
+    text: bytes
+    body_bytes: int
+    facts: tuple[Any, ...]
+    """What else it was read by: the wishes of the head, and what the served graph takes."""
+    body: InferBody
+
+
+class OpenInferenceCodec:
+    __slots__ = ("_known", "json_bytes", "model", "version")
+
+    def __init__(self, model: str, version: str | None = None, json_bytes: int | None = None) -> None:
+        self.model = model
+        self.version = version
+        """The variant that the path names."""
+        self.json_bytes = json_bytes
+        """Length of the JSON before tensors as bytes; None: the whole body is JSON."""
+        self._known: KnownJson | None = None
 
     def check_query(self, query: bytes) -> None:
         name = cut(query.partition(b"=")[0].decode("latin-1"))
@@ -97,9 +113,7 @@ class OpenInferenceCodec(msgspec.Struct, frozen=True):
         limits: OverlayLimits,
     ) -> Question:
         """`query` is empty: `check_query` refuses every parameter."""
-        read = read_infer_body(
-            body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits
-        )  # fmt: skip
+        read = self._read(body, wishes, revision, max_nodes, limits)
         wanted = read.wishes
         if wanted.min_offset is not None:  # before ids are looked up, which the changes may bring
             require_offset(wanted.min_offset, wanted.objective, revision, read.offset_field)
@@ -114,13 +128,35 @@ class OpenInferenceCodec(msgspec.Struct, frozen=True):
         if brings:
             support = support_of(revision, limits)
             _check_overlay(sizes, support, limits)
-        elements = {name: read_elements(given) for name, given in read.tensors.items()}
+        json_bytes = self.json_bytes or 0
+        elements = {name: read_elements(given, body, json_bytes) for name, given in read.tensors.items()}
         if support is None:
             otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
             overlay, seeds = None, _find(elements[NODES], revision, otherwise)
         else:
             overlay, seeds = _arrange(elements, revision, support)
         return Question(seeds, wanted.objective, wanted.strict, read.outputs, overlay, wanted.seed, variant, read.form)
+
+    def _read(
+        self, body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
+    ) -> InferBody:
+        if not self.json_bytes or self.json_bytes > _LONGEST_KNOWN:
+            return read_infer_body(
+                body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits
+            )  # fmt: skip
+        text, known = body[: self.json_bytes], self._known
+        features = None if revision.overlays is None else revision.overlays.columns.features
+        facts = (wishes, revision.has_text_ids, features, revision.has_embeddings)
+        if (
+            known is not None
+            and known.text == text
+            and known.body_bytes == len(body)
+            and known.facts == facts
+        ):  # fmt: skip
+            return known.body
+        read = read_infer_body(body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits)
+        self._known = KnownJson(text, len(body), facts, read)
+        return read
 
     def encode_answer(
         self,

@@ -69,8 +69,12 @@ class GivenTensor(msgspec.Struct, frozen=True):
 
     kind: TensorKind
     shape: tuple[int, ...]
-    data: bytes | memoryview
-    is_binary: bool
+    data: bytes = b""
+    """Its elements in JSON; empty: they are bytes behind the JSON."""
+    start: int = 0
+    """Where these bytes begin, counted from the end of the JSON."""
+    size: int = 0
+    """How many there are."""
 
 
 def check_form(kind: TensorKind, datatype: str, shape: tuple[int, ...]) -> None:
@@ -96,25 +100,29 @@ def _without_ones(shape: tuple[int, ...], dimensions: int) -> tuple[int, ...]:
     return shape[:-1] if len(shape) == dimensions + 1 and shape[-1] == 1 else shape
 
 
-def read_elements(given: GivenTensor) -> Elements:
-    """Raises RequestError where there are more or fewer than the shape says, or one is wrong."""
-    return _read_bytes(given) if given.is_binary else _read_json(given)
+def read_elements(given: GivenTensor, body: bytes, json_bytes: int) -> Elements:
+    """Raises RequestError where there are more or fewer than the shape says, or one is wrong. `json_bytes`: where the
+    JSON of the body ends."""
+    return _read_json(given) if given.data else _read_bytes(given, body, json_bytes + given.start)
 
 
-def _read_bytes(given: GivenTensor) -> Elements:
+def _read_bytes(given: GivenTensor, body: bytes, start: int) -> Elements:
     kind, count = given.kind, math.prod(given.shape)
     if kind.datatype is Datatype.BYTES:
-        return _read_texts(given, count)
+        return _read_texts(given, body[start : start + given.size], count)
     dtype = _DTYPES[kind.datatype]
-    if len(given.data) != dtype.itemsize * count:
+    if given.size != dtype.itemsize * count:
         raise _wrong_size(given, f"{dtype.itemsize} for each of {counted(count, 'element')}")
-    elements = np.frombuffer(given.data, dtype)
-    return elements.astype(dtype.newbyteorder("=")) if sys.byteorder == "big" else elements
+    elements = np.frombuffer(body, dtype, count, start)
+    if sys.byteorder == "big":
+        return elements.astype(dtype.newbyteorder("="))
+    # JSON has any length, and kernels would be compiled once more for arrays that begin between two words.
+    return elements if elements.flags.aligned else elements.copy()
 
 
-def _read_texts(given: GivenTensor, count: int) -> list[str]:
+def _read_texts(given: GivenTensor, data: bytes, count: int) -> list[str]:
     texts: list[str] = []
-    data, start = bytes(given.data), 0
+    start = 0
     while start + _LENGTH.size <= len(data) and len(texts) < count:
         end = start + _LENGTH.size + _LENGTH.unpack_from(data, start)[0]
         if end > len(data):
@@ -134,7 +142,7 @@ def _wrong_size(given: GivenTensor, expected: str) -> RequestError:
     return RequestError(
         ErrorCode.INVALID_BINARY,
         given.kind.name,
-        f"{counted(len(given.data), 'byte')}, where its shape {shown_value(given.shape)} has {expected}",
+        f"{counted(given.size, 'byte')}, where its shape {shown_value(given.shape)} has {expected}",
         "send as many elements as the shape says, little-endian",
     )
 
