@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
@@ -22,6 +23,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.pods import PodExit
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import encode_routing
+from gnnserve_client import Client
 from gnnserve_worker.pods.serve import WorkerSettings
 
 ASKED = (0, 4, 1, 5)
@@ -64,6 +66,13 @@ def test_worker_waits_for_its_table_and_follows_it(
         response, answer = predict(pod.connect(), 0, 5)
         assert (response.status, answer["labels"]) == (200, answers_of(THREE, (0, 5)))
         assert answer["revision"] == three.revision
+        with Client(f"http://127.0.0.1:{pod.port}") as client:
+            client.wait_until_ready()
+            found = client.predict([0, 5, 0])
+            scores = client.predict([0, 5], outputs="scores", seed=1).scores
+            assert (found.labels.tolist(), found.revision) == (answers_of(THREE, (0, 5, 0)), three.revision)
+            assert np.array_equal(scores, client.predict([0, 5], outputs=["scores", "labels"], seed=1).scores)
+            assert scores.shape == (2, len(client.variants().classes))
 
         api.put(table_of(three, objective=Objective(latency_ms=250), batching=Batching(10, 20)))
         pod.wait_until("/v1/route", '"latencyMs":250')
