@@ -63,7 +63,10 @@ def upgraded() -> Iterator[tuple[Api, dict[str, Manifest]]]:
         fields = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].keys()
 
         def is_taken_up() -> bool:
-            told = client.get("/openapi/v3/apis/gnnserve.dev/v1alpha1").json()["components"]["schemas"]
+            reply = client.get("/openapi/v3/apis/gnnserve.dev/v1alpha1")
+            if not (reply.is_success and reply.content):  # as the server puts its schemas together
+                return False
+            told = reply.json()["components"]["schemas"]
             served = next(found for name, found in told.items() if name.endswith("GNNService"))
             return bool(served["properties"]["spec"]["properties"].keys() == fields)
 

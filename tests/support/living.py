@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from tests.support.graphs import Tensors, dense_features, random_tensors
@@ -11,6 +12,7 @@ from tests.support.graphs import Tensors, dense_features, random_tensors
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation import variants as variants_module
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
@@ -82,10 +84,12 @@ def generated(
     )  # fmt: skip
     repository = Repository(root, "tests", digest)
     models = RandomModels(spec.model.network(3))
-    made = generate_revision(
-        spec, RevisionIdentity("recipe", digest, None, {}), given, (), repository, lambda _: None,
-        lambda data, features: models, None, "tests",
-    )  # fmt: skip
+    # All variants are kept, also those that others happen to be as accurate and as fast as.
+    with patch.object(variants_module, "worth_keeping", tuple):
+        made = generate_revision(
+            spec, RevisionIdentity("recipe", digest, None, {}), given, (), repository, lambda _: None,
+            lambda data, features: models, None, "tests",
+        )  # fmt: skip
     return repository.load(made.revision, max_delta_bytes)
 
 
