@@ -6,10 +6,11 @@ import asyncio
 import json
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.conformance.open_inference_calls import ANSWERED, WRONG
+from tests.conformance.open_inference_calls import ANSWERED, INFER, WRONG
 from tests.conformance.test_open_inference import check
 from tests.support.connections import serving
 from tests.support.malformed import FIELDS, LITERALS, flip, splice
@@ -130,6 +131,27 @@ def test_paths_are_those_of_the_protocol_and_no_others() -> None:
     place = read_path("/v2/models/m/versions/v/infer")
     assert place is not None
     assert (place.call, place.model, place.version) == (Call.INFER, "m", "v")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["whole", "without an end"])
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [(INFER, lambda body: body["error"]), ("/v1/predict", lambda body: body["error"]["message"])],
+    ids=["the protocol's path", "a path of ours"],
+)
+def test_heads_that_are_too_long_are_refused_in_the_form_of_their_path(
+    path: str, error: Callable[[Any], str], ends: bool
+) -> None:
+    async def run() -> None:
+        async with serving(FakeWorker()) as server:
+            wire = server.connect()
+            head = f"POST {path} HTTP/1.1\r\nhost: w\r\nx: {'y' * 70_000}\r\n" + "\r\n" * ends
+            wire.send(head.encode())
+            (response,) = await wire.answers()
+            assert response.status == 431
+            assert error(json.loads(response.body)).startswith("head: over the limit of 65,536 bytes")
+
+    asyncio.run(run())
 
 
 def test_heads_that_were_read_before_take_the_fast_path() -> None:

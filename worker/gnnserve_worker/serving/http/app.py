@@ -141,11 +141,11 @@ class ServingApp:
         else:
             await send_response(_closing(send), self.refuse_connection(error_form_of(scope["path"])))
 
-    def refusing(self, error: RequestError) -> AsgiApp:
+    def refusing(self, error: RequestError, form: ErrorForm) -> AsgiApp:
         """An application that refuses one request, after which the connection is closed."""
 
         async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
-            await send_response(_closing(send), self.predict.refuse_request(error))
+            await send_response(_closing(send), self.predict.refuse_request(error, form))
 
         return refuse
 

@@ -18,6 +18,8 @@ from typing import assert_never
 
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
+from gnnserve_worker.serving.http.codecs.codec import ErrorForm
+from gnnserve_worker.serving.http.codecs.registry import error_form_of
 from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.replies import Reply
@@ -167,12 +169,16 @@ class Connection(asyncio.Protocol):
                 CLIENT_LOG.warning("Invalid HTTP request received.")
                 self._refuse_unheard(self._predict.refuse_request(not_http()))
             case Trouble.LONG_HEAD:
-                self._refuse_unheard(self._predict.refuse_request(large_head()))
+                self._refuse_unheard(self._predict.refuse_request(large_head(), self._error_form()))
             case Trouble.LONG_FRAME:
                 self.transport.close()
                 self._silence()
             case _:
                 assert_never(trouble)
+
+    def _error_form(self) -> ErrorForm:
+        """The form of errors at the address of the request that is being read, as far as that was read."""
+        return error_form_of(self._reader.url.decode("latin-1"))
 
     def _refuse_unheard(self, reply: Reply) -> None:
         """Refuses a connection before there is a request that the application could answer."""
@@ -242,7 +248,7 @@ class Connection(asyncio.Protocol):
         if self._is_deaf:
             return
         if wrong is not None:
-            self._application = self._shared.app.refusing(wrong)
+            self._application = self._shared.app.refusing(wrong, self._error_form())
             self._reader.url = b"/"  # what it is refused for may be that it cannot be parsed
         if len(self.pipelined) >= MOST_PIPELINED:
             self._is_deaf = True
