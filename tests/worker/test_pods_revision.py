@@ -45,24 +45,19 @@ def test_a_job_finds_it_and_trains_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("keep_signals")
-def test_a_name_that_is_not_published_is_refused_with_what_there_is(tmp_path: Path) -> None:
+def test_one_that_is_not_there_or_damaged_is_refused_with_what_there_is(tmp_path: Path) -> None:
     service, old, new = went_on(tmp_path)
     service.manifest = naming(service, "0123456789ab")
     said = service.job(exit_code=PodExit.BAD_INPUT)
     assert said.startswith("spec.revision: 0123456789ab is not published; there are, newest first: ")
     assert said.index(new.revision) < said.index(old.revision)
-
-
-@pytest.mark.usefixtures("keep_signals")
-def test_a_damaged_one_is_told_and_left_as_it_is(tmp_path: Path) -> None:
-    service, old, _ = went_on(tmp_path)
     (weights,) = service.repository.folder.glob(f"revisions/{old.revision}/variants/x1/weights.safetensors")
     weights.chmod(0o644)
     weights.write_bytes(weights.read_bytes()[:-2])
     service.manifest = naming(service, old.revision)
     said = service.job(exit_code=PodExit.BAD_INPUT)
     assert said.startswith(f"spec.revision: {old.revision} cannot be answered from: ")
-    assert weights.exists()
+    assert weights.exists(), "it cannot be made again, and is left as it is"
 
 
 @pytest.mark.usefixtures("keep_signals")

@@ -35,7 +35,8 @@ def bring_the_first(service: Service, features: np.ndarray, revision: str) -> in
 
 @pytest.mark.parametrize(
     ("architecture", "rules"),
-    [*(("GraphSAGE", rules) for rules in RULES), ("GCN", UNDIRECTED)],
+    # Each direction once, and both ways to treat duplicates.
+    [*(("GraphSAGE", RULES[number]) for number in (1, 2, 5)), ("GCN", UNDIRECTED)],
     ids=lambda one: one if isinstance(one, str) else f"{one.direction}-{one.duplicates}",
 )
 def test_brought_over_two_versions_it_is_the_graph_built_anew(
