@@ -13,7 +13,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-unseen bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-sweep bench-conformance bench-shared bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-unseen bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -38,6 +38,7 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/lint-imports
 	$(BIN)/python -m gnnserve_api.schema --check
 	$(BIN)/python -m gnnserve_api.reference --check
+	$(BIN)/python -m tools.protobuf --check
 
 test: .venv/installed chromium postgres cluster-binaries ## everything that CI runs
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse check kernels
@@ -83,9 +84,10 @@ format: .venv/installed ## format and fix what can be fixed
 audit: .venv/installed ## known vulnerabilities of the environment and of what each image would contain; needs the network
 	$(BIN)/python -m tools.audit --uv $(UV)
 
-generate: .venv/installed ## the CRD and docs/manifest.md from the types
+generate: .venv/installed ## the CRD and docs/manifest.md from the types, descriptors from the .proto files
 	$(BIN)/python -m gnnserve_api.schema
 	$(BIN)/python -m gnnserve_api.reference
+	$(BIN)/python -m tools.protobuf
 
 figures: .venv/installed ## write the figures of README.md and docs/benchmarks.md from benchmarks/results
 	$(BIN)/python -m benchmarks.figures
@@ -104,6 +106,15 @@ bench-import: .venv/installed ## tables of 100 million edges to a graph: edges p
 
 bench-serving: .venv/installed ## latency and throughput of /v1/predict
 	$(BIN)/python -m benchmarks.serving $(if $(QUICK),--quick)
+
+bench-sweep: .venv/installed ## throughput, latency and its five parts against concurrency; 2 minutes
+	$(BIN)/python -m benchmarks.sweep $(if $(QUICK),--quick)
+
+bench-conformance: .venv/installed ## the Open Inference Protocol call by call: gnnserve, Triton and MLServer; the latter are installed, 3 minutes
+	$(BIN)/python -m benchmarks.conformance $(if $(QUICK),--quick)
+
+bench-shared: .venv/installed ## several services in one server: fairness beside an overloaded one, memory and throughput; 10 minutes
+	$(BIN)/python -m benchmarks.shared_worker $(if $(QUICK),--quick)
 
 bench-startup: .venv/installed ## a worker's start to its first answer over a graph of 1 GB, and its memory
 	$(BIN)/python -m benchmarks.startup $(if $(QUICK),--quick)

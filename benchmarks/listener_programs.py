@@ -92,7 +92,7 @@ def main() -> None:
     revision.warm_up()
     metrics = ServingMetrics(service.metadata.name)
     metrics.show_revision(revision.manifest, 0.0)
-    engine = Engine(metrics, (service.metadata.name,))
+    engine = Engine({service.metadata.name: metrics})
     app = ServingApp(service.metadata.name, engine, metrics)
 
     def start() -> None:

@@ -172,7 +172,7 @@ class Subject:
         stream, batch = self.stream(7, FEW_NEW_NODES), max(BATCHES)
         sampled = np.sort(np.random.default_rng(9).permutation(self.graph.nodes)[:_SAMPLED])
         first = []
-        for sums in living._sums.values():
+        for sums in living.drafting.sums.values():
             sums.begin(sampled)
             first.append(sums.residuals(sampled)[0])
         before, points, done = _anonymous_bytes(), [], 0
@@ -181,7 +181,7 @@ class Subject:
                 done += apply_for(living, stream, batch, _NO_LIMIT, most=until - done)[0]
             points.append(MemoryPoint(done, living.delta_bytes, _anonymous_bytes() - before))
             print(f"{done:,} changes", file=sys.stderr)
-        kept = living._sums.values()
+        kept = living.drafting.sums.values()
         return points, ExactSums(
             done, all(_are_exact(sums, sampled, begun) for sums, begun in zip(kept, first, strict=True))
         )
@@ -242,13 +242,13 @@ def _rate(living: LivingRevision, stream: ChangeStream, batch: int, seconds: flo
 def reach_all(living: LivingRevision) -> None:
     """Write all rows of stored layers, so that their pages are copied and sums are made: as after changes that have
     reached every node once."""
-    for maker, sums in living._stored:
+    for maker, sums in living.drafting.stored:
         for start in range(0, living.graph.ids.count, _ROWS):
             nodes = np.arange(start, min(start + _ROWS, living.graph.ids.count))
             if sums is not None:
                 sums.begin(nodes)
             maker.write(nodes, sums)
-    for maker in (maker for makers in living._later for maker in makers):
+    for maker in (maker for makers in living.drafting.later for maker in makers):
         maker.write(np.arange(living.graph.ids.count), None)
 
 
@@ -292,11 +292,12 @@ _STAGES: tuple[tuple[str, type, str], ...] = (
     ("finding", LivingGraph, "entries_reading"),
     ("finding", LivingGraph, "readers_of"),
     ("lists", LivingGraph, "apply"),
-    ("rows", RowMaker, "write"),
+    ("rows", RowMaker, "make_all"),
     ("sums", LivingSums, "begin"),
     ("sums", LivingSums, "move"),
     ("sums", LivingSums, "change"),
     ("deriving", StoredLayerMaker, "write"),
+    ("deriving", StoredLayerMaker, "make"),
 )
 """What applying a batch consists of: nodes and readers that are found, neighbour lists, rows of features and products,
 sums by increments, rows of the stored layer derived from them."""

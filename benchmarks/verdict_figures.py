@@ -75,3 +75,63 @@ def updates_faults(results: Results) -> str:
 @figures("live_accuracy")
 def live_accuracy(results: Results) -> str:
     return verdict_table(results["live_accuracy"])
+
+
+@figures("sweep")
+def sweep(results: Results) -> str:
+    """Whether the parts are all of the latency; then the sweep itself."""
+    if not results.has("sweep"):
+        return ""
+    found = results["sweep"]
+    names = ("clientSendMs", "networkMs", "waitMs", "computeMs", "clientReceiveMs")
+    points = table(
+        ("connections", "answers/s", "p50 ms", "p99 ms", "client send", "network, server receive/send", "wait",
+         "compute", "client receive", "mean ms"),
+        (
+            (
+                str(point["connections"]),
+                f"{point['answersPerSecond']:,.0f}",
+                f"{point['latencyMs']['p50']:.3f}",
+                f"{point['latencyMs']['p99']:.3f}",
+                *(f"{point['parts'][name]:.3f}" for name in names),
+                f"{point['mean_ms']:.3f}",
+            )
+            for point in found["points"]
+        ),
+    )  # fmt: skip
+    return f"{verdict_table(found)}\n\n{points}"
+
+
+@figures("shared_worker")
+def shared_worker(results: Results) -> str:
+    """The verdicts, and what each service was offered and got."""
+    if not results.has("shared_worker"):
+        return ""
+    found = results["shared_worker"]
+    rows = (
+        (
+            label,
+            f"{of['offered_per_s']:,.0f}",
+            f"{of['seeds_per_s']:,}",
+            f"{of['p50_ms']:.1f}",
+            f"{of['p99_ms']:.1f}",
+            f"{of['attained_percent']:g} %",
+        )
+        for label, of in (
+            ("a service within its share, alone", found["fairness"]["alone"]),
+            ("the same beside the other one", found["fairness"]["beside"]),
+            ("the other one, offered three times its share", found["fairness"]["other"]),
+        )
+    )
+    columns = ("", "requests/s offered", "seeds/s answered", "p50 ms", "p99 ms", "on time, worst round")
+    return f"{verdict_table(found)}\n\n{table(columns, rows)}"
+
+
+@figures("conformance")
+def conformance(results: Results) -> str:
+    """Each call beside what each server made of it; empty: as the protocol says."""
+    found = results["conformance"]
+    servers = tuple(found["passed"])
+    rows = [(call["name"], *(call[server] or "✓" for server in servers)) for call in found["calls"]]
+    totals = (f"**of {len(rows)}**", *(f"**{found['passed'][server]}**" for server in servers))
+    return table(("call", *servers), [*rows, totals])

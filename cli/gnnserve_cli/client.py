@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -27,12 +28,14 @@ from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
 from gnnserve_client.address import CA_FILE, Endpoint, ServerAccess, parse_url
 from gnnserve_client.errors import NotGnnserveError
+from gnnserve_client.timing import ALL_TIMES, TIMING_HEADER
 
 if TYPE_CHECKING:
     from gnnserve_client.asking import Asking
     from gnnserve_client.exchange import Reply
 
 T = TypeVar("T")
+NO_HEADERS: Mapping[str, str] = {}
 TIMEOUT_S = 60.0
 _MOST = 2**53
 """Largest number that an answer may state: a float holds it exactly."""
@@ -140,7 +143,7 @@ def fetch_nodes(endpoint: Endpoint, start: int = 0, count: int = 1) -> NodesAnsw
 
 
 def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, Reply]:
-    reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request))
+    reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
     answer = _decoded(endpoint, reply, PredictAnswer)
     for name in request.outputs:
         rows = getattr(answer, name)
@@ -177,11 +180,13 @@ def _decoded(endpoint: Endpoint, reply: Reply, kind: type[T]) -> T:
     return decode(endpoint.url, reply.body, kind)
 
 
-def _fetch(endpoint: Endpoint, method: str, path: str, body: bytes | None = None) -> Reply:
+def _fetch(
+    endpoint: Endpoint, method: str, path: str, body: bytes | None = None, wishes: Mapping[str, str] = NO_HEADERS
+) -> Reply:
     """One attempt, over a connection of its own: an error is for the user to see."""
     from gnnserve_client.direct import DirectConnection  # noqa: PLC0415
     from gnnserve_client.exchange import Call  # noqa: PLC0415
 
-    call = Call(method, path, {"Content-Type": "application/json"} if body else {}, body)
+    call = Call(method, path, {"Content-Type": "application/json", **wishes} if body else wishes, body)
     with closing(DirectConnection(endpoint)) as connection:
         return connection.run(opened(endpoint).answered(call))

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from gnnserve_cli.commands import changes
+from gnnserve_cli.commands import changes, embeddings
 from gnnserve_cli.commands.cache import simulate
 from gnnserve_cli.commands.export import export
 from gnnserve_cli.commands.generate import generate
@@ -156,6 +156,11 @@ for command, example in (
 graph = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Look at a graph before anything is trained on it.")
 graph.command(cls=Command, epilog="Example: gnnserve graph inspect examples/digits.yaml")(inspect)
 app.add_typer(graph, name="graph")
+
+vectors = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Take embeddings of nodes to other programs.")
+_EMBEDDINGS = "gnnserve embeddings export 4d4396dec1c5 x1 --out embeddings.parquet"
+vectors.command(cls=Command, epilog=f"Example: {_EMBEDDINGS}")(embeddings.export)
+app.add_typer(vectors, name="embeddings")
 
 cache = typer.Typer(cls=TyperGroup, no_args_is_help=True, help="Choose what a GPU worker keeps in its cache.")
 cache.command(cls=Command, epilog="Example: gnnserve cache simulate flickr --trace zipf --out cache.html")(simulate)

@@ -6,7 +6,8 @@ import json
 import shlex
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +28,10 @@ from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving import server
+from gnnserve_worker.serving import listening_socket, server
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
+from gnnserve_worker.serving.served_service import ServiceSettings
 
 _LENT = "lent"
 """The part of `DeviceStats.memory_bytes` that is not the computing GPU's."""
@@ -71,15 +73,78 @@ def read_options(
     )
 
 
-def serve_published(
-    stored: Repository, published: RevisionManifest, service: GNNService, sock: socket.socket, options: ServerOptions
-) -> None:
-    """Show the profile of a published revision and answer from it until SIGINT or SIGTERM."""
-    options = replace(options, updates=updates_of(service, stored, options.credentials.log_uri))
-    if service.spec.revision is not None:
-        _note("while spec.revision is set, graph, model and variants of the manifest change nothing")
-    print_profile(published)
-    serve_routed(partial(stored.load, published.revision), service, sock, options)
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Where a service answers; each is bound."""
+
+    http: socket.socket
+    grpc: socket.socket | None = None
+    """None: it does not answer over gRPC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A service to answer for, and the revision that does."""
+
+    service: GNNService
+    stored: Repository
+    revision: RevisionManifest
+    sockets: Sockets
+    options: ServerOptions
+
+
+def require_names(services: Sequence[GNNService]) -> None:
+    """Raises InputError where two of these services could not be told apart."""
+    names = [service.metadata.name for service in services]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(
+                "metadata.name", f"{name} is that of {names.count(name)} manifests", "give each service its own name"
+            )
+
+
+@contextmanager
+def bound(host: str, port: int, grpc_port: int | None, services: int) -> Iterator[list[Sockets]]:
+    """Sockets for each service, bound to these ports and the ones after them, or where one is 0, to any free ones."""
+    with ExitStack() as opened:
+        found: list[Sockets] = []
+        for after in range(services):
+            http = opened.enter_context(closing(listening_socket.bind(host, port + after if port else 0)))
+            grpc = None
+            if grpc_port is not None:
+                option = listening_socket.GRPC_PORT_OPTION
+                bound_one = listening_socket.bind(host, grpc_port + after if grpc_port else 0, option)
+                grpc = opened.enter_context(closing(bound_one))
+            found.append(Sockets(http, grpc))
+        _check_ports_differ(found)
+        yield found
+
+
+def _check_ports_differ(sockets: Sequence[Sockets]) -> None:
+    """Sockets that do not listen yet may have the same address."""
+    taken = {each.http.getsockname()[1] for each in sockets}
+    for each in sockets:
+        if each.grpc is not None and (port := each.grpc.getsockname()[1]) in taken:
+            raise InputError(
+                listening_socket.GRPC_PORT_OPTION, f"{port} is a port that HTTP takes", "choose another, or 0 for any"
+            )
+
+
+def serve_published(published: Sequence[Published], shares: Mapping[str, float]) -> None:
+    """Show the profile of each published revision and answer from them until SIGINT or SIGTERM. `shares`: as
+    `read_shares` gives them."""
+    offered: list[Offered] = []
+    for of in published:
+        service, name = of.service, of.service.metadata.name
+        updates = updates_of(service, of.stored, of.options.credentials.log_uri)
+        if service.spec.revision is not None:
+            _note("while spec.revision is set, graph, model and variants of the manifest change nothing")
+        if len(published) > 1:
+            print(f"{name}:", flush=True)
+        print_profile(of.revision)
+        load = partial(of.stored.load, of.revision.revision)
+        offered.append(Offered(service, load, of.sockets, replace(of.options, updates=updates), shares.get(name, 1.0)))
+    serve_routed(offered)
 
 
 def source_of_load(prometheus: str | None, service: GNNService) -> Source:
@@ -145,37 +210,59 @@ def _note(words: str) -> None:
     print(f"note: {words}", file=sys.stderr)
 
 
-def serve_routed(
-    load: Callable[[int | None], LoadedRevision],
-    service: GNNService,
-    sock: socket.socket,
-    options: ServerOptions,
-) -> None:
-    """Serves until SIGINT or SIGTERM. `load` opens the revision; it is given the memory that changes may take, in
-    bytes, or None where the graph stays as it is."""
-    exit_on_memory_fault(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
-    followed = None
-    if options.updates is not None:
-        # Most servers have no log.
-        from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A service to answer for."""
 
-        followed = FollowedLog(options.updates)
-    if followed is None:
-        served = device.open_served(load(None), options.device)
-    else:
-        served = followed.open(
-            load, lambda loaded, replica: device.open_served(loaded, options.device, replica=replica)
-        )
-    _say_device(served.device_stats(), was_asked=service.spec.worker.gpu is not None)
-    with slow_loop(service.spec, options.source) as begin_routing:
+    service: GNNService
+    load: Callable[[int | None], LoadedRevision]
+    """Opens the revision; it is given the memory that changes may take, in bytes, or None where the graph stays as it
+    is."""
+    sockets: Sockets
+    options: ServerOptions
+    share: float = 1.0
+    """Weight of the service in the division of the server's time."""
 
-        def begin(serving: server.Serving) -> None:
-            nodes = served.shown_ids(0, 3)
-            announce(sock, nodes, options.credentials)
-            begin_routing(serving)
+    def open(self) -> server.Offer:
+        name, options, followed = self.service.metadata.name, self.options, None
+        if options.updates is not None:
+            # Most servers have no log.
+            from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
 
+            followed = FollowedLog(options.updates)
+        if followed is None:
+            revision = device.open_served(self.load(None), options.device)
+        else:
+            revision = followed.open(
+                self.load, lambda loaded, replica: device.open_served(loaded, options.device, replica=replica)
+            )
+        _say_device(revision.device_stats(), was_asked=self.service.spec.worker.gpu is not None)
         updates = None if followed is None else followed.updates
-        server.serve_revision(served, service, sock, begin, options.credentials, updates)
+        settings = ServiceSettings(
+            name, self.sockets.http, options.credentials, updates, self.share, self.sockets.grpc
+        )  # fmt: skip
+        return server.Offer(self.service, revision, settings)
+
+
+def serve_routed(offered: Sequence[Offered]) -> None:
+    """Serves until SIGINT or SIGTERM."""
+    exit_on_memory_fault(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
+    offers = [of.open() for of in offered]
+    with ExitStack() as loops:
+        names = [of.service.metadata.name if len(offered) > 1 else "" for of in offered]
+        begin_routing = [
+            loops.enter_context(slow_loop(of.service.spec, of.options.source, name))
+            for of, name in zip(offered, names, strict=True)
+        ]
+
+        def begin(handles: Sequence[server.Serving]) -> None:
+            for of, offer, name in zip(offered, offers, names, strict=True):
+                announce(of.sockets, offer.revision.shown_ids(0, 3), of.options.credentials, name)
+            print("  Ctrl-C stops it." if len(offered) == 1 else "Ctrl-C stops them.", flush=True)
+            for begin_loop, handle in zip(begin_routing, handles, strict=True):
+                begin_loop(handle)
+
+        server.serve_revisions(offers, begin)
 
 
 def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
@@ -193,15 +280,16 @@ def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
         _note(stats.problem)
 
 
-def announce(sock: socket.socket, nodes: Sequence[int | str], credentials: Credentials) -> None:
-    """The address, and a request that works: with ids that the graph has."""
-    host, port = sock.getsockname()[:2]
-    host = _EVERYWHERE.get(host, host)
+def announce(sockets: Sockets, nodes: Sequence[int | str], credentials: Credentials, name: str = "") -> None:
+    """The address, and a request that works: with ids that the graph has. `name`: of the service, where there are
+    several."""
     scheme = "http" if credentials.tls is None else "https"
-    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    url = f"{scheme}://{_address(sockets.http)}"
     body = shlex.quote(json.dumps({"nodes": list(nodes[:3])}))
     # Not through rich: a wrapped line could not be pasted.
-    print(f"Serving on {url}", flush=True)
+    print(f"Serving {name} on {url}" if name else f"Serving on {url}", flush=True)
+    if sockets.grpc is not None:
+        print(f"  gRPC, of the Open Inference Protocol: {_address(sockets.grpc)}", flush=True)
     options = ""
     if credentials.tls is not None:
         # Where it signed itself this is all that it takes; otherwise it is its signer's.
@@ -210,7 +298,12 @@ def announce(sock: socket.socket, nodes: Sequence[int | str], credentials: Crede
         # The shell reads it: a token in a line that is pasted would stay in its history.
         options += f' -H "authorization: Bearer $(head -n 1 {shlex.quote(str(credentials.tokens))})"'
     print(f"  curl -s{options} {url}/v1/predict -H 'content-type: application/json' -d {body}", flush=True)
-    print("  Ctrl-C stops it.", flush=True)
+
+
+def _address(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    host = _EVERYWHERE.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def farewell() -> None:

@@ -24,7 +24,7 @@ from gnnserve_routing.decision import RoutingDecision, recover_state
 from gnnserve_routing.driver import TickContext, next_due_s, run_tick, undecided
 from gnnserve_routing.signals import QueryAnswer, Sample, Series, Signals, Silence
 from gnnserve_worker.serving.metrics import CounterValue
-from gnnserve_worker.serving.server import Look
+from gnnserve_worker.serving.served_service import Look
 
 _KEPT_SCRAPES = 3
 """The decision is about the last interval; one more, should a tick have been late."""
@@ -88,12 +88,14 @@ class LocalSlowLoop:
         spec: GNNServiceSpec,
         source: Source,
         *,
+        name: str = "",
         say: Callable[[str], object] = lambda line: print(line, flush=True),
         warn: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True),
     ) -> None:
         self._served = served
         self._spec = spec
         self._source = source
+        self._prefix = f"{name}: " if name else ""
         self._say = say
         self._warn = warn
         self._interval_s = float(spec.routing.interval_seconds)
@@ -140,7 +142,7 @@ class LocalSlowLoop:
         followed.decision, followed.table = tick.decision, tick.table
         state = tick.decision.state
         if state.base is not None and state.base != followed.told_base:
-            self._say(f"Base variant: {state.base}, before {followed.told_base}. {state.reason}")
+            self._say(f"{self._prefix}Base variant: {state.base}, before {followed.told_base}. {state.reason}")
             followed.told_base = state.base
 
     def _follow(self, route: Route) -> _FollowedRevision:
@@ -155,18 +157,19 @@ class LocalSlowLoop:
             return
         self._trouble = kind
         if kind is None:
-            self._warn("routing: the load is known again.")
+            self._warn(f"{self._prefix}routing: the load is known again.")
         else:
-            self._warn(f"routing: {message} What was decided last stays in effect.")
+            self._warn(f"{self._prefix}routing: {message} What was decided last stays in effect.")
 
 
 @contextmanager
-def slow_loop(spec: GNNServiceSpec, source: Source) -> Iterator[Callable[[Served], None]]:
-    """Yields a function that starts the loop, once there is a server to tell; the loop ends with the block."""
+def slow_loop(spec: GNNServiceSpec, source: Source, name: str = "") -> Iterator[Callable[[Served], None]]:
+    """Yields a function that starts the loop, once there is a server to tell; the loop ends with the block. `name`: of
+    the service, where there are several."""
     begun: list[LocalSlowLoop] = []
 
     def begin(served: Served) -> None:
-        begun.append(LocalSlowLoop(served, spec, source))
+        begun.append(LocalSlowLoop(served, spec, source, name=name))
         begun[-1].start()
 
     try:

@@ -17,12 +17,15 @@ def parse_source(text: str) -> GraphSource:
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
     from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
+    from gnnserve_api.spec.typed import TypedFolder, TypedSource  # noqa: PLC0415
 
     path = Path(text)
     if path.suffix in MANIFEST_SUFFIXES:
         return load_manifest(path).spec.graph.source
     if path.suffix == ".npz":
         return GraphSource(npz=NpzSource(uri=path.absolute().as_uri()))
+    if path.is_dir():
+        return GraphSource(typed=TypedSource(npz=TypedFolder(uri=path.absolute().as_uri())))
     if text in list(Builtin):
         return GraphSource(builtin=Builtin(text))
     if text in list(OgbName):
@@ -32,6 +35,6 @@ def parse_source(text: str) -> GraphSource:
     known = ", ".join([*Builtin, *OgbName, *PygName])
     raise InputError(
         "SOURCE",
-        f"{text!r} is neither a manifest (.yaml), nor an .npz file, nor a known name",
+        f"{text!r} is neither a manifest (.yaml), nor an .npz file, nor a folder of a typed graph, nor a known name",
         f"tables of your own are named in a manifest; known names are {known}",
     )

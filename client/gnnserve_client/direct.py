@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import http.client
 import select
+import ssl
 import threading
 import time
 
 from gnnserve_client.address import Endpoint
 from gnnserve_client.exchange import LONGEST_CONNECTING_S, Connection, Reply, Send, no_answer, too_slow
+from gnnserve_client.timing import ClientTimes
 
 _MOST_IDLE = 100
 _PIECE_BYTES = 1 << 16
@@ -35,7 +37,11 @@ class DirectConnection(Connection):
         is_reusable = False
         try:
             _allow(connection, end_s)
+            connected_s = time.perf_counter()
             connection.request(send.call.method, send.call.path, send.call.body, send.headers)
+            sent_s = time.perf_counter()
+            _await_answer(connection, end_s)
+            answered_s = time.perf_counter()
             response = connection.getresponse()
             pieces = []
             while piece := response.read(_PIECE_BYTES):
@@ -50,8 +56,11 @@ class DirectConnection(Connection):
             raise no_answer(self._endpoint.url, error, was_sent=True) from error
         finally:
             self._give_back(connection, is_reusable)
+        ended_s = time.perf_counter()
         headers = {name.lower(): value for name, value in response.getheaders()}
-        return Reply(response.status, headers, b"".join(pieces), (time.perf_counter() - started_s) * 1000)
+        connect_ms, total_ms = (connected_s - started_s) * 1000, (ended_s - connected_s) * 1000
+        times = ClientTimes(total_ms, (sent_s - connected_s) * 1000, (ended_s - answered_s) * 1000, connect_ms)
+        return Reply(response.status, headers, b"".join(pieces), connect_ms + total_ms, times)
 
     def close(self) -> None:
         with self._lock:
@@ -101,6 +110,17 @@ def _allow(connection: http.client.HTTPConnection, end_s: float) -> None:
         raise TimeoutError
     if connection.sock is not None:  # None: the answer said that it is closed, and may still be read
         connection.sock.settimeout(left_s)
+
+
+def _await_answer(connection: http.client.HTTPConnection, end_s: float) -> None:
+    """Wait until there is something to read, so that reading it can be told from waiting for it. TLS has more to read
+    than answers: with it nothing is waited for, and reading counts as waiting."""
+    if isinstance(connection.sock, ssl.SSLSocket) or not hasattr(select, "poll"):
+        return
+    looking = select.poll()
+    looking.register(connection.sock, select.POLLIN)
+    if not looking.poll(max(0.0, (end_s - time.perf_counter()) * 1000)):
+        raise TimeoutError
 
 
 def _has_ended(connection: http.client.HTTPConnection) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gnnserve_client.errors import NoAnswerError, NotTrustedError, TimedOutError, printable_line
+from gnnserve_client.timing import ClientTimes
 
 T = TypeVar("T")
 LONGEST_CONNECTING_S = 5.0
@@ -59,6 +60,8 @@ class Reply:
     body: bytes
     elapsed_ms: float
     """Connecting included, where the exchange had to."""
+    times: ClientTimes | None = None
+    """What of it took how long; None: what connects does not know."""
 
 
 Steps = Generator[Send, Reply, T]

@@ -183,7 +183,7 @@ def case(name: str, text: str, *expected: str):
         case(
             "no source at all",
             HEAD + "spec: {graph: {source: {}}}",
-            "spec.graph.source: exactly one of builtin, npz, ogb, pyg, parquet and csv must be set (value {})",
+            "spec.graph.source: exactly one of builtin, npz, ogb, pyg, parquet, csv and typed must be set (value {})",
         ),
         case(
             "a rule over two fields",
@@ -248,7 +248,7 @@ def case(name: str, text: str, *expected: str):
             HEAD.replace("v1alpha1", "v1") + "spec: {graph: {source: {}}}",
             'apiVersion: "gnnserve.dev/v1" is not served by this gnnserve, expected gnnserve.dev/v1alpha1; '
             "write `apiVersion: gnnserve.dev/v1alpha1`, or pass a GNNService manifest",
-            "spec.graph.source: exactly one of builtin, npz, ogb, pyg, parquet and csv must be set (value {})",
+            "spec.graph.source: exactly one of builtin, npz, ogb, pyg, parquet, csv and typed must be set (value {})",
         ),
         case(
             "another kind, and its fields are not judged",

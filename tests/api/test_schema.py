@@ -83,7 +83,22 @@ BREAKS_RULE = {
         "endpoint": {"tokens": {"secretName": "one"}, "writeTokens": {"secretName": "one"}},
     },
     "at most one of claimName and claim may be set": {**MINIMAL, "repository": {"claimName": "a", "claim": {}}},
-    "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set": {"graph": {"source": {}}},
+    "exactly one of builtin, npz, ogb, pyg, parquet, csv and typed must be set": {"graph": {"source": {}}},
+    "exactly one of npz, heteroData, parquet and csv must be set": {"graph": {"source": {"typed": {}}}},
+    "only one of label and labels may be given": {
+        "graph": {
+            "source": {
+                "typed": {
+                    "parquet": {
+                        "nodes": [{"type": "user", "uri": "file:///a", "label": "a", "labels": ["b", "c"]}],
+                        "edges": [
+                            {"uri": "file:///b", "sourceType": "user", "relation": "knows", "targetType": "user"}
+                        ],
+                    }
+                }
+            }
+        }
+    },
     "each of variants.fanouts must be smaller than model.fanouts: as many numbers, none above it, one below it": {
         **MINIMAL,
         "variants": {"fanouts": [[15, 11]]},

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.tables import edges_of, nodes_of, table_source, write_table
+from tests.support.typed import shop, write_folder
 from typer.testing import CliRunner
 
-from gnnserve_cli.commands.graph import taken_columns
+from gnnserve_cli.commands.inspection_parts import taken_columns
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
 from gnnserve_worker.graph.inspection import inspect
@@ -77,7 +79,10 @@ def test_nodes_without_any_of_several_classes_are_called_that(tmp_path: Path) ->
 def test_what_is_no_source_is_refused_with_the_known_names() -> None:
     result = CliRunner().invoke(app, ["graph", "inspect", "nix"])
     assert result.exit_code == ExitCode.BAD_INPUT
-    assert "'nix' is neither a manifest (.yaml), nor an .npz file, nor a known name" in result.stderr
+    assert (
+        "'nix' is neither a manifest (.yaml), nor an .npz file, nor a folder of a typed graph, nor a known name"
+        in result.stderr
+    )
     assert "ogbn-arxiv" in result.stderr
 
 
@@ -95,7 +100,9 @@ def test_columns_that_are_features_are_named_and_runs_of_them_shortened(tmp_path
 
     found = inspect(load_source(table_source(nodes, edges), tmp_path))
 
-    assert taken_columns(found) == "age, weight, interest0 … interest299 (300 columns), words (lists of 2)"
+    assert (
+        taken_columns(found.feature_columns) == "age, weight, interest0 … interest299 (300 columns), words (lists of 2)"
+    )
 
 
 def test_a_run_of_columns_ends_where_a_number_is_left_out(tmp_path: Path) -> None:
@@ -104,7 +111,7 @@ def test_a_run_of_columns_ends_where_a_number_is_left_out(tmp_path: Path) -> Non
     edges = write_table(tmp_path / "edges.parquet", edges_of([(0, 1)]))
     source = table_source(nodes, edges, {"features": ["emb_*"], "exclude_features": ["emb_3"]})
 
-    shown = taken_columns(inspect(load_source(source, tmp_path)))
+    shown = taken_columns(inspect(load_source(source, tmp_path)).feature_columns)
 
     assert shown == "emb_0, emb_1, emb_2, emb_4 … emb_11 (8 columns)"
 
@@ -114,7 +121,7 @@ def test_hundreds_of_columns_without_a_pattern_are_shortened(tmp_path: Path) -> 
     nodes = write_table(tmp_path / "nodes.parquet", nodes_of(range(5)) | named)
     edges = write_table(tmp_path / "edges.parquet", edges_of([(0, 1)]))
 
-    shown = taken_columns(inspect(load_source(table_source(nodes, edges), tmp_path)))
+    shown = taken_columns(inspect(load_source(table_source(nodes, edges), tmp_path)).feature_columns)
 
     assert shown.startswith("age, weight, c0x, ")
     assert ", … 62 more …, " in shown
@@ -131,3 +138,39 @@ def test_trying_says_by_measured_validation_which_scope_and_normalization_suit(t
     scores = [one["validation"] for one in tried]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] > 0.8
+
+
+def test_a_folder_of_a_typed_graph_is_inspected(tmp_path: Path) -> None:
+    write_folder(tmp_path / "shop", shop())
+
+    result = CliRunner().invoke(app, ["graph", "inspect", str(tmp_path / "shop")], env={"COLUMNS": "200"})
+
+    assert result.exit_code == ExitCode.OK, result.stderr
+    assert "user        30, called user/0, user/1, user/2, …; 4 columns, dense" in result.stdout
+    assert "tag         5, called tag/0, tag/1, tag/2, …; no features: embeddings are learned" in result.stdout
+    assert re.search(r"^item +buys +user +120 ", result.stdout, re.MULTILINE)
+    assert re.search(r"^user +rev_buys +item +120 ", result.stdout, re.MULTILINE)
+
+
+def test_a_manifest_of_a_typed_graph_is_inspected_as_json(tmp_path: Path) -> None:
+    given = write_folder(tmp_path / "shop", shop())
+    manifest = tmp_path / "shop.yaml"
+    manifest.write_text(
+        "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: shop}\n"
+        f"spec: {{graph: {{source: {{typed: {json.dumps(given)}}}}}}}\n"
+    )
+
+    result = CliRunner().invoke(app, ["graph", "inspect", str(manifest), "--json"])
+
+    found = json.loads(result.stdout)
+    assert [one["name"] for one in found["types"]] == ["user", "item", "tag"]
+    assert found["target"] == "user"
+
+
+def test_candidates_are_not_tried_on_a_typed_graph(tmp_path: Path) -> None:
+    write_folder(tmp_path / "shop", shop())
+
+    result = CliRunner().invoke(app, ["graph", "inspect", str(tmp_path / "shop"), "--try"])
+
+    assert result.exit_code == ExitCode.BAD_INPUT
+    assert "--try: trains candidates over graphs of one type alone" in result.stderr

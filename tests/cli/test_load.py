@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -30,8 +31,9 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.commands.load import nodes_to_ask_for
+from gnnserve_cli.loadgen import record as records
 from gnnserve_cli.loadgen.generator import generate_load
-from gnnserve_cli.loadgen.record import Record
+from gnnserve_cli.loadgen.record import Record, TimedRows
 from gnnserve_cli.loadgen.requests import build_predictions
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan, compute_percentiles, percentile, summarize
@@ -61,6 +63,32 @@ def test_a_closed_loop_reports_rates_latency_and_shares() -> None:
     assert report["latencyMs"]["p50"] <= report["latencyMs"]["p99"] <= report["latencyMs"]["max"]
     assert report["errors"] == {}
     assert all(len(set(nodes)) == 5 and min(nodes) >= 0 and max(nodes) < NODES for nodes in asked)
+
+
+def test_the_parts_of_the_latency_add_up_to_it() -> None:
+    with fake_server() as server:
+        arguments = ["--concurrency", "2", "--duration", "0.2", "--json"]
+        result = CliRunner().invoke(app, ["load", server.url, *arguments])
+        timed = [asked.headers.get("gnnserve-timing") for asked in server.asked if asked.method == "POST"]
+    parts = json.loads(result.output)["parts"]
+    # Of eight requests one asks for its times.
+    assert parts["answers"] == timed.count("all") == math.ceil(len(timed) / 8)
+    assert parts["waitMs"] == pytest.approx(0.012)
+    assert parts["stagesMs"] == pytest.approx({"sample": 0.021, "gather": 0.064, "compute": 0.128})
+    assert parts["computeMs"] == pytest.approx(0.213)
+    names = ("clientSendMs", "networkMs", "waitMs", "computeMs", "clientReceiveMs")
+    assert parts["sumMs"] == pytest.approx(sum(parts[name] for name in names), rel=1e-4)
+    # More than that where the server, which always tells the same, was faster.
+    assert parts["sumMs"] >= parts["totalMs"] * (1 - 1e-4)
+
+
+def test_very_many_timed_answers_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MOST_TIMED", 4)
+    rows = TimedRows()
+    for number in range(7):
+        rows.add(float(number), 0.0, 0.0, b"%d" % number)
+    assert (list(rows.totals_ms), rows.told, rows.every) == ([0.0, 4.0, 6.0], [b"0", b"4", b"6"], 32)
+    assert len(rows) == len(rows.sends_ms) == len(rows.receives_ms)
 
 
 def test_an_open_loop_sends_what_is_due_and_reports_its_own_lag() -> None:

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,18 +58,20 @@ class FakeWorker:
     """Whether each generation might."""
     training_error: Exception | None = None
     """What a GPU answers to it."""
+    offers: tuple[Any, ...] = ()
+    """What was served."""
     kept: int = 0
     """Networks that an interrupted generation left."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("gnnserve_worker.serving.listening_socket.bind", self.bind)
-        monkeypatch.setattr("gnnserve_worker.serving.server.serve_revision", self.serve)
+        monkeypatch.setattr("gnnserve_worker.serving.server.serve_revisions", self.serve)
         monkeypatch.setattr("gnnserve_worker.pods.device.open_served", self.open)
         monkeypatch.setattr("gnnserve_worker.pods.device.why_no_gpu", lambda *_: self.no_gpu)
         monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", self.generate)
         monkeypatch.setattr("gnnserve_worker.repository.repository.Repository", self.repository)
 
-    def bind(self, host: str, port: int) -> socket.socket:
+    def bind(self, host: str, port: int, _option: str = "") -> socket.socket:
         self.steps.append("bind")
         if self.busy:
             raise ResourceError(f"{host}:{port}: the port is in use")
@@ -105,12 +107,10 @@ class FakeWorker:
     def shown_ids(self, start: int, end: int) -> list[int | str]:
         return [*range(start, min(end, self.nodes))] if self.ids is None else [*self.ids.shown(start, end)]
 
-    def serve(
-        self, revision: Any, service: Any, sock: socket.socket, ready: Callable[[Any], None], credentials: Any,
-        updates: Any,
-    ) -> None:  # fmt: skip
+    def serve(self, offers: Sequence[Any], ready: Callable[[Any], None]) -> None:
         self.steps.append("serve")
-        ready(SimpleNamespace(look=lambda: None))
+        self.offers = tuple(offers)
+        ready([SimpleNamespace(look=lambda: None) for _ in offers])
 
 
 def test_run_binds_before_it_generates_and_serves_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +121,43 @@ def test_run_binds_before_it_generates_and_serves_last(monkeypatch: pytest.Monke
     assert worker.steps == ["bind", "generate", "serve"]
     assert "x16" in result.stdout
     assert result.stderr == "train x1: 0/30\ntrain x1: 30/30  validation 0.989\nStopped.\n"
+
+
+def test_run_serves_several_manifests_by_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(DIGITS.read_text().replace("name: digits", "name: other"))
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    arguments = ["run", str(DIGITS), str(other), "--port", "0", "--share", "other=2.5"]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.stderr
+    assert worker.steps == ["bind", "bind", "generate", "generate", "serve"]
+    assert [(offer.settings.name, offer.settings.share) for offer in worker.offers] == [("digits", 1.0), ("other", 2.5)]
+    said = [line for line in result.stdout.splitlines() if line.startswith("Serving")]
+    assert [line.split(" on ")[0] for line in said] == ["Serving digits", "Serving other"]
+    assert len({line.rpartition(":")[2] for line in said}) == 2
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([str(DIGITS), str(DIGITS)], "metadata.name: digits is that of 2 manifests"),
+        ([str(DIGITS), "--share", "other=2"], "--share: 'other=2' is of none of the manifests; name each of digits"),
+        ([str(DIGITS), "--share", "digits=2", "--share", "digits=3"], "--share: 'digits=3' is given twice"),
+        ([str(DIGITS), "--share", "digits"], "--share: 'digits' has no weight; write digits= and a number"),
+        ([str(DIGITS), "--share", "digits=nan"], "--share: 'digits=nan' has no weight"),
+        ([str(DIGITS), "--share", "digits=0"], "--share: 'digits=0' has no weight"),
+    ],
+)
+def test_services_that_cannot_share_a_server_are_refused_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, command: str, arguments: list[str], message: str
+) -> None:
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, [command, *arguments])
+    assert (result.exit_code, worker.steps) == (2, [])
+    assert message in result.stderr
 
 
 MANIFEST_OF_A_GPU = """\
@@ -300,6 +337,39 @@ def test_what_no_gpu_said_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     refusing.install(monkeypatch)
     assert CliRunner().invoke(app, ["generate", str(DIGITS)]).exit_code == 4
     assert worker.trained_on_gpu == refusing.trained_on_gpu == [True]
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_grpc_has_a_port_of_its_own_for_each_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(DIGITS.read_text().replace("name: digits", "name: other"))
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    arguments = [command, str(DIGITS), str(other), "--port", "0", "--grpc-port", "0"]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.stderr
+    assert worker.steps[:4] == ["bind"] * 4
+    said = [line for line in result.stdout.splitlines() if "gRPC" in line]
+    assert [line.rpartition(":")[0] for line in said] == ["  gRPC, of the Open Inference Protocol: 127.0.0.1"] * 2
+    assert len({line.rpartition(":")[2] for line in said}) == 2
+    assert all(offer.settings.grpc is not None for offer in worker.offers)
+
+
+def test_a_port_cannot_be_that_of_http_and_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeWorker().install(monkeypatch)
+    kept = socket.create_server(("127.0.0.1", 0))
+
+    def bind(*_of: object) -> socket.socket:
+        return kept.dup()
+
+    monkeypatch.setattr("gnnserve_worker.serving.listening_socket.bind", bind)
+    result = CliRunner().invoke(app, ["run", str(DIGITS), "--grpc-port", "8080"])
+    port = kept.getsockname()[1]
+    kept.close()
+    assert result.exit_code == 2
+    assert result.stderr == f"error: --grpc-port: {port} is a port that HTTP takes; choose another, or 0 for any\n"
 
 
 def test_a_busy_port_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,11 @@ REFUSED = {
     "no graph": ({"spec": {"graph": None}}, "spec.graph: Required value"),
     "no source": (
         {"spec": {"graph": {"source": {"builtin": None}}}},
-        "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set",
+        "exactly one of builtin, npz, ogb, pyg, parquet, csv and typed must be set",
     ),
     "two sources": (
         {"spec": {"graph": {"source": {"npz": {"uri": "file:///a.npz"}}}}},
-        "spec.graph.source: Invalid value: exactly one of builtin, npz, ogb, pyg, parquet and csv must be set",
+        "spec.graph.source: Invalid value: exactly one of builtin, npz, ogb, pyg, parquet, csv and typed must be set",
     ),
     "an unknown graph": (
         {"spec": {"graph": {"source": {"builtin": "MNIST"}}}},

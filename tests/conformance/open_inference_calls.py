@@ -261,3 +261,20 @@ WRONG = (
     Call("a misspelt field of the index", "/v2/repository/index", b'{"redy": true}', status=400, code="InvalidJson",
          error="body: it is no index request: Object contains unknown field `redy`"),
 )  # fmt: skip
+
+PROTOCOL = frozenset({
+    "the server's metadata", "the server lives", "the server is ready", "the model is ready", "the model's metadata",
+    "the model's configuration", "the model's statistics", "the index", "labels and scores are the default",
+    "an identifier comes back", "outputs come in the order asked", "an empty list of outputs is as none",
+    "ids as bytes, an answer in JSON", "no such model", "metadata of no model", "no such version",
+    "metadata of no version", "no such path", "a prediction by GET", "metadata by POST", "an empty body", "no JSON",
+    "a list", "no inputs", "no nodes", "an unknown input", "an input twice", "a wrong datatype",
+    "an unknown datatype", "too many dimensions", "a negative length", "a shape of texts",
+    "more elements than the shape", "fewer elements than the shape", "a huge shape", "an identifier that is no text",
+    "half a character", "an element of another type", "no data", "an unknown output",
+    "fewer bytes than the tensor has", "more bytes than the tensors have", "a size that is no tensor's",
+    "a negative size", "elements in JSON and as bytes", "bytes without a length of the JSON",
+    "a length beyond the body", "a length that is no number", "an index request that is none",
+})  # fmt: skip
+"""Names of the calls that any server with such a model should answer alike: none needs what only this one has, its
+parameters, headers, variants, embeddings and bounds."""

@@ -1,4 +1,4 @@
-"""The same question in every form: JSON, arrays, and both forms of the Open Inference Protocol.
+"""The same question in every form (`forms.py`).
 
 Answers, errors, refusals and what is counted are the same, since one implementation of every rule stands behind all."""
 
@@ -9,14 +9,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import TRADE_OFF, Client, FakeWorker, running, service, without_overlays
+from tests.conformance.forms import FORMS, Asked, Said, serving
+from tests.support.serving import TRADE_OFF, Client, FakeWorker, service, without_overlays
 from tests.support.updates import FakeUpdates
 from tests.worker.test_serving_http import overload, slow_worker
 from tests.worker.test_serving_overlay import ARRAYS, NAMED, POSITIONS, arrays, ask, brought
@@ -24,129 +23,11 @@ from tests.worker.test_serving_overlay import ARRAYS, NAMED, POSITIONS, arrays, 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.grpc.codec import InferCodec
+from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
-from gnnserve_worker.serving.http.question import NO_WISHES, Question, RequestError
-
-LENGTH = "Inference-Header-Content-Length"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A question, in no form yet."""
-
-    nodes: tuple[int, ...] = (3, 8)
-    latency_ms: float | None = None
-    tolerance: float | None = None
-    strict: bool | None = None
-    seed: int | None = None
-    min_offset: int | None = None
-    variant: str | None = None
-    output: str = "scores"
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What came back, without the form."""
-
-    status: int
-    code: str = ""
-    message: str = ""
-    variant: str = ""
-    revision: str = ""
-    objective_met: bool | None = None
-    offset: int | None = None
-    numbers: tuple[tuple[float, ...], ...] = ()
-
-
-def stated(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-async def in_json(client: Client, asked: Asked) -> Said:
-    fields = stated(strict=asked.strict, seed=asked.seed, minOffset=asked.min_offset, variant=asked.variant)
-    objective = stated(latencyMs=asked.latency_ms, accuracyTolerancePermille=asked.tolerance)
-    response = await client.predict(asked.nodes, objective=objective, **{"return": [asked.output]}, **fields)
-    answer = response.json()
-    if response.status_code != 200:
-        return failed(response, answer["error"]["code"], answer["error"]["message"])
-    rows = tuple(map(tuple, answer[asked.output]))
-    return Said(
-        200, "", "", answer["variant"], answer["revision"], answer["objectiveMet"], answer.get("offset"), rows
-    )  # fmt: skip
-
-
-async def as_arrays(client: Client, asked: Asked) -> Said:
-    fields = {
-        "latency-ms": asked.latency_ms, "accuracy-tolerance-permille": asked.tolerance, "strict": asked.strict,
-        "seed": asked.seed, "min-offset": asked.min_offset, "variant": asked.variant,
-    }  # fmt: skip
-    headers = {f"gnnserve-{name}": str(value) for name, value in stated(**fields).items()}
-    response = await client.http.post(
-        f"/v1/predict?return={asked.output}", content=np.array(asked.nodes, "<i8").tobytes(),
-        headers={"content-type": "application/octet-stream", **headers},
-    )  # fmt: skip
-    if response.status_code != 200:
-        return failed(response, response.json()["error"]["code"], response.json()["error"]["message"])
-    told = response.headers
-    shape = [int(length) for length in told["gnnserve-shape"].split(",")]
-    rows = tuple(map(tuple, np.frombuffer(response.content, "<f4").reshape(shape).tolist()))
-    offset = int(told["gnnserve-offset"]) if "gnnserve-offset" in told else None
-    met = told["gnnserve-objective-met"] == "true"
-    return Said(200, "", "", told["gnnserve-variant"], told["gnnserve-revision"], met, offset, rows)
-
-
-async def in_protocol_json(client: Client, asked: Asked) -> Said:
-    return await in_protocol(client, asked, is_binary=False)
-
-
-async def in_protocol_bytes(client: Client, asked: Asked) -> Said:
-    return await in_protocol(client, asked, is_binary=True)
-
-
-async def in_protocol(client: Client, asked: Asked, *, is_binary: bool) -> Said:
-    ids = np.array(asked.nodes, "<i8").tobytes()
-    parameters = stated(
-        latency_ms=asked.latency_ms, accuracy_tolerance_permille=asked.tolerance, strict=asked.strict, seed=asked.seed,
-        min_offset=asked.min_offset,
-    )  # fmt: skip
-    tensor = {"name": "nodes", "datatype": "INT64", "shape": [len(asked.nodes)]}
-    tensor |= {"parameters": {"binary_data_size": len(ids)}} if is_binary else {"data": asked.nodes}
-    output = {"name": asked.output, "parameters": {"binary_data": is_binary}}
-    content = json.dumps({"inputs": [tensor], "outputs": [output], "parameters": parameters}).encode()
-    version = "" if asked.variant is None else f"/versions/{asked.variant}"
-    response = await client.http.post(
-        f"/v2/models/digits{version}/infer", content=content + (ids if is_binary else b""),
-        headers={LENGTH: str(len(content))} if is_binary else {},
-    )  # fmt: skip
-    if response.status_code != 200:
-        return failed(response, response.headers["gnnserve-error"], response.json()["error"])
-    end = int(response.headers.get(LENGTH, len(response.content)))
-    answer = json.loads(response.content[:end])
-    told, (tensor,) = answer["parameters"], answer["outputs"]
-    data = np.frombuffer(response.content[end:], "<f4") if is_binary else np.array(tensor["data"], np.float32)
-    rows = tuple(map(tuple, data.reshape(tensor["shape"]).tolist()))
-    return Said(
-        200, "", "", answer["model_version"], told["revision"], told["objective_met"], told.get("offset"), rows
-    )  # fmt: skip
-
-
-FORMS = (in_json, as_arrays, in_protocol_json, in_protocol_bytes)
-_FIELDS = {
-    "gnnserve-latency-ms": "objective.latencyMs", "parameters.latency_ms": "objective.latencyMs",
-    "gnnserve-accuracy-tolerance-permille": "objective.accuracyTolerancePermille",
-    "parameters.accuracy_tolerance_permille": "objective.accuracyTolerancePermille",
-    "gnnserve-seed": "seed", "parameters.seed": "seed", "gnnserve-variant": "variant", "version": "variant",
-    "gnnserve-min-offset": "minOffset", "parameters.min_offset": "minOffset", "outputs[0].name": "return[0]",
-    "return": "return[0]",
-}  # fmt: skip
-"""What other forms call the fields of ours."""
-
-
-def failed(response: httpx.Response, code: str, message: str) -> Said:
-    message = re.sub(r"needs [0-9.]+ ms", "needs … ms", message)  # as this machine is fast
-    where, _, rest = message.partition(": ")
-    return Said(response.status_code, code, f"{_FIELDS.get(where, where)}: {rest}" if rest else message)
-
+from gnnserve_worker.serving.http.question import Question, RequestError
+from gnnserve_worker.serving.http.wishes import NO_WISHES
 
 NO_EMBEDDINGS_OF_X4 = msgspec.structs.replace(
     TRADE_OFF,
@@ -202,7 +83,7 @@ async def ask_all(form: Callable[[Client, Asked], Awaitable[Said]]) -> Results:
     worker, results = FakeWorker(profile=NO_EMBEDDINGS_OF_X4, updates=FakeUpdates()), Results()
     assert worker.updates is not None
     worker.updates.applied = 3
-    async with running(worker) as client:
+    async with serving(worker) as client:
         for name, asked in QUESTIONS.items():
             before = counted(client)
             results[name] = await form(client, asked), counted(client) - before
@@ -229,13 +110,13 @@ def test_overloaded_workers_refuse_alike_and_unread_in_every_form() -> None:
     worker = slow_worker()
 
     async def scenario() -> list[Said]:
-        async with running(worker, service({"latencyMs": 30_000})) as client:
+        async with serving(worker, service({"latencyMs": 30_000})) as client:
             await overload(client, worker)
             return [await form(client, Asked((1,) * 40)) for form in FORMS]
 
     first, *others = asyncio.run(scenario())
     assert (first.status, first.code) == (429, "DeadlineOutOfReach")
-    assert [other.message for other in others] == [first.message] * 3
+    assert [other.message for other in others] == [first.message] * 6
 
 
 # What a request brings
@@ -243,7 +124,7 @@ def test_overloaded_workers_refuse_alike_and_unread_in_every_form() -> None:
 
 def as_tensors(
     of: ServedRevision, nodes: list[Any], new: list[Any], edges: list[list[Any]], overridden: list[Any],
-    features: list[list[float]], *, is_binary: bool, limits: OverlayLimits = DEFAULT_OVERLAY_LIMITS,
+    features: list[list[float]], *, form: str, limits: OverlayLimits = DEFAULT_OVERLAY_LIMITS,
     variant: str | None = None,
 ) -> Question:  # fmt: skip
     ids, width = ("BYTES" if of.has_text_ids else "INT64"), len(features[0]) if features else 5
@@ -255,10 +136,14 @@ def as_tensors(
         ("overlay.overrides", ids, [len(overridden)], overridden),
         ("overlay.overrides.features", "FP32", [len(features) - len(new), width], features[len(new) :]),
     ]
+    if "message" in form:
+        return as_message(tensors, variant, is_raw=form.startswith("raw")).parse_question(
+            b"", b"", NO_WISHES, of, 500, limits
+        )  # fmt: skip
     inputs, behind = [], b""
     for name, datatype, shape, data in tensors:
         tensor: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
-        if is_binary:
+        if form == "bytes":
             encoded = encode(datatype, data)
             behind += encoded
             tensor["parameters"] = {"binary_data_size": len(encoded)}
@@ -266,8 +151,24 @@ def as_tensors(
             tensor["data"] = data
         inputs.append(tensor)
     body = json.dumps({"inputs": inputs}).encode()
-    codec = OpenInferenceCodec("digits", variant, len(body) if is_binary else None)
+    codec = OpenInferenceCodec("digits", variant, len(body) if form == "bytes" else None)
     return codec.parse_question(body + behind, b"", NO_WISHES, of, 500, limits)
+
+
+def as_message(
+    tensors: list[tuple[str, str, list[int], list[Any]]], variant: str | None, *, is_raw: bool
+) -> InferCodec:
+    message = ModelInferRequest(model_name="digits", model_version=variant or "")
+    for name, datatype, shape, data in tensors:
+        tensor = message.inputs.add(name=name, datatype=datatype, shape=shape)
+        flat = np.array(data, object).ravel().tolist()
+        if is_raw:
+            message.raw_input_contents.append(encode(datatype, data))
+        elif datatype == "BYTES":
+            tensor.contents.bytes_contents.extend(text.encode() for text in flat)
+        else:
+            getattr(tensor.contents, {"INT64": "int64_contents", "FP32": "fp32_contents"}[datatype]).extend(flat)
+    return InferCodec(message.SerializeToString())
 
 
 def encode(datatype: str, data: list[Any]) -> bytes:
@@ -278,23 +179,21 @@ def encode(datatype: str, data: list[Any]) -> bytes:
 
 
 FEATURES = [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
-BINARY = pytest.mark.parametrize("is_binary", [False, True], ids=["JSON", "bytes"])
+WRITTEN = pytest.mark.parametrize("form", ["JSON", "bytes", "message", "raw message"])
 
 
-@BINARY
-def test_overlays_as_tensors_are_those_of_the_other_forms(is_binary: bool) -> None:
-    tensors = as_tensors(POSITIONS, [-1, 4], [-1], [[2, -1], [-1, 3]], [4], FEATURES, is_binary=is_binary)
+@WRITTEN
+def test_overlays_as_tensors_are_those_of_the_other_forms(form: str) -> None:
+    tensors = as_tensors(POSITIONS, [-1, 4], [-1], [[2, -1], [-1, 3]], [4], FEATURES, form=form)
     others = arrays([-1, 4], [None], [[2, -1], [-1, 3]], [4], FEATURES)
     assert brought(tensors) == brought(
         ARRAYS.parse_question(others, b"", NO_WISHES, POSITIONS, 500, DEFAULT_OVERLAY_LIMITS)
     )
 
 
-@BINARY
-def test_texts_name_nodes_of_overlays_as_in_json(is_binary: bool) -> None:
-    tensors = as_tensors(
-        NAMED, ["new", "user-2"], ["new"], [["user-1", "new"]], ["user-2"], FEATURES, is_binary=is_binary
-    )
+@WRITTEN
+def test_texts_name_nodes_of_overlays_as_in_json(form: str) -> None:
+    tensors = as_tensors(NAMED, ["new", "user-2"], ["new"], [["user-1", "new"]], ["user-2"], FEATURES, form=form)
     body = {
         "nodes": ["new", "user-2"],
         "overlay": {
@@ -306,14 +205,14 @@ def test_texts_name_nodes_of_overlays_as_in_json(is_binary: bool) -> None:
     assert brought(tensors) == brought(ask(body, NAMED))
 
 
-@BINARY
-def test_empty_tensors_of_an_overlay_are_as_none(is_binary: bool) -> None:
-    question = as_tensors(POSITIONS, [3, 4], [], [], [], [], is_binary=is_binary)
+@WRITTEN
+def test_empty_tensors_of_an_overlay_are_as_none(form: str) -> None:
+    question = as_tensors(POSITIONS, [3, 4], [], [], [], [], form=form)
     assert question.overlay is None
     assert question.nodes.tolist() == [3, 4]
 
 
-@BINARY
+@WRITTEN
 @pytest.mark.parametrize(
     ("given", "limits", "code", "message"),
     [
@@ -338,28 +237,30 @@ def test_empty_tensors_of_an_overlay_are_as_none(is_binary: bool) -> None:
     ],
 )  # fmt: skip
 def test_overlays_that_are_wrong_are_refused_in_the_words_of_the_other_forms(
-    given: Any, limits: dict[str, int], code: str, message: str, is_binary: bool
+    given: Any, limits: dict[str, int], code: str, message: str, form: str
 ) -> None:
     with pytest.raises(RequestError) as error:
-        as_tensors(POSITIONS, *given, is_binary=is_binary, limits=OverlayLimits(**limits))
+        as_tensors(POSITIONS, *given, form=form, limits=OverlayLimits(**limits))
     assert (error.value.code, str(error.value)[: len(message)]) == (code, message)
 
 
 def test_features_that_are_no_numbers_are_refused() -> None:
-    for number, is_binary, message in (
-        (float("nan"), True, "overlay.nodes[0].features[1]: nan is not finite; give a number"),
-        (float("inf"), True, "overlay.nodes[0].features[1]: inf is not finite; give a number"),
-        (1e39, False, "overlay.nodes.features[1]: 1e39 is beyond the range of float32"),
+    for number, form, message in (
+        (float("nan"), "bytes", "overlay.nodes[0].features[1]: nan is not finite; give a number"),
+        (float("inf"), "bytes", "overlay.nodes[0].features[1]: inf is not finite; give a number"),
+        (float("nan"), "message", "overlay.nodes[0].features[1]: nan is not finite; give a number"),
+        (float("inf"), "raw message", "overlay.nodes[0].features[1]: inf is not finite; give a number"),
+        (1e39, "JSON", "overlay.nodes.features[1]: 1e39 is beyond the range of float32"),
     ):
         with pytest.raises(RequestError) as error, np.errstate(over="ignore"):
-            as_tensors(POSITIONS, [3], [-1], [], [], [[1.0, number, 3.0, 4.0, 5.0]], is_binary=is_binary)
+            as_tensors(POSITIONS, [3], [-1], [], [], [[1.0, number, 3.0, 4.0, 5.0]], form=form)
         assert message in str(error.value)
 
 
 def test_variants_that_know_no_overlays_are_refused_when_they_are_named() -> None:
     worker = FakeWorker(nodes=POSITIONS.nodes, profile=without_overlays(TRADE_OFF, "x4"), overlays=POSITIONS.overlays)
     with pytest.raises(RequestError) as error:
-        as_tensors(worker.revision(), [3], [], [[1, 2]], [], [], is_binary=False, variant="x4")
+        as_tensors(worker.revision(), [3], [], [[1, 2]], [], [], form="JSON", variant="x4")
     assert str(error.value) == (
         "version: variant x4 cannot answer requests with an overlay; choose from x1, x8, or leave it out"
     )

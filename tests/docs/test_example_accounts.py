@@ -24,7 +24,7 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.served import OverlaySupport
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.http.question import NO_WISHES
+from gnnserve_worker.serving.http.wishes import NO_WISHES
 
 FOLDER = ROOT / "examples" / "accounts"
 CLASSES = ("fraud", "legitimate")

@@ -4,6 +4,7 @@ Kinds, and what each may count on:
 - json, binary: a valid head with the length of its body, whose bytes were mutated: exactly one answer;
 - overlay: the same with what the graph does not have, wrong in ways of its own, in either form: exactly one answer;
 - tensors: the same in the Open Inference Protocol, with tensors in JSON or behind it: exactly one answer;
+- compressed: bodies that say so, damaged, of unknown codings, or far larger than they look: exactly one answer;
 - head: a valid request with a mutated head; raw: bytes at random; chunked: a mutated chunked body; pipelined: several
   of all these at once. After those the client ends its side, and the worker must end its own: some answers, or none;
 - abandoned: cut off in the middle, by an end, a reset or nothing at all;
@@ -18,16 +19,30 @@ import math
 import random
 import socket
 import struct
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httptools
 
-KINDS = ("json", "binary", "overlay", "tensors", "head", "raw", "chunked", "pipelined", "abandoned", "valid")
-_WEIGHTS = (20, 10, 20, 10, 10, 5, 5, 5, 5, 10)
-ANSWERED = frozenset(("json", "binary", "overlay", "tensors", "valid"))
+KINDS = (
+    "json",
+    "binary",
+    "overlay",
+    "tensors",
+    "compressed",
+    "head",
+    "raw",
+    "chunked",
+    "pipelined",
+    "abandoned",
+    "valid",
+)
+_WEIGHTS = (20, 10, 20, 10, 5, 10, 5, 5, 5, 5, 10)
+ANSWERED = frozenset(("json", "binary", "overlay", "tensors", "compressed", "valid"))
 """Kinds whose every request gets one answer."""
 FEATURES = 4
 """Of the graph, whose source names no columns."""
@@ -48,7 +63,8 @@ _HEAD_PARTS = (
     b"transfer-encoding: identity", b"transfer-encoding : chunked", b"expect: 100-continue", b"expect: tea",
     b"connection: upgrade\r\nupgrade: h2c", b"upgrade: websocket", b"connection: close", b"connection: \xff",
     b"gnnserve-latency-ms: nan", b"gnnserve-latency-ms: 1e400", b"gnnserve-latency-ms:", b"gnnserve-strict: perhaps",
-    b"gnnserve-accuracy-tolerance-permille: -1", b"gnnserve-accuracy-tolerance-permille: " + b"9" * 400,
+    b"gnnserve-timing: perhaps", b"gnnserve-accuracy-tolerance-permille: -1",
+    b"gnnserve-accuracy-tolerance-permille: " + b"9" * 400,
     b"content-type: application/octet-stream", b"content-type: \0", b"authorization: Bearer \xff", b"host:", b": x",
     b" folded", b"x: a\r\n folded", b"x: a\ny: b", b"x: a\ry: b", b"host: two", b"host: a b", b"x : y",
     b"transfer-encoding: chunked, gzip", b"transfer-encoding: chunked\r\ncontent-length: 3",
@@ -63,6 +79,7 @@ _PATHS = (
     b"/" + b"a" * 66_000, b"/v1/predict?x=1", b"/v2", b"/v2/models/digits/versions/9/stats", b"/v2/models/%ff/infer",
     b"http://elsewhere/v1/predict", b"/v1/predict#x", b"/v1/pre dict", b"/openapi.json", b"/v1/variants", b"/v1/route",
 )  # fmt: skip
+_ACCEPTED = (b"gzip", b"deflate, gzip;q=0", b"*", b"gzip;q=2", b",;q=", b"\xff", b"br;q=1, gzip;q=0.001", b"g" * 9000)
 _VERSIONS = (b"HTTP/1.0", b"HTTP/0.9", b"HTTP/2.0", b"HTTP/1.1 ", b"HTTP/11", b"http/1.1", b"", b"HTTP/1.1\r")
 
 
@@ -86,6 +103,7 @@ def make(number: int, nodes: int) -> Bad:
         "binary": lambda: _binary(draw, nodes),
         "overlay": lambda: _overlay(draw, nodes),
         "tensors": lambda: _tensors(draw, nodes),
+        "compressed": lambda: _compressed(draw, nodes),
         "head": lambda: _mutated_head(draw, nodes),
         "raw": lambda: _raw(draw),
         "chunked": lambda: _chunked(draw, nodes),
@@ -107,6 +125,7 @@ def _any(draw: random.Random, nodes: int) -> bytes:
         lambda: _binary(draw, nodes),
         lambda: _overlay(draw, nodes),
         lambda: _tensors(draw, nodes),
+        lambda: _compressed(draw, nodes),
         lambda: _mutated_head(draw, nodes),
         lambda: _chunked(draw, nodes),
         lambda: _post(_json(_valid(draw, nodes))),
@@ -280,6 +299,28 @@ def _tensors(draw: random.Random, nodes: int) -> bytes:
     place = draw.choice((b"digits", b"digits", b"digits/versions/x1", b"digits/versions/9", b"%00", b"other"))
     made = _post(body + behind, *(lines if is_binary else ()))
     return made.replace(b"/v1/predict", b"/v2/models/%b/infer" % place, 1)
+
+
+def _compressed(draw: random.Random, nodes: int) -> bytes:
+    """A compressed body that is damaged, cut, doubled or not what it says, or one in ten that becomes 64 MiB."""
+    wbits, name = draw.choice(((31, b"gzip"), (15, b"deflate"), (31, b"x-gzip")))
+    if draw.random() < 0.1:
+        body = _bomb(wbits)
+    else:
+        packer = zlib.compressobj(1, zlib.DEFLATED, wbits)
+        plain = draw.choice((_json(_valid(draw, nodes)), _mutated_json(draw, nodes)))
+        body = packer.compress(plain) + packer.flush()
+        body = draw.choice(
+            (body, body[: draw.randint(0, len(body))], body + body, body + b"\0", flip(draw, body), plain)
+        )
+    said = draw.choice((name, name, name, name, b"br", b"gzip, gzip", b"identity", b"\xff", b"", b"deflate", b"gzip"))
+    return _post(body, b"content-encoding: " + said, b"accept-encoding: " + draw.choice(_ACCEPTED))
+
+
+@cache
+def _bomb(wbits: int) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
+    return packer.compress(b'{"nodes":[' + b" " * (64 * 1024 * 1024)) + packer.flush()
 
 
 def _mutated_head(draw: random.Random, nodes: int) -> bytes:

@@ -17,6 +17,7 @@ from tests.support.waiting import WAIT_S
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
+from gnnserve_worker.serving.served_service import ServedService, ServiceSettings
 from gnnserve_worker.serving.server import WorkerServer
 
 
@@ -24,6 +25,9 @@ from gnnserve_worker.serving.server import WorkerServer
 class Running:
     port: int
     worker: WorkerServer
+    served: ServedService
+    grpc_port: int
+    """0: it does not answer over gRPC."""
 
     def connect(self, trusted: Path | None) -> http.client.HTTPConnection:
         if trusted is None:
@@ -36,11 +40,17 @@ def started(
     credentials: Credentials,
     handshakes: HandshakeLimits = DEFAULT_HANDSHAKE_LIMITS,
     of: FakeWorker | None = None,
+    *,
+    with_grpc: bool = False,
 ) -> Iterator[Running]:
     """In a thread, where signals are left alone. Where it waits for credentials, its revision comes after them, as in a
     pod. `of`: what it answers from, and whose changes it follows."""
     sock, of = bind("127.0.0.1", 0), of or FakeWorker()
-    worker = WorkerServer("digits", sock, credentials=credentials, handshakes=handshakes, updates=of.updates)
+    grpc = bind("127.0.0.1", 0) if with_grpc else None
+    settings = ServiceSettings("digits", sock, credentials, of.updates, grpc=grpc)
+    worker = WorkerServer([settings], handshakes=handshakes)
+    grpc_port = 0 if grpc is None else grpc.getsockname()[1]
+    served = worker.services["digits"]
     revision = of.revision()
     up: queue.Queue[None] = queue.Queue()
     thread = threading.Thread(target=lambda: worker.run(lambda: up.put(None)), daemon=True)
@@ -48,15 +58,15 @@ def started(
     up.get(timeout=WAIT_S)
 
     def switch() -> None:
-        worker.wait_for_credentials()
-        worker.switch(revision, service().spec.routing_table(revision.manifest.revision), 0.0)
+        served.wait_for_credentials()
+        served.switch(revision, service().spec.routing_table(revision.manifest.revision), 0.0)
 
     switching = threading.Thread(target=switch, daemon=True)
     switching.start()
     if not credentials.waits:
         switching.join()
     try:
-        yield Running(sock.getsockname()[1], worker)
+        yield Running(sock.getsockname()[1], worker, served, grpc_port)
     finally:
         worker._process.should_exit = True
         thread.join(30)

@@ -197,7 +197,7 @@ class Client:
         return await self.http.post("/v1/predict", json={"nodes": nodes, **fields})
 
     def switch(self, revision: ServedRevision, of: GNNService | None = None) -> None:
-        """Switches as `WorkerServer.switch` does, on the event loop."""
+        """Switches as `ServedService.switch` does, on the event loop."""
         spec = (of or service()).spec
         if self.model.lane is None or self.model.lane.revision is not revision:
             self.metrics.show_revision(revision.manifest, load_s=0.5)
@@ -256,7 +256,7 @@ async def running(
     """A ready engine and its application, without sockets."""
     of = of or service()
     metrics = ServingMetrics(of.metadata.name)
-    engine = Engine(metrics, (of.metadata.name,), clock_ms)
+    engine = Engine({of.metadata.name: metrics}, clock_ms)
     app = ServingApp(of.metadata.name, engine, metrics, access, write_access=write_access, updates=worker.updates)
     engine.start()
     try:
@@ -272,14 +272,14 @@ async def running(
         await asyncio.to_thread(engine.join)
 
 
+def hold(_variant: str, seeds: np.ndarray) -> None:
+    if HELD_NODE in seeds:
+        print("held", flush=True)
+        sys.stdin.readline()
+
+
 def main() -> None:
     """Prints its port when ready, `held` when the held node's batch waits; a line on standard input lets it go."""
-
-    def hold(_variant: str, seeds: np.ndarray) -> None:
-        if HELD_NODE in seeds:
-            print("held", flush=True)
-            sys.stdin.readline()
-
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     serve_revision(FakeWorker(fail=hold).revision(), service(), sock, lambda _: print(port, flush=True))

@@ -19,6 +19,7 @@ from tests.support import fork_server
 from tests.support.serving import FakeWorker, profile, service, variant
 
 from gnnserve_worker.serving.listening_socket import bind
+from gnnserve_worker.serving.served_service import ServiceSettings
 from gnnserve_worker.serving.server import WorkerServer
 
 PROFILE = profile(
@@ -71,12 +72,12 @@ def main() -> None:
     def load() -> None:
         print(sock.getsockname()[1], flush=True)
         sys.stdin.readline()
-        worker.switch(revision, of.spec.routing_table(revision.manifest.revision), 0.1)
+        worker.services[of.metadata.name].switch(revision, of.spec.routing_table(revision.manifest.revision), 0.1)
 
     of = service({"latencyMs": latency_ms}, max_seeds=200, max_queued_seeds=20_000)
     revision = FakeWorker(profile=PROFILE, fail=compute).revision()
     sock = bind("127.0.0.1", port)
-    worker = WorkerServer(of.metadata.name, sock, LAME_DUCK_S)
+    worker = WorkerServer([ServiceSettings(of.metadata.name, sock)], LAME_DUCK_S)
     worker.run(threading.Thread(target=load, daemon=True).start)
 
 

@@ -123,7 +123,7 @@ def test_sums_never_drift(tmp_path: Path, architecture: str) -> None:
     """What rounding a first sum leaves stays the same to the bit; one that was made from its list has none."""
     plain, draw = PlainGraph(NODES, 22, UNDIRECTED), np.random.default_rng(23)
     living, fresh = opened(tmp_path, plain, architecture), [*range(10_000, 9_000, -1)]
-    (sums,) = living._sums.values()
+    (sums,) = living.drafting.sums.values()
     stored = np.arange(NODES)
     sums.begin(stored)
     first, _ = sums.residuals(stored)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from gnnserve_worker.pods.serve import WorkerSettings
 from gnnserve_worker.serving import server
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
+from gnnserve_worker.serving.served_service import ServiceSettings
 
 POD = {
     "GNNSERVE_SERVICE": "digits",
@@ -43,10 +43,8 @@ def test_a_pod_waits_for_what_its_secrets_lack(tmp_path: Path, monkeypatch: pyte
     """Ended, it would be started again with growing delays, and could tell nobody why."""
     used: list[Credentials] = []
 
-    def make_worker(
-        _service: str, _sock: socket.socket, _lame_duck_s: float, *, credentials: Credentials, updates: object
-    ) -> None:
-        used.append(credentials)
+    def make_worker(services: list[ServiceSettings], _lame_duck_s: float) -> None:
+        used.extend(of.credentials for of in services)
         raise InputError("worker", "is not to run in this test")
 
     monkeypatch.setattr(server, "WorkerServer", make_worker)

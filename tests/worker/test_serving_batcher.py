@@ -673,3 +673,40 @@ def test_cancelling_what_does_not_wait_changes_nothing() -> None:
     queue.ask()
     queue.batcher.cancel(7)
     assert queue.take_shape() == ("x1", [(0, 0, 1)])
+
+
+# Where others wait for the worker too
+
+
+def test_a_turn_is_cut_to_what_is_computed_in_its_time() -> None:
+    queue = Queue(max_queued_seeds=1000)
+    for _ in range(30):
+        assert queue.ask(seeds=2) is None
+    batch = queue.batcher.take(0, longest_ms=12).batch  # 10.1 ms for one seed by x1, 0.1 for each more
+    assert batch is not None
+    assert (batch.variant, batch.seeds) == ("x1", 20)
+    queue.batcher.finish()
+    assert queue.take().seeds == 40, "the rest, with nobody else there"
+
+
+def test_a_turn_too_short_for_anything_takes_one_request() -> None:
+    queue = Queue()
+    for _ in range(3):
+        assert queue.ask(seeds=5) is None
+    batch = queue.batcher.take(0, longest_ms=1).batch
+    assert batch is not None
+    assert [piece.request.key for piece in batch.pieces] == [0]
+
+
+def test_pieces_of_a_large_request_are_cut_too_and_none_is_lost() -> None:
+    queue = Queue(max_queued_seeds=1000)
+    assert queue.ask(seeds=250) is None
+    pieces: list[tuple[int, int]] = []
+    while queue.batcher.waiting:
+        batch = queue.batcher.take(0, longest_ms=15).batch
+        assert batch is not None
+        pieces += [(piece.start, piece.stop) for piece in batch.pieces]
+        queue.batcher.finish()
+    assert pieces[0] == (0, 50)
+    assert [start for start, _ in pieces[1:]] == [stop for _, stop in pieces[:-1]]
+    assert pieces[-1][1] == 250

@@ -402,18 +402,18 @@ def test_another_revision_takes_over_with_what_was_told_or_not_at_all() -> None:
     table = service().spec.routing_table("")
     first, behind, second = (replica_of(name) for name in ("first", "behind", "second"))
     with started(NO_CREDENTIALS) as running:
-        running.worker._updates = updates  # type: ignore[assignment]
-        running.worker.switch(first, table, 0.0)
-        running.worker.switch(first, table, 0.0)
+        running.served._updates = updates  # type: ignore[assignment]
+        running.served.switch(first, table, 0.0)
+        running.served.switch(first, table, 0.0)
         assert (updates.replica, updates.handed_over) == (first.replica, [])
         updates.failure = LogError("the database is away")
         with pytest.raises(LogError):
-            running.worker.switch(behind, table, 0.0)
+            running.served.switch(behind, table, 0.0)
         assert updates.replica is first.replica
         updates.failure = None
-        running.worker.switch(second, table, 0.0)
+        running.served.switch(second, table, 0.0)
         assert (updates.replica, updates.handed_over) == (second.replica, [second.replica])
-        look = running.worker.look()
+        look = running.served.look()
         assert look is not None and look.route.revision == "second"
 
 

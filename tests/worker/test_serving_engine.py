@@ -373,9 +373,9 @@ def test_long_batches_follow_each_other_without_waiting_for_the_answers_to_be_en
             second = accepted(client.model, [1] * 100)
             taken = client.model.lane.batcher.take  # type: ignore[union-attr]
 
-            def take(now_ms: float) -> Any:
+            def take(now_ms: float, longest_ms: float) -> Any:
                 order.append("taken")
-                return taken(now_ms)
+                return taken(now_ms, longest_ms)
 
             client.model.lane.batcher.take = take  # type: ignore[union-attr, method-assign]
             worker.gate.set()
@@ -421,7 +421,7 @@ def test_engine_that_dies_on_the_event_loop_leaves_nobody_waiting_and_the_loop_r
 
 
 def test_engine_that_cannot_close_a_batch_dies_rather_than_keep_a_queue_that_nobody_serves() -> None:
-    def fail(_now_ms: float) -> None:
+    def fail(_now_ms: float, _longest_ms: float) -> None:
         raise ZeroDivisionError
 
     async def scenario() -> None:
@@ -475,10 +475,13 @@ def test_request_cancelled_between_its_batch_and_its_turn_hears_nothing(monkeypa
 
 # Several models
 
+SLOW = profile(variant("x1", 0.9, 1, 0.1))
+"""1 ms for one seed, 0.1 ms for each more."""
+
 
 def two_models(workers: tuple[FakeWorker, FakeWorker]) -> Engine:
     """Ready, on the running loop."""
-    engine = Engine(ServingMetrics("digits"), ("first", "second"))
+    engine = Engine({name: ServingMetrics(name) for name in ("first", "second")})
     for model, worker in zip(engine.models.values(), workers, strict=True):
         revision = worker.revision()
         model.switch(revision, service(max_seeds=100).spec.routing_table(revision.manifest.revision))
@@ -510,6 +513,22 @@ def test_models_take_turns_on_one_executor() -> None:
         assert finished[3] < finished[2], "it does not wait for all of the other model's"
         scores = [outcome.scores[0].argmax() for outcome in outcomes if isinstance(outcome, Answer)]
         assert scores == [0, 0, 0, 1], "each by its own revision"
+        await end(engine, *workers)
+
+    asyncio.run(scenario())
+
+
+def test_turns_are_short_beside_a_model_that_promises_a_latency() -> None:
+    async def scenario() -> None:
+        workers = FakeWorker(name="a", profile=SLOW), FakeWorker(name="b", shift=1)
+        engine = two_models(workers)
+        first, second = engine.models.values()
+        revision = workers[1].revision()
+        second.switch(revision, service({"latencyMs": 50}).spec.routing_table(revision.manifest.revision))
+        assert isinstance(await accepted(first, [0] * 100).outcome, Answer)
+        sizes = [len(seeds) for _, seeds in workers[0].batches]
+        assert sum(sizes) == 100
+        assert max(sizes) == 40, "what is computed in a tenth of what the other promises"
         await end(engine, *workers)
 
     asyncio.run(scenario())

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 from fastapi.openapi.models import OpenAPI
@@ -21,7 +22,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
-from gnnserve_worker.serving.http.question import OFFSET_WISH_HEADER, WISH_HEADERS
+from gnnserve_worker.serving.http.wishes import OFFSET_WISH_HEADER, WISH_HEADERS
 
 
 def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker | None = None, **of: Any) -> None:
@@ -147,6 +148,52 @@ def test_answer_carries_its_own_breakdown() -> None:
         assert re.fullmatch(
             r"queue;dur=\d+\.\d{3}, sample;dur=0\.001, gather;dur=0\.002, compute;dur=0\.003", timing
         ), timing
+
+    on_worker(scenario)
+
+
+ALL_TIMES = {"gnnserve-timing": "all"}
+
+
+def test_a_client_that_asks_is_told_reading_and_writing_too() -> None:
+    async def scenario(client: Client) -> None:
+        timing = (await client.http.post("/v1/predict", json={"nodes": [1]}, headers=ALL_TIMES)).headers[
+            "server-timing"
+        ]
+        found = [entry.partition(";dur=") for entry in timing.split(", ")]
+        assert [name for name, _, _ in found] == ["receive", "queue", "sample", "gather", "compute", "send"]
+        assert all(float(duration) >= 0 for _, _, duration in found)
+
+    on_worker(scenario)
+
+
+def test_reading_is_not_waiting_for_a_client_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(client: Client) -> None:
+        read = client.app.predict.read
+
+        def read_long_ago(*args: Any) -> Any:
+            asked = read(*args)
+            return msgspec.structs.replace(asked, arrived_ms=asked.arrived_ms - 5_000, receive_ms=5_000)
+
+        monkeypatch.setattr(client.app.predict, "read", read_long_ago)
+        timing = (await client.http.post("/v1/predict", json={"nodes": [1]}, headers=ALL_TIMES)).headers[
+            "server-timing"
+        ]
+        assert timing.startswith("receive;dur=5000.000, queue;dur=")
+        assert float(timing.split(", ")[1].partition("dur=")[2]) < 5_000
+
+    on_worker(scenario)
+
+
+def test_times_that_are_not_there_are_refused() -> None:
+    async def scenario(client: Client) -> None:
+        refused = await client.http.post("/v1/predict", json={"nodes": [1]}, headers={"gnnserve-timing": "some"})
+        assert refused.status_code == 400
+        assert refused.json()["error"] == {
+            "code": "InvalidValue",
+            "field": "gnnserve-timing",
+            "message": "gnnserve-timing: 'some' is not possible here; give all, or leave the header out",
+        }
 
     on_worker(scenario)
 
@@ -543,7 +590,7 @@ def test_openapi_describes_the_predict_path_and_every_refusal() -> None:
         }  # fmt: skip
         predict = document["paths"]["/v1/predict"]["post"]
         assert set(predict["responses"]) == {
-            "200", "400", "405", "413", "422", "429", "431", "500", "501", "503", "505",
+            "200", "400", "405", "413", "415", "422", "429", "431", "500", "501", "503", "505",
         }  # fmt: skip
         parameters = {parameter["name"] for parameter in predict["parameters"]}
         # Of a graph that does not change no offset can be asked for.

@@ -427,7 +427,7 @@ def test_there_is_room_for_as_many_connections_as_files_may_be_opened(
     set_to: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits))
-    assert room_of_process(handshakes=0) == Room(connections)
+    assert room_of_process(0) == Room(connections)
     assert set_to == ([] if raised is None else [(raised, hard)])
     assert ("raise the hard limit" in caplog.text) == (connections < 4096)
 

@@ -29,7 +29,8 @@ from gnnserve_worker.serving.http.codecs import json as json_codec
 from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.openapi import complete
-from gnnserve_worker.serving.http.question import NO_WISHES, Question, RequestError, read_wishes
+from gnnserve_worker.serving.http.question import Question, RequestError
+from gnnserve_worker.serving.http.wishes import NO_WISHES, read_wishes
 
 NODES = 8
 COLUMNS = (

@@ -33,8 +33,9 @@ from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http import predict
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.predict import Asked, Head
-from gnnserve_worker.serving.http.question import NO_WISHES, Question
+from gnnserve_worker.serving.http.question import Question
 from gnnserve_worker.serving.http.replies import Reply
+from gnnserve_worker.serving.http.wishes import NO_WISHES
 from gnnserve_worker.serving.model import monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft
 

@@ -16,7 +16,7 @@ from tests.support.secured_worker import started
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import GnnserveError, ResourceError
-from gnnserve_worker.serving import server as server_module
+from gnnserve_worker.serving import served_service
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security import credentials as credentials_module
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
@@ -289,7 +289,7 @@ def test_a_pod_waits_for_its_credentials_tells_what_is_wrong_with_them_and_serve
     tmp_path: Path, pairs: dict[str, KeyPairFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials_module, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(server_module, "_WAIT_S", 0.02)
+    monkeypatch.setattr(served_service, "_WAIT_S", 0.02)
     tls, tokens = tmp_path / "tls", tmp_path / "tokens"
     mount(tls, {"tls.crt": pairs["one"].certificate.read_bytes(), "tls.key": pairs["other"].key.read_bytes()})
     mount(tokens, {})
@@ -389,7 +389,7 @@ def test_silent_handshakes_beyond_the_limit_make_room_the_oldest_first(pairs: di
         silent = [stack.enter_context(socket.create_connection(address, timeout=WAIT_S)) for _ in range(12)]
         connection = running.connect(pairs["one"].certificate)
         assert ask(connection, None) == 200
-        listener = running.worker._process.listener.tls
+        listener = running.worker.services["digits"].listener.tls
         assert listener is not None
         assert listener.under_way < limits.at_once
         for stalled in silent[:8]:

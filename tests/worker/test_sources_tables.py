@@ -19,8 +19,9 @@ from gnnserve_api.edges import Direction
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.spec.graph import GraphSource
-from gnnserve_worker.graph.sources import table_csv, tables
+from gnnserve_worker.graph.sources import table_csv, table_edges, table_nodes
 from gnnserve_worker.graph.sources.load import load_source, source_digest
+from gnnserve_worker.graph.sources.tables import identity as tables_identity
 from gnnserve_worker.graph.store import FeatureColumn, Finding, GraphData
 from gnnserve_worker.progress import Progress
 
@@ -251,7 +252,8 @@ def test_whatever_the_ids_edges_join_the_nodes_that_they_name(
     empty = pa.array([], pa.int64() if isinstance(ids[0], int) else pa.string())
     edges: Any = edges_of(pairs) if pairs else {"source": empty, "target": empty}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "_BATCH_ROWS", batch_rows)
+        patch.setattr(table_nodes, "_BATCH_ROWS", batch_rows)
+        patch.setattr(table_edges, "_BATCH_ROWS", batch_rows)
         patch.setattr(table_csv, "_BLOCK_BYTES", 200)
 
         imported = import_tables(
@@ -362,7 +364,8 @@ def test_a_csv_writes_numbers_in_many_ways(tmp_path: Path) -> None:
 def test_a_slip_in_a_column_of_numbers_is_refused_and_not_the_end_of_the_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
 ) -> None:
-    monkeypatch.setattr(tables, "_BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(table_nodes, "_BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(table_edges, "_BATCH_ROWS", batch_rows)
     nodes = nodes_of(NAMES) | {"code": ["1", "", "3", "4", "5a"]}
 
     with pytest.raises(InputError) as raised:
@@ -535,7 +538,8 @@ def test_many_batches_make_the_same_graph_as_one(tmp_path: Path, monkeypatch: py
     nodes = nodes_of(ids)
     edges = edges_of([(ids[source], ids[target]) for source, target in ends.tolist()])
     whole = import_tables(tmp_path, ".csv", nodes, edges)
-    monkeypatch.setattr(tables, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(table_nodes, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(table_edges, "_BATCH_ROWS", 7)
     monkeypatch.setattr(table_csv, "_BLOCK_BYTES", 300)
     pq.write_table(pa.table(dict(nodes)), tmp_path / "nodes.parquet", row_group_size=11)
     pq.write_table(pa.table(dict(edges)), tmp_path / "edges.parquet", row_group_size=13)
@@ -741,7 +745,7 @@ def test_new_options_change_no_identity_of_sources_without_them(tmp_path: Path) 
     nodes = write_table(tmp_path / "nodes.csv", nodes_of(NAMES))
     edges = write_table(tmp_path / "edges.csv", edges_of(FOLLOWS))
 
-    identity = tables.identity(table_source(nodes, edges).csv)
+    identity = tables_identity(table_source(nodes, edges).csv)
 
     assert identity.splitlines()[:2] == ["CsvSource", '{"nodes":{"label":"kind"},"edges":{}}']
     assert source_digest(table_source(nodes, edges)) != source_digest(table_source(nodes, edges, decimal=","))

@@ -274,9 +274,9 @@ def test_withdrawal_of_a_revision_that_answers_no_more_harms_nobody() -> None:
             return [line for line in lines if line.startswith("gnnserve_repository_intact{")]
 
         other = FakeWorker(name="other").revision()
-        for act in (worker.worker.withdraw, worker.worker.warn):
+        for act in (worker.served.withdraw, worker.served.warn):
             act(other, "was written to")
-            assert worker.worker.look() is not None
+            assert worker.served.look() is not None
         assert [line.rpartition(" ")[2] for line in intact()] == ["1.0"]
 
 

@@ -39,6 +39,7 @@ from gnnserve_worker.pods import generate
 from gnnserve_worker.repository import files, repository, watched
 from gnnserve_worker.repository.memory_fault import describe, exit_on_memory_fault
 from gnnserve_worker.repository.watched import FileChange, FileFinding, Stamp, WatchedFiles, compare
+from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS
 
 PATH = Path("/repository/table.npy")
 GOOD = Stamp(device=1, inode=2, size_bytes=100, modified_ns=1_000, changed_ns=2_000)
@@ -878,15 +879,15 @@ def test_server_of_the_command_line_leaves_last_words_too(
 ) -> None:
     monkeypatch.setattr(serving, "slow_loop", lambda *_: nullcontext())
     monkeypatch.setattr(serving.device, "open_served", lambda *_: SimpleNamespace(device_stats=lambda: ON_CPU))
-    monkeypatch.setattr(serving.server, "serve_revision", lambda *_: touch_what_is_cut_off(tmp_path / "table.npy"))
+    monkeypatch.setattr(serving.server, "serve_revisions", lambda *_: touch_what_is_cut_off(tmp_path / "table.npy"))
     nothing: Any = None
 
     worker = SimpleNamespace(gpu=None)
 
     def serve_it() -> None:
-        options = serving.ServerOptions(nothing, nothing, nothing)
-        service: Any = SimpleNamespace(spec=SimpleNamespace(worker=worker))
-        serving.serve_routed(lambda _: nothing, service, nothing, options)
+        options = serving.ServerOptions(nothing, NO_CREDENTIALS, nothing)
+        service: Any = SimpleNamespace(metadata=SimpleNamespace(name="digits"), spec=SimpleNamespace(worker=worker))
+        serving.serve_routed([serving.Offered(service, lambda _: nothing, nothing, options)])
 
     assert in_child(serve_it) == 3
     assert f"error: {tmp_path / 'table.npy'}: was cut short" in capfd.readouterr().err

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gnnserve_cli.commands.inspection_parts import bars, class_bars, remarks, taken_columns
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
 from gnnserve_cli.sources import MANIFEST_SUFFIXES, parse_source
 
@@ -21,16 +22,13 @@ if TYPE_CHECKING:
     from gnnserve_worker.graph.store import GraphData
     from gnnserve_worker.progress import ProgressListener
 
-_BAR_WIDTH = 30
-_SHOWN_CLASSES = 12
-_SHOWN_COLUMNS = 40
-_SHORTENED_RUN = 4
-"""Fewest columns of a numbered run, such as `interest0` to `interest3`, that is shown by its first and last column."""
 
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="SOURCE", help="A manifest, an .npz file, or a name: Digits, ogbn-arxiv, Flickr …", show_default=False
+        metavar="SOURCE",
+        help="A manifest, an .npz file, a folder of a typed graph, or a name: Digits, ogbn-arxiv …",
+        show_default=False,
     ),
 ]
 
@@ -62,6 +60,11 @@ def inspect(
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
 
     wanted = parse_source(source)
+    if wanted.typed is not None:
+        from gnnserve_cli.commands.typed_graph import inspect_typed_source  # noqa: PLC0415
+
+        inspect_typed_source(wanted.typed, as_json=as_json, try_out=try_out)
+        return
     with showing_progress() as listener:
         data = load_source(wanted, repository / DOWNLOADS, listener)
         tried = _try(data, _spec_of(source, wanted).model, listener) if try_out else None
@@ -143,7 +146,7 @@ def _tables(found: Inspection) -> list[RenderableType]:
             f"{count(features.columns, 'column')}, {kind}, {features.nonzero_share:.1%} not zero, "
             f"from {features.lowest:.4g} to {features.highest:.4g}",
         ),
-        *([("taken", taken_columns(found))] if found.feature_columns else []),
+        *([("taken", taken_columns(found.feature_columns))] if found.feature_columns else []),
         ("labels", f"{classes}{several}; {classless}"),
         (
             "split",
@@ -152,73 +155,14 @@ def _tables(found: Inspection) -> list[RenderableType]:
         ),
     ]
     parts: list[RenderableType] = [facts_table(facts), "", *_pictures(found)]
-    if found.findings:
-        shown = [
-            (f"{noted.count:,}", f"{noted.what}{f': {noted.example}' * bool(noted.example)}")
-            for noted in found.findings
-        ]
-        parts += ["Done while reading", facts_table(shown), ""]
-    if found.notes:
-        parts += ["Worth a look", *(f"- {note}" for note in found.notes)]
-    return parts
-
-
-def taken_columns(found: Inspection) -> str:
-    """Names of the columns that are features. Runs that are numbered without a gap are shortened."""
-    runs: list[list[tuple[str, int]]] = []
-    follower: tuple[str, int, int] | None = None
-    """Stem, number and width of the column that would continue the last run."""
-    for column in found.feature_columns:
-        stem = column.name.rstrip("0123456789")
-        number = column.name[len(stem) :]
-        numbered = (stem, int(number), column.width) if number else None
-        if numbered is not None and numbered == follower:
-            runs[-1].append((column.name, column.width))
-        else:
-            runs.append([(column.name, column.width)])
-        follower = None if numbered is None else (stem, numbered[1] + 1, column.width)
-    shown = []
-    for run in runs:
-        lists = f" (lists of {run[0][1]:,})" * (run[0][1] > 1)
-        if len(run) < _SHORTENED_RUN:
-            shown += [f"{name}{lists}" for name, _ in run]
-        else:
-            shown.append(f"{run[0][0]} … {run[-1][0]} ({len(run):,} columns){lists}")
-    if len(shown) > _SHOWN_COLUMNS:
-        half = _SHOWN_COLUMNS // 2
-        shown[half:-half] = [f"… {len(shown) - 2 * half:,} more …"]
-    return ", ".join(shown)
+    return [*parts, *remarks(found.findings, found.notes)]
 
 
 def _pictures(found: Inspection) -> list[RenderableType]:
-    from gnnserve_cli.render import format_name  # noqa: PLC0415
-
     histogram = found.neighbours.histogram
     ends = [start - 1 for start, _ in histogram[1:]] + [found.neighbours.highest]
     neighbours = [
         (f"{start:,}" if start >= end else f"{start:,} to {end:,}", nodes)
         for (start, nodes), end in zip(histogram, ends, strict=True)
     ]
-    by_size = sorted(found.classes, key=lambda entry: -entry.nodes)
-    classes = [(format_name(entry.label), entry.nodes) for entry in by_size[:_SHOWN_CLASSES]]
-    parts: list[RenderableType] = []
-    for title, rows in (("Neighbours", neighbours), ("Class", classes)):
-        parts += [_bars(title, rows), ""]
-    if len(by_size) > _SHOWN_CLASSES:
-        parts[-1:] = [f"and {len(by_size) - _SHOWN_CLASSES:,} more classes", ""]
-    return parts
-
-
-def _bars(title: str, rows: list[tuple[str, int]]) -> RenderableType:
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    table.add_column(title, no_wrap=True, max_width=40)
-    table.add_column("Nodes", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    most = max((nodes for _, nodes in rows), default=0)
-    for name, nodes in rows:
-        table.add_row(Text(name), f"{nodes:,}", "█" * round(_BAR_WIDTH * nodes / most) if most else "")
-    return table
+    return [bars("Neighbours", neighbours), "", *class_bars(found.classes)]

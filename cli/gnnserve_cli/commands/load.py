@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, summarize
+from gnnserve_cli.loadgen.sweep import parse_sweep, sweep_table
+from gnnserve_cli.loadgen.sweep_picture import draw_sweep
 from gnnserve_cli.loadgen.unseen import Unseen, build_unseen
 from gnnserve_cli.render import facts_table, output, print_json, put, round_floats
 from gnnserve_client.address import Endpoint
@@ -126,6 +129,14 @@ def load(
             "requests that come within the objective.",
         ),
     ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Closed loops one after the other, of --duration each, with that many connections: 1,2,4,…,64.",
+            show_default=False,
+        ),
+    ] = None,
     binary: Annotated[
         bool, typer.Option("--binary", metavar="", help="Send and receive arrays instead of JSON: ids in, scores out.")
     ] = False,
@@ -134,7 +145,9 @@ def load(
     ] = 10.0,
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the run of a --rate into a .svg or .png.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Draw the run of a --rate, or a --sweep, into a .svg or .png.", show_default=False
+        ),
     ] = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
@@ -151,14 +164,18 @@ def load(
 
     With --scenario, the rate changes during the run. This finds what clients
     would see while it rises and falls.
+
+    With --sweep, closed loops with ever more connections. This finds where the
+    plateau is, and where the time goes.
     """
     # Imported here: asyncio and the HTTP parser, which the other commands start without.
     from gnnserve_cli.loadgen.generator import generate_load  # noqa: PLC0415
 
     if picture is not None:
         check_picture(picture)
+    concurrencies = _concurrencies(sweep, rate, concurrency)
     if rate is None:
-        _refuse_without_rate(scenario, arrivals, retries, picture)
+        _refuse_without_rate(scenario, arrivals, retries, None if concurrencies else picture)
     if scenario is not None and arrivals is not None:
         raise InputError("--arrivals", "a scenario has arrivals of its own", "leave out --arrivals or --scenario")
     _check_new(new_nodes, new_edges, seeds_per_request, sizes)
@@ -191,6 +208,11 @@ def load(
         new_edges=0 if unseen is None else unseen.edges,
     )
     accuracies = accuracies_of(served.profile)
+    if concurrencies:
+        plans = [dataclasses.replace(plan, connections=number) for number in concurrencies]
+        _show_sweep([summarize(p, generate_load(endpoint, requests, p, None, timeout), accuracies) for p in plans],
+                    picture, as_json=as_json)  # fmt: skip
+        return
     record = generate_load(endpoint, requests, plan, schedule, timeout)
     report = summarize(plan, record, accuracies)
     if as_json:
@@ -202,8 +224,27 @@ def load(
         put(output(), *(f"warning: {warning}" for warning in report.warnings))
     if picture is not None:
         draw_picture(picture, plan, record, report, accuracies)
-    if report.requests and not report.answers:
-        raise typer.Exit(_exit_code_without_answers(report))
+    _exit_without_answers(report)
+
+
+def _concurrencies(sweep: str | None, rate: float | None, concurrency: int | None) -> tuple[int, ...]:
+    if sweep is None:
+        return ()
+    if rate is not None or concurrency is not None:
+        option = "--concurrency" if rate is None else "--rate"
+        raise InputError(option, "a sweep is of closed loops with the connections that it lists", "leave it out")
+    return parse_sweep(sweep, MOST_CONNECTIONS)
+
+
+def _show_sweep(reports: list[LoadReport], picture: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json(round_floats({"points": msgspec.to_builtins(reports)}))
+    else:
+        put(output(), sweep_table(reports), *(f"warning: {text}" for report in reports for text in report.warnings))
+    if picture is not None:
+        draw_sweep(picture, reports)
+    for report in reports:
+        _exit_without_answers(report)
 
 
 def nodes_to_ask_for(endpoint: Endpoint, served: VariantsAnswer, *, binary: bool) -> int | list[int | str]:
@@ -284,8 +325,10 @@ def accuracies_of(profile: Profile) -> Accuracies:
     return Accuracies("validation", {variant.name: 100 * variant.validation_accuracy for variant in profile.variants})
 
 
-def _exit_code_without_answers(report: LoadReport) -> ExitCode:
-    """Exit code of a run without answers, by the most frequent reason."""
+def _exit_without_answers(report: LoadReport) -> None:
+    """End with the exit code of a run without answers, by the most frequent reason."""
+    if report.answers or not report.requests:
+        return
     if not report.statuses:
-        return ExitCode.RESOURCE
-    return exit_code_of_status(int(max(report.statuses, key=report.statuses.__getitem__)))
+        raise typer.Exit(ExitCode.RESOURCE)
+    raise typer.Exit(exit_code_of_status(int(max(report.statuses, key=report.statuses.__getitem__))))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
+from gnnserve_api.errors import InputError
 
 DEFAULT_REPOSITORY = Path(".gnnserve")
 _OBJECTIVE = "Objective of the request"
 Number = TypeVar("Number", int, float, int | None, float | None)
 _SHOWN_CHARACTERS = 40
+_LEAST_SHARE = 0.001
 
 
 def between(low: float, high: float) -> Callable[[Number], Number]:
@@ -40,9 +43,35 @@ Manifests = Annotated[
     list[Path],
     typer.Argument(metavar="MANIFEST", help="GNNServices in YAML; - for standard input.", show_default=False),
 ]
+ServedManifests = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="MANIFEST",
+        help="A GNNService in YAML; several are answered for by one server, each at a port of its own.",
+        show_default=False,
+    ),
+]
+Shares = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--share",
+        metavar="SERVICE=WEIGHT",
+        help="What a service gets of the server's time where all could use it, beside 1 of every other; repeatable.",
+        show_default=False,
+    ),
+]
 Url = Annotated[str, typer.Argument(metavar="URL", help="Address of a server: http://host:port.", show_default=False)]
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")]
 Port = Annotated[int, typer.Option(callback=between(0, 65_535), help="Port to listen on; 0 takes a free one.")]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        "--grpc-port",
+        callback=between(0, 65_535),
+        help="Answer the Open Inference Protocol over gRPC too, at this port; 0 takes a free one. Unset: do not.",
+        show_default=False,
+    ),
+]
 RepositoryRoot = Annotated[
     Path, typer.Option("--repository", metavar="DIR", help="Folder of trained and profiled revisions.")
 ]
@@ -203,3 +232,22 @@ Strict = Annotated[
     bool,
     typer.Option("--strict", metavar="", rich_help_panel=_OBJECTIVE, help="Fail if no variant can meet the objective."),
 ]
+
+
+def read_shares(given: list[str] | None, services: Sequence[str]) -> dict[str, float]:
+    """Weights by service. Raises InputError where one is no weight, or of no service."""
+    shares: dict[str, float] = {}
+    for text in given or ():
+        name, _, weight = text.partition("=")
+        try:
+            share = float(weight)
+        except ValueError:
+            share = math.nan
+        if name not in services or name in shares:
+            why = "is given twice" if name in shares else "is of none of the manifests"
+            raise InputError("--share", f"{text!r} {why}", f"name each of {', '.join(services)} once at most")
+        if not _LEAST_SHARE <= share <= 1 / _LEAST_SHARE:
+            bounds = f"{_LEAST_SHARE:g} to {1 / _LEAST_SHARE:g}"
+            raise InputError("--share", f"{text!r} has no weight", f"write {name}= and a number from {bounds}")
+        shares[name] = share
+    return shares

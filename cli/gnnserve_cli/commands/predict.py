@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -15,13 +16,11 @@ from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Label, Output, PredictAn
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_nodes, fetch_prediction, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, TolerancePermille, Url, between
+from gnnserve_cli.parts import format_parts, parts_to_builtins
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, print_json, put
 from gnnserve_client.address import Endpoint
-from gnnserve_client.timing import parse_server_timing
-
-if TYPE_CHECKING:
-    from gnnserve_client.exchange import Reply
+from gnnserve_client.timing import ClientTimes, Parts, parse_server_timing, parts_of
 
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
 SHOWN_VALUES = 4
@@ -102,11 +101,19 @@ def predict(
     )
     answer, reply = fetch_prediction(endpoint, request)
     timing = parse_server_timing(reply.headers.get("server-timing", ""))
+    assert reply.times is not None  # noqa: S101  (a connection of the client's own measures them)
+    parts = parts_of(reply.times, timing)
     if as_json:
-        costs = {"roundTripMs": round(reply.elapsed_ms, 3), "serverTimingMs": timing}
+        costs = {
+            "roundTripMs": round(reply.elapsed_ms, 3),
+            "connectMs": round(reply.times.connect_ms, 3),
+            "serverTimingMs": timing,
+            "partsMs": parts_to_builtins(parts),
+        }
         print_json({"nodes": request.nodes, **msgspec.to_builtins(answer), **costs})
     else:
-        put(output(), nodes_table(request.nodes, _columns(answer)), "", facts_table(_facts(answer, reply, timing)))
+        facts = facts_table(_facts(answer, reply.times, parts))
+        put(output(), nodes_table(request.nodes, _columns(answer)), "", facts)
 
 
 def read_overlay(file: Path) -> RequestOverlay[Any]:
@@ -161,7 +168,12 @@ def _ids_of(parts: list[str], endpoint: Endpoint) -> tuple[int | str, ...]:
     """Convert the parts to ids. Digits may be an integer or a text, so the server is asked which kind its ids are."""
     if not all(map(_NUMBER.fullmatch, parts)) or fetch_nodes(endpoint).node_ids is NodeIdKind.STRINGS:
         return tuple(parts)
-    return tuple(map(int, parts))
+    return as_integers(parts)
+
+
+def as_integers(parts: Sequence[str]) -> tuple[int | str, ...]:
+    """Texts as integers where each of them is one; else as they are."""
+    return tuple(map(int, parts)) if all(map(_NUMBER.fullmatch, parts)) else tuple(parts)
 
 
 def parse_outputs(text: str) -> tuple[Output, ...]:
@@ -194,17 +206,12 @@ def _format_vector(values: list[float]) -> str:
     return shown if len(values) <= SHOWN_VALUES else f"{shown} … {len(values)} values"
 
 
-def _facts(answer: PredictAnswer, reply: Reply, timing: dict[str, float]) -> list[tuple[str, str]]:
-    stages = ", ".join(f"{stage} {format_ms(duration)}" for stage, duration in timing.items())
-    on_the_server = (
-        f"on the server {format_ms(sum(timing.values()))} ms: {stages}"
-        if timing
-        else "the server sent no Server-Timing"
-    )
+def _facts(answer: PredictAnswer, times: ClientTimes, parts: Parts) -> list[tuple[str, str]]:
     offset = [] if isinstance(answer.offset, msgspec.UnsetType) else [("offset", f"{answer.offset:,}")]
     return [
         ("variant", f"{answer.variant} of revision {answer.revision}"),
         *offset,
         ("objective", "met" if answer.objective_met else "not met: the answer came late"),
-        ("round trip", f"{format_ms(reply.elapsed_ms)} ms (with connecting); {on_the_server}"),
+        ("round trip", f"{format_ms(times.total_ms)} ms, behind {format_ms(times.connect_ms)} ms of connecting"),
+        ("its parts", format_parts(parts)),
     ]

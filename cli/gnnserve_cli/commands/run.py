@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     AcceptedTokens,
     CacheName,
     DeviceName,
     GpuMemory,
+    GrpcPort,
     Host,
-    Manifest,
     Port,
     PostgresUri,
     Prometheus,
     RepositoryRoot,
+    ServedManifests,
+    Shares,
     TlsCertificate,
     TlsKey,
     WriteTokens,
+    read_shares,
 )
 
 
 def run(
-    manifest: Manifest,
+    manifests: ServedManifests,
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    grpc_port: GrpcPort = None,
     repository: RepositoryRoot = DEFAULT_REPOSITORY,
     prometheus: Prometheus = None,
     tls_cert: TlsCertificate = None,
@@ -36,35 +38,51 @@ def run(
     device: DeviceName = None,
     cache: CacheName = None,
     gpu_memory: GpuMemory = None,
+    share: Shares = None,
 ) -> None:
-    """Train, profile and serve a manifest; a second start serves what is already there."""
+    """Train, profile and serve manifests; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import farewell, read_options, serve_published  # noqa: PLC0415
+    from gnnserve_cli.serving import (  # noqa: PLC0415
+        Published,
+        bound,
+        farewell,
+        read_options,
+        require_names,
+        serve_published,
+    )
     from gnnserve_worker.pods.device import require_device  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-    from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
 
-    service = load_manifest(manifest)
-    options = read_options(
-        service,
-        prometheus,
-        tls_cert,
-        tls_key,
-        token_file,
-        write_token_file,
-        postgres_uri_file,
-        device,
-        cache,
-        gpu_memory,
-    )
+    services = [load_manifest(manifest) for manifest in manifests]
+    require_names(services)
+    shares = read_shares(share, [service.metadata.name for service in services])
+    options = [
+        read_options(
+            service,
+            prometheus,
+            tls_cert,
+            tls_key,
+            token_file,
+            write_token_file,
+            postgres_uri_file,
+            device,
+            cache,
+            gpu_memory,
+        )
+        for service in services
+    ]
     # A busy port or a missing GPU must be reported before training, which takes minutes.
-    require_device(options.device)
-    with closing(bind(host, port)) as sock:
+    for of_service in options:
+        require_device(of_service.device)
+    with bound(host, port, grpc_port, len(services)) as listening:
         from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
         from gnnserve_cli.updates import log_uid  # noqa: PLC0415
 
-        stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-        published = generate_visibly(service, stored, device, log_uid(service, stored))
-        serve_published(stored, published, service, sock, options)
+        published: list[Published] = []
+        for service, sockets, of_service in zip(services, listening, options, strict=True):
+            stored = Repository(repository, service.metadata.namespace, service.metadata.name)
+            revision = generate_visibly(service, stored, device, log_uid(service, stored))
+            published.append(Published(service, stored, revision, sockets, of_service))
+        serve_published(published, shares)
     farewell()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import RepositoryError
@@ -12,15 +11,18 @@ from gnnserve_cli.commands.options import (
     CacheName,
     DeviceName,
     GpuMemory,
+    GrpcPort,
     Host,
-    Manifest,
     Port,
     PostgresUri,
     Prometheus,
     RepositoryRoot,
+    ServedManifests,
+    Shares,
     TlsCertificate,
     TlsKey,
     WriteTokens,
+    read_shares,
 )
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
 
 
 def serve(
-    manifest: Manifest,
+    manifests: ServedManifests,
     repository: RepositoryRoot = DEFAULT_REPOSITORY,
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    grpc_port: GrpcPort = None,
     prometheus: Prometheus = None,
     tls_cert: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -41,40 +44,55 @@ def serve(
     device: DeviceName = None,
     cache: CacheName = None,
     gpu_memory: GpuMemory = None,
+    share: Shares = None,
 ) -> None:
-    """Serve the published revision of a manifest."""
+    """Serve the published revisions of manifests."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import farewell, read_options, serve_published  # noqa: PLC0415
+    from gnnserve_cli.serving import (  # noqa: PLC0415
+        Published,
+        bound,
+        farewell,
+        read_options,
+        require_names,
+        serve_published,
+    )
     from gnnserve_cli.updates import log_uid  # noqa: PLC0415
     from gnnserve_worker.compaction.answering import find_answering  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
-    from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
 
-    service = load_manifest(manifest)
-    options = read_options(
-        service,
-        prometheus,
-        tls_cert,
-        tls_key,
-        token_file,
-        write_token_file,
-        postgres_uri_file,
-        device,
-        cache,
-        gpu_memory,
-    )
-    with closing(bind(host, port)) as sock:
-        stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-        published = find_answering(service.spec, stored, log_uid(service, stored))
-        if published is None:
-            name = f"{service.metadata.namespace}/{service.metadata.name}"
-            raise RepositoryError(
-                repository,
-                f"holds no published revision of {name} {_wanted(service.spec)}",
-                f"make one with `gnnserve generate {manifest} --repository {repository}`",
-            )
-        serve_published(stored, published, service, sock, options)
+    services = [load_manifest(manifest) for manifest in manifests]
+    require_names(services)
+    shares = read_shares(share, [service.metadata.name for service in services])
+    options = [
+        read_options(
+            service,
+            prometheus,
+            tls_cert,
+            tls_key,
+            token_file,
+            write_token_file,
+            postgres_uri_file,
+            device,
+            cache,
+            gpu_memory,
+        )
+        for service in services
+    ]
+    with bound(host, port, grpc_port, len(services)) as listening:
+        published: list[Published] = []
+        for manifest, service, sockets, of_service in zip(manifests, services, listening, options, strict=True):
+            stored = Repository(repository, service.metadata.namespace, service.metadata.name)
+            revision = find_answering(service.spec, stored, log_uid(service, stored))
+            if revision is None:
+                name = f"{service.metadata.namespace}/{service.metadata.name}"
+                raise RepositoryError(
+                    repository,
+                    f"holds no published revision of {name} {_wanted(service.spec)}",
+                    f"make one with `gnnserve generate {manifest} --repository {repository}`",
+                )
+            published.append(Published(service, stored, revision, sockets, of_service))
+        serve_published(published, shares)
     farewell()
 
 

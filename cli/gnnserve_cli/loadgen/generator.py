@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record
-from gnnserve_cli.loadgen.requests import Requests
+from gnnserve_cli.loadgen.requests import Requests, asking_for_times
 from gnnserve_cli.loadgen.statistics import LATE_MS, LoadPlan
 from gnnserve_cli.loadgen.transport import LoadConnection, TimedAnswer, TransportError, connect
 from gnnserve_client.address import Endpoint
@@ -206,8 +206,12 @@ class Generator:
 
     async def _exchange(self, connection: LoadConnection, ask: _Ask, *, is_open_loop: bool) -> None:
         record = self._record
+        payload = self._requests[ask.number]
+        is_timed = ask.number % record.timed.every == 0 and self._requests.seeds_each > 0
+        if is_timed:
+            payload = asking_for_times(payload)
         try:
-            answer = await connection.exchange(self._requests[ask.number], self._timeout_s)
+            answer = await connection.exchange(payload, self._timeout_s, is_timed=is_timed)
         except TransportError as error:
             self._give_up(ask, str(error))
             return
@@ -218,6 +222,8 @@ class Generator:
         record.statuses[answer.status] += 1
         record.last_answer_s = max(record.last_answer_s, answer.answered_at_s - self._started_at_s)
         if answer.status == 200:
+            if is_timed:
+                self._add_times(answer)
             self._add_row(ask, self._read_answerer(answer), answer.answered_at_s)
             return
         record.errors[_reason(answer)] += 1
@@ -252,6 +258,15 @@ class Generator:
             return NO_VARIANT
         record.objectives_met += prediction.objective_met
         return record.position_of(prediction.variant)
+
+    def _add_times(self, answer: TimedAnswer) -> None:
+        sent_at_s, ended_at_s = answer.sent_at_s, answer.answered_at_s
+        self._record.timed.add(
+            (ended_at_s - sent_at_s) * 1000,
+            (answer.written_at_s - sent_at_s) * 1000,
+            (ended_at_s - answer.first_at_s) * 1000,
+            answer.told.get(b"server-timing", b""),
+        )
 
     def _give_up(self, ask: _Ask, reason: str) -> None:
         self._record.errors[reason] += 1

@@ -18,13 +18,14 @@ from gnnserve_cli.render import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_PARTS = 120
 LEAST_REQUESTS = 40
 """Fewest requests per part of the picture, on average: a percentile of fewer says little."""
 _ENDINGS = (".svg", ".png")
-_OFFERED, _ON_TIME, _REFUSED, _OBJECTIVE = "#444444", "#1b7f5c", "#c0392b", "#c0392b"
-_STYLE: Any = {
+_OFFERED, _ON_TIME, _REFUSED, OBJECTIVE_COLOR = "#444444", "#1b7f5c", "#c0392b", "#c0392b"
+STYLE: Any = {
     "svg.hashsalt": "gnnserve",  # the same run, the same file
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -58,7 +59,7 @@ def draw_picture(path: Path, plan: LoadPlan, record: Record, report: LoadReport,
 
     parts = max(10, min(MOST_PARTS, report.requests // LEAST_REQUESTS))
     slices = slice_up(plan, record, parts, accuracies)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(9.0, 8.4), layout="constrained")
         load, latency, shares, attained = figure.subplots(
             4, 1, sharex=True, gridspec_kw={"height_ratios": (1.1, 1.1, 1.1, 0.8)}
@@ -70,8 +71,12 @@ def draw_picture(path: Path, plan: LoadPlan, record: Record, report: LoadReport,
         _draw_attained(attained, slices, report)
         attained.set_xlabel("seconds since the start")
         attained.set_xlim(0, plan.duration_s)
-        metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
-        figure.savefig(path, dpi=110, metadata=metadata)
+        save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
+    figure.savefig(path, dpi=110, metadata=metadata)
 
 
 def _title(report: LoadReport) -> str:
@@ -108,7 +113,7 @@ def _draw_load(axes: Axes, slices: Sequence[Slice]) -> None:
         axes.stairs(refused, edges, color=_REFUSED, label="refused", linewidth=1.4)
     axes.set_title("Requests per second")
     axes.set_ylim(bottom=0)
-    _legend(axes)
+    draw_legend(axes)
 
 
 def _draw_latency(axes: Axes, slices: Sequence[Slice], report: LoadReport) -> None:
@@ -119,11 +124,13 @@ def _draw_latency(axes: Axes, slices: Sequence[Slice], report: LoadReport) -> No
     ):
         axes.plot(times, [float("nan") if value is None else value for value in values], color=color, label=name)
     if report.objective is not None and report.objective.latency_ms is not None:
-        axes.axhline(report.objective.latency_ms, color=_OBJECTIVE, linestyle="--", linewidth=1.2, label="objective")
+        axes.axhline(
+            report.objective.latency_ms, color=OBJECTIVE_COLOR, linestyle="--", linewidth=1.2, label="objective"
+        )
     axes.set_title("Latency of the answers in ms, due to answered")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    _legend(axes)
+    draw_legend(axes)
 
 
 def _draw_shares(axes: Axes, slices: Sequence[Slice], order: Sequence[str], accuracies: Accuracies) -> None:
@@ -140,7 +147,7 @@ def _draw_shares(axes: Axes, slices: Sequence[Slice], order: Sequence[str], accu
         below = above
     axes.set_title("Shares of the variants in the answers, in %")
     axes.set_ylim(0, 100)
-    _legend(axes, reverse=True)  # as they lie on each other
+    draw_legend(axes, reverse=True)  # as they lie on each other
 
 
 def _draw_attained(axes: Axes, slices: Sequence[Slice], report: LoadReport) -> None:
@@ -159,7 +166,7 @@ def _draw_attained(axes: Axes, slices: Sequence[Slice], report: LoadReport) -> N
     axes.set_ylim(next((low for low in (95, 90, 80, 50) if low <= lowest), 0), 100.5)
 
 
-def _legend(axes: Axes, *, reverse: bool = False) -> None:
+def draw_legend(axes: Axes, *, reverse: bool = False) -> None:
     """Draws the legend beside the axes: inside, it would lie over what it explains."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=1.4, reverse=reverse)

@@ -16,6 +16,8 @@ REFUSED, FAILED = -1, -2
 """Stand for a variant: the request was refused (429, 503), or no usable answer came."""
 NO_VARIANT = -3
 """Answered, and not by a variant: a request that is no prediction."""
+MOST_TIMED = 65_536
+"""Most rows of where the time went: beyond, every second one is dropped."""
 
 
 @dataclass(slots=True)
@@ -48,10 +50,38 @@ class RequestRows:
 
 
 @dataclass(slots=True)
+class TimedRows:
+    """Where the time of some answers went, a row each: every eighth, and fewer where there are very many."""
+
+    every: int = 8
+    """One request in so many is timed, the first one too."""
+    totals_ms: array[float] = field(default_factory=lambda: array("d"))
+    """From sent to answered."""
+    sends_ms: array[float] = field(default_factory=lambda: array("d"))
+    receives_ms: array[float] = field(default_factory=lambda: array("d"))
+    told: list[bytes] = field(default_factory=list)
+    """`Server-Timing` as it came: it is read when the clock has stopped."""
+
+    def __len__(self) -> int:
+        return len(self.told)
+
+    def add(self, total_ms: float, send_ms: float, receive_ms: float, told: bytes) -> None:
+        self.totals_ms.append(total_ms)
+        self.sends_ms.append(send_ms)
+        self.receives_ms.append(receive_ms)
+        self.told.append(told)
+        if len(self) >= MOST_TIMED:
+            self.every *= 2
+            for column in (self.totals_ms, self.sends_ms, self.receives_ms, self.told):
+                del column[1::2]
+
+
+@dataclass(slots=True)
 class Record:
     """Statuses and errors count tries, the rows requests."""
 
     rows: RequestRows = field(default_factory=RequestRows)
+    timed: TimedRows = field(default_factory=TimedRows)
     names: list[str] = field(default_factory=list)
     """Variants, in the order in which they were first met."""
     lags_ms: array[float] = field(default_factory=lambda: array("d"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from rich import box
 from rich.table import Table
 
+from gnnserve_cli.loadgen.parts import MeanParts
 from gnnserve_cli.loadgen.requests import Sizes
 from gnnserve_cli.loadgen.statistics import LATE_MS, LoadReport, Percentiles
+from gnnserve_cli.parts import format_parts
 from gnnserve_cli.render import format_ms
 
 
@@ -19,6 +21,8 @@ def facts_of(report: LoadReport) -> list[tuple[str, str]]:
         ("answers", f"{report.answers:,}: {report.answers_per_second:,.1f}/s, {report.seeds_per_second:,.1f} seeds/s"),
         ("latency ms", f"{_format(report.latency_ms)}  ({latency_from})"),
     ]
+    if report.parts is not None:
+        facts.append(("its parts", f"{format_parts(report.parts.as_parts())}  (means; {_sum_of(report.parts)})"))
     if report.mode == "open":
         late = f"; {report.late:,} came to over {LATE_MS:g} ms late" if report.late else ""
         facts.append(("own lag ms", f"{_format(report.lag_ms)}  (due to sent{late})"))
@@ -64,6 +68,10 @@ def _objective(report: LoadReport) -> str:
     if objective.accuracy_tolerance_permille is not None:
         parts.append(f"tolerance {objective.accuracy_tolerance_permille:,.10g} permille")
     return f"{', '.join(parts)} ({'of the service' if objective.stated_by == 'service' else 'stated by each request'})"
+
+
+def _sum_of(parts: MeanParts) -> str:
+    return f"sum {format_ms(parts.sum_ms)}, sent to answered {format_ms(parts.total_ms)}"
 
 
 def _retried(report: LoadReport) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import PredictRequest
 from gnnserve_client.address import Endpoint
+from gnnserve_client.timing import ALL_TIMES, TIMING_HEADER
 
 DRAWN_SEEDS = 500_000
 """Ids drawn for a run: enough that caches see a spread of the graph, and half a second of drawing at most."""
@@ -27,6 +28,8 @@ SIZE_SIGMA = 0.8
 mean."""
 MOST_OF_MEAN = 32 / 3
 """Largest log-normal size over the mean: 512 for a mean of 48; 4 of 10,000 are larger."""
+
+_TIMING_LINE = f"\r\n{TIMING_HEADER}: {ALL_TIMES}\r\n".encode()
 
 
 class Sizes(StrEnum):
@@ -108,6 +111,11 @@ def headers_of(objective: Objective | None, variant: str | None) -> list[str]:
     if objective is not None and objective.accuracy_tolerance_permille is not None:
         headers.append(f"gnnserve-accuracy-tolerance-permille: {objective.accuracy_tolerance_permille!r}")
     return headers
+
+
+def asking_for_times(payload: bytes) -> bytes:
+    """The same request, to which the server tells all of its times."""
+    return payload.replace(b"\r\n", _TIMING_LINE, 1)
 
 
 def encode_prediction(endpoint: Endpoint, body: bytes, wishes: Sequence[str], content_type: str) -> bytes:

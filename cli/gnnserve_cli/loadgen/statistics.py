@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from gnnserve_cli.loadgen.parts import MeanParts, mean_parts
 from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record, RequestRows
 from gnnserve_cli.loadgen.requests import Sizes
 from gnnserve_cli.loadgen.scenario import Scenario
@@ -116,6 +117,8 @@ class LoadReport(msgspec.Struct, frozen=True, rename="camel"):
     seeds_per_second: float
     latency_ms: Percentiles | None
     """Closed loop: sent to answered. Open loop: due to answered. None without an answer."""
+    parts: MeanParts | None
+    """Where the time of the answers went; None: there were none, or the server does not tell."""
     lag_ms: Percentiles | None
     """Open loop: due to sent."""
     held_back: int
@@ -189,6 +192,7 @@ def summarize(plan: LoadPlan, record: Record, accuracies: Accuracies | None = No
         answers_per_second=answers / duration_s,
         seeds_per_second=sum(compress(rows.seeds, (ms == ms for ms in rows.latencies_ms))) / duration_s,  # noqa: PLR0124 - NaN: no answer
         latency_ms=latency,
+        parts=mean_parts(record.timed),
         lag_ms=lag,
         held_back=record.held_back,
         late=record.late,

@@ -8,6 +8,7 @@ the connection is done for.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import cast
 import httptools
 
 CONNECT_TIMEOUT_S = 5.0
+_TOLD = frozenset((b"retry-after", b"server-timing"))
 
 
 class TransportError(Exception):
@@ -31,7 +33,12 @@ class TimedAnswer:
     answered_at_s: float
     """Both times are on `time.perf_counter`, taken at the socket: the event loop's own queue is not in between."""
     told: Mapping[bytes, bytes]
-    """Headers of gnnserve's own and `retry-after`, names in lower case."""
+    """Headers of gnnserve's own, `retry-after` and `server-timing`, names in lower case."""
+    written_at_s: float
+    """When the operating system had the request, as far as it took all of it at once. Where sending is not timed, when
+    the event loop had it."""
+    first_at_s: float
+    """When the first of the answer was read."""
 
 
 class LoadConnection(asyncio.Protocol):
@@ -41,13 +48,15 @@ class LoadConnection(asyncio.Protocol):
         self._waiting: asyncio.Future[TimedAnswer] | None = None
         self._body = bytearray()
         self._told: dict[bytes, bytes] = {}
-        self._sent_at_s = 0.0
+        self._sent_at_s = self._written_at_s = self._first_at_s = 0.0
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, payload: bytes, timeout_s: float) -> TimedAnswer:
+    async def exchange(self, payload: bytes, timeout_s: float, *, is_timed: bool = False) -> TimedAnswer:
+        """`is_timed`: send at once, so that it is known when all was sent; event loops may send at the end of their
+        round."""
         if self._transport is None or not self.is_open:
             raise TransportError("connection lost")
         loop = asyncio.get_running_loop()
@@ -55,12 +64,28 @@ class LoadConnection(asyncio.Protocol):
         self._body.clear()
         self._told = {}
         timer = loop.call_later(timeout_s, self._fail, f"no answer within {timeout_s:g} s")
+        self._first_at_s = 0.0
         self._sent_at_s = time.perf_counter()
-        self._transport.write(payload)
+        if is_timed:
+            payload = self._send_at_once(payload)
+        if payload:
+            self._transport.write(payload)
+        self._written_at_s = time.perf_counter()
         try:
             return await self._waiting
         finally:
             timer.cancel()
+
+    def _send_at_once(self, payload: bytes) -> bytes:
+        """What the operating system did not take: all of it, where TLS is in between."""
+        transport = self._transport
+        assert transport is not None  # noqa: S101
+        if transport.get_extra_info("sslcontext") is not None or transport.get_write_buffer_size():
+            return payload
+        try:
+            return payload[os.write(transport.get_extra_info("socket").fileno(), payload) :]
+        except OSError:  # it is full, or lost, which the event loop finds out
+            return payload
 
     def close(self) -> None:
         if self._transport is not None:
@@ -77,6 +102,7 @@ class LoadConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._first_at_s = self._first_at_s or time.perf_counter()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -89,7 +115,7 @@ class LoadConnection(asyncio.Protocol):
     # httptools.HttpResponseParser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if (name := name.lower()).startswith(b"gnnserve-") or name == b"retry-after":
+        if (name := name.lower()).startswith(b"gnnserve-") or name in _TOLD:
             self._told[name] = value
 
     def on_body(self, part: bytes) -> None:
@@ -101,7 +127,12 @@ class LoadConnection(asyncio.Protocol):
             self.close()
         if self._waiting is not None and not self._waiting.done():
             status = self._parser.get_status_code()
-            self._waiting.set_result(TimedAnswer(status, bytes(self._body), self._sent_at_s, answered_at_s, self._told))
+            self._waiting.set_result(
+                TimedAnswer(
+                    status, bytes(self._body), self._sent_at_s, answered_at_s, self._told,
+                    min(self._written_at_s, self._first_at_s), self._first_at_s,
+                )
+            )  # fmt: skip
 
 
 async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> LoadConnection:

@@ -9,6 +9,7 @@ from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
+from gnnserve_api.spec.typed import TypedSource
 
 
 class Builtin(StrEnum):
@@ -25,7 +26,7 @@ class NpzSource(ApiModel):
     """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
 
 
-GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource
+GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | TypedSource
 
 
 class GraphSource(ApiModel):
@@ -43,11 +44,13 @@ class GraphSource(ApiModel):
     """Your own tables of nodes and edges, as Parquet."""
     csv: CsvSource | None = None
     """Your own tables of nodes and edges, as CSV."""
+    typed: TypedSource | None = None
+    """A graph of several types of nodes and relations."""
 
     @rule(
-        "[has(self.builtin), has(self.npz), has(self.ogb), has(self.pyg), has(self.parquet), has(self.csv)]"
-        ".filter(given, given).size() == 1",
-        "exactly one of builtin, npz, ogb, pyg, parquet and csv must be set",
+        "[has(self.builtin), has(self.npz), has(self.ogb), has(self.pyg), has(self.parquet), has(self.csv), "
+        "has(self.typed)].filter(given, given).size() == 1",
+        "exactly one of builtin, npz, ogb, pyg, parquet, csv and typed must be set",
     )
     def _exactly_one(self) -> bool:
         return len(self._members()) == 1
@@ -57,7 +60,7 @@ class GraphSource(ApiModel):
         return self._members()[0]
 
     def _members(self) -> list[GivenSource]:
-        members = (self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv)
+        members = (self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv, self.typed)
         return [member for member in members if member is not None]
 
     def canonical(self) -> GraphSource:
@@ -79,6 +82,8 @@ class GraphSource(ApiModel):
                 return f"{given.name}, {given.direction}"
             case ParquetSource() | CsvSource():
                 return f"{given.nodes.uri} and {given.edges.uri}, {given.edges.direction}"
+            case TypedSource():
+                return given.described()
             case _:
                 assert_never(given)
 

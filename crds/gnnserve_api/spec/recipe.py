@@ -37,6 +37,8 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         **_under("graph.source.csv", {"delimiter": ",", "decimal": "."}),
         **_under("graph.source.csv.nodes", _NODES),
         **_under("graph.source.csv.edges", _EDGES),
+        **_under("graph.source.typed", {"without_features": [], "reverse": "Add"}),
+        **_under("graph.source.typed.csv", {"delimiter": ",", "decimal": "."}),
         "graph.normalization": "Auto",
         "model": {},
         "model.architecture": "GraphSAGE",

@@ -11,8 +11,8 @@ from gnnserve_api.edges import Direction, Duplicates, SelfLoops
 from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.rules import rule
 
-_Column = Annotated[str, Field(min_length=1, max_length=253)]
-_TableUri = Annotated[
+Column = Annotated[str, Field(min_length=1, max_length=253)]
+TableUri = Annotated[
     str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/nodes.parquet", 2048)
 ]
 
@@ -26,27 +26,31 @@ class MissingFeature(StrEnum):
     """The mean of what the column has."""
 
 
-class NodeTable(ApiModel):
-    uri: _TableUri
+class NodeColumns(ApiModel):
+    """What the columns of a table of nodes mean."""
+
+    uri: TableUri
     """A file, or a folder whose files of this format are read in the order of their names."""
-    id: _Column = "id"
+    id: Column = "id"
     """Column of the ids: integers or texts, each once. Requests use them."""
-    label: _Column | None = None
+    label: Column | None = None
     """Column of the class: integers or texts; nothing where it is unknown."""
-    labels: Annotated[tuple[_Column, ...], Field(max_length=1000)] = ()
+    labels: Annotated[tuple[Column, ...], Field(max_length=1000)] = ()
     """Columns of 0 and 1, one per class, where a node may have several. Instead of `label`."""
-    features: Annotated[tuple[_Column, ...], Field(max_length=10_000)] = ()
+    features: Annotated[tuple[Column, ...], Field(max_length=10_000)] = ()
     """Columns of features: numbers, true and false, or lists of numbers that all have one length. A name that no column
     has may be a pattern, in which `*` stands for any text and `?` for one character. Empty: every such column that has
     no other use."""
-    exclude_features: Annotated[tuple[_Column, ...], Field(max_length=10_000)] = ()
+    exclude_features: Annotated[tuple[Column, ...], Field(max_length=10_000)] = ()
     """Columns that are no features, by name or pattern: `[year, "embedding_*"]`."""
-    split: _Column | None = None
+    split: Column | None = None
     """Column that says train, validation (or val, valid) or test; anything else is in none. Absent: the labelled nodes
     are split 60/20/20 by a fixed permutation."""
     missing: MissingFeature = MissingFeature.REFUSE
     """What becomes of a feature that is missing or not a number."""
 
+
+class NodeTable(NodeColumns):
     @rule(
         "has(self.label) != (has(self.labels) && size(self.labels) > 0)",
         "exactly one of label and labels must be given",
@@ -63,11 +67,11 @@ class DanglingEdge(StrEnum):
 
 
 class EdgeTable(ApiModel):
-    uri: _TableUri
+    uri: TableUri
     """A file, or a folder whose files of this format are read in the order of their names."""
-    source: _Column = "source"
+    source: Column = "source"
     """Column of the node where an edge begins: an id of the node table."""
-    target: _Column = "target"
+    target: Column = "target"
     """Column of the node where it ends."""
     direction: Direction = Direction.UNDIRECTED
     """Which way messages go along an edge."""
@@ -79,16 +83,16 @@ class EdgeTable(ApiModel):
     """What becomes of edges with an end that is missing, or that the node table does not have."""
 
 
-_Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
+Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
 
 
 class CsvNodeTable(NodeTable):
-    delimiter: _Delimiter | None = None
+    delimiter: Delimiter | None = None
     """One character between the values of this table. Absent: the source's."""
 
 
 class CsvEdgeTable(EdgeTable):
-    delimiter: _Delimiter | None = None
+    delimiter: Delimiter | None = None
     """One character between the values of this table. Absent: the source's."""
 
 
@@ -115,7 +119,7 @@ class CsvSource(ApiModel):
     """A row per node."""
     edges: CsvEdgeTable
     """A row per edge."""
-    delimiter: _Delimiter = ","
+    delimiter: Delimiter = ","
     """One character between values; a tab is written "\\t"."""
     decimal: DecimalMark = DecimalMark.POINT
     """What stands before the fraction of a number. Where commas are also between values, numbers with a decimal comma

@@ -52,6 +52,7 @@ def _is_of_files(source: GraphSource) -> bool:
         source.npz is not None
         or source.parquet is not None
         or source.csv is not None
+        or source.typed is not None
         or (published is not None and (published.mirror or "").startswith("file:"))
     )
 

@@ -44,7 +44,8 @@ _SLICE_S = 0.001
 _GROUP_ITEMS = 1024
 """Items of records that are applied in one go: of many small records, the nodes that they reach are made anew once."""
 _SHARED_ITEMS = 128
-"""The same while predictions are computed, each of which waits until a group is applied: one to two milliseconds."""
+"""The same while predictions are computed, each of which may wait until what a group has changed is published: a few
+tenths of a millisecond."""
 _PAUSE_S = 0.00005
 """A thread that waits for a lock needs so long to wake up. Without a pause, the one that gave it back has it again."""
 _BACKOFF_S = (0.1, 5.0)

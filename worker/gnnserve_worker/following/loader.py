@@ -57,7 +57,7 @@ POLITE = 10
 
 
 class Server(Protocol):
-    """The part of `serving/server.py`'s WorkerServer that the loader uses."""
+    """The part of `serving/served_service.py`'s ServedService that the loader uses."""
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None: ...
 

@@ -34,9 +34,12 @@ _PART_BYTES = 2**24
 _space = LayerScratch()
 
 
-def aggregated_blocks(graph: Graph, layer: Layer, table: Table) -> Iterator[np.ndarray]:
+def aggregated_blocks(
+    graph: Graph, layer: Layer, table: Table, wanted: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
     """What the layer aggregates of each node's whole list and its own row, without bias and ReLU: float32 blocks that
-    add up to [nodes, layer.aggregated]. `table`: products of the layer's inputs."""
+    add up to [nodes, layer.aggregated]. `table`: the layer's inputs, or products of them. `wanted`: positions of nodes,
+    int64; None: all."""
     linear = linear_part(layer)
     network = Network((linear,), linear.aggregated)
     roots = inverse_roots(graph.indptr, graph.indices) if network.weighs_neighbours else None
@@ -46,11 +49,19 @@ def aggregated_blocks(graph: Graph, layer: Layer, table: Table) -> Iterator[np.n
         flat = network.gather(table, sample, _space.activations)
         return flat[: len(nodes) * linear.aggregated].reshape(len(nodes), linear.aggregated).copy()
 
-    bounds = _cut(graph.indptr, linear.aggregated)
+    def part_of(start: int, end: int) -> np.ndarray:
+        return np.arange(start, end) if wanted is None else wanted[start:end]
+
+    bounds = _cut(graph.indptr if wanted is None else _read_by(graph.indptr, wanted), linear.aggregated)
     threads = thread_count()
     for first in range(0, len(bounds), threads):
         parts = bounds[first : first + threads]
-        yield from map_parallel(lambda i, parts=parts: aggregate(np.arange(*parts[i])), len(parts))  # type: ignore[misc]
+        yield from map_parallel(lambda i, parts=parts: aggregate(part_of(*parts[i])), len(parts))  # type: ignore[misc]
+
+
+def _read_by(indptr: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """Where the lists of these nodes would begin and end if they stood behind each other: int64 [nodes + 1]."""
+    return np.concatenate([[0], np.cumsum(indptr[nodes + 1] - indptr[nodes])]).astype(np.int64)
 
 
 def hidden_blocks(aggregated: Rows, layer: Layer) -> Iterator[np.ndarray]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from gnnserve_api.classes import Classes
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.edges import row_blocks
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
@@ -108,9 +109,9 @@ def inspect(data: GraphData) -> Inspection:
     graph, nodes = data.graph, data.graph.nodes
     self_loops, repeated = _count_odd_edges(graph)
     has_class = data.labels.any(axis=1) if data.multi_label else data.labels >= 0
-    features = _feature_facts(data.features)
-    neighbours = _degree_facts(graph)
-    classes = _class_counts(data)
+    features = feature_facts(data.features)
+    neighbours = degree_facts(graph)
+    classes = class_counts(data.labels, data.classes, data.splits.train)
     reversed_share = _reversed_share(graph)
     first = list(range(min(_SHOWN_IDS, nodes))) if data.ids is None else data.ids.shown(0, min(_SHOWN_IDS, nodes))
     return Inspection(
@@ -166,7 +167,7 @@ def inductive_share(graph: Graph, splits: Splits) -> float:
     return seen / max(graph.edges, 1)
 
 
-def _degree_facts(graph: Graph) -> DegreeFacts:
+def degree_facts(graph: Graph) -> DegreeFacts:
     degrees = np.diff(graph.indptr)
     if not len(degrees):
         return DegreeFacts(0, 0.0, 0.0, 0.0, 0, ())
@@ -210,7 +211,7 @@ def _reversed_share(graph: Graph) -> float:
     return found / seen
 
 
-def _feature_facts(features: Features) -> FeatureFacts:
+def feature_facts(features: Features) -> FeatureFacts:
     rows, columns = features.shape
     total, squares = np.zeros(columns), np.zeros(columns)
     low, high = np.full(columns, np.inf), np.full(columns, -np.inf)
@@ -243,16 +244,17 @@ def _feature_facts(features: Features) -> FeatureFacts:
     )
 
 
-def _class_counts(data: GraphData) -> tuple[ClassCount, ...]:
+def class_counts(labels: np.ndarray, classes: Classes, training: np.ndarray) -> tuple[ClassCount, ...]:
+    """`labels` as in `GraphData`; `training`: positions of nodes to train on."""
+
     def counts(labels: np.ndarray) -> list[int]:
-        if data.multi_label:
+        if labels.ndim == 2:
             found: list[int] = labels.sum(axis=0, dtype=np.int64).tolist()
         else:
-            found = np.bincount(labels[labels >= 0], minlength=len(data.classes)).tolist()
+            found = np.bincount(labels[labels >= 0], minlength=len(classes)).tolist()
         return found
 
-    everywhere, training = counts(data.labels), counts(data.labels[data.splits.train])
-    return tuple(map(ClassCount, data.classes, everywhere, training))
+    return tuple(map(ClassCount, classes, counts(labels), counts(labels[training])))
 
 
 def _note_on_scope(graph: Graph, splits: Splits) -> Iterator[str]:
@@ -287,6 +289,11 @@ def _notes(
             f"Columns differ in scale: deviations go from {features.smallest_deviation:.3g} to "
             f"{features.largest_deviation:.3g}. Normalization Standardize, the default here, evens them out."
         )
+    yield from split_notes(classes, splits)
+
+
+def split_notes(classes: tuple[ClassCount, ...], splits: Splits) -> Iterator[str]:
+    """Notes on what is trained on and measured with."""
     untaught = [str(entry.label) for entry in classes if entry.nodes and not entry.training_nodes]
     if untaught:
         shown = ", ".join(untaught[:5]) + " …" * (len(untaught) > 5)

@@ -66,6 +66,11 @@ class LivingGraph:
     def graph(self) -> Graph:
         return self.lists.graph
 
+    def draft(self, lists: LivingLists, ids: LivingIds) -> LivingGraph:
+        """Another graph that changes are applied to first, with these lists and ids, equal to its own. `readers` are
+        read while changes are applied and by no prediction: both graphs have the same."""
+        return LivingGraph(lists, self.readers, ids, self.rules, self.most_nodes)
+
     @property
     def kept(self) -> np.ndarray:
         """Positions of the nodes that are there: int64, ascending."""
@@ -130,6 +135,14 @@ class LivingGraph:
         if len(found.removed):
             removed = np.concatenate((removed, self._remove(found.removed)))
         return Effect(added, removed, added_nothing + removed_nothing)
+
+    def follow_nodes(self, batch: ChangeBatch, found: FoundNodes) -> None:
+        """Let nodes come and go as in the graph that the batch was applied to. Lists follow on their own
+        (`LivingLists.follow`), those of new nodes before."""
+        if len(found.new):
+            self.ids.add(batch.ids, len(found.new))
+        if len(found.removed):
+            self.ids.remove(found.removed)
 
     def _change(self, edges: np.ndarray, *, adds: bool) -> tuple[np.ndarray, int]:
         """Entries that changed lists, and how many edges changed nothing."""

@@ -3,7 +3,7 @@
 A list lies where the revision's file has it until it outgrows its place; then it moves to the room behind, to a place
 that is a power of two long, and moves on as it grows. Places that lists have left are used again. Lists stay ascending,
 so that equal graphs have equal lists, whatever order their edges came in. One thread at a time writes, and no other
-reads meanwhile.
+reads meanwhile: where others do read, they have lists of their own, which follow (`LivingLists.follow`).
 """
 
 from __future__ import annotations
@@ -71,6 +71,12 @@ class LivingLists:
         _change(self.bounds, self.indices, self.places, self.state, entries, adds, merges, changed)
         return changed
 
+    def follow(self, other: LivingLists, nodes: np.ndarray) -> None:
+        """Make the lists of these nodes (int64) what they are in `other`, from which all others were taken as they are:
+        they lie in the same places."""
+        _follow(self.bounds, self.indices, other.bounds, other.indices, nodes)
+        self.state[:] = other.state
+
     def of(self, nodes: np.ndarray) -> np.ndarray:
         """The lists of these nodes (int64), one behind the other, int64."""
         lists = [self.indices[begin:end] for begin, end in self.bounds[nodes].tolist()]
@@ -124,6 +130,20 @@ def _renumber(
         for entry in range(bounds[nodes[i], 0], bounds[nodes[i], 1]):
             out[at] = places[indices[entry]]
             at += 1
+
+
+@kernel
+def _follow(
+    bounds: np.ndarray, indices: np.ndarray, other_bounds: np.ndarray, other_indices: np.ndarray, nodes: np.ndarray
+) -> None:
+    for i in range(len(nodes)):
+        node = nodes[i]
+        begin = other_bounds[node, 0]
+        end = other_bounds[node, 1]
+        for entry in range(begin, end):
+            indices[entry] = other_indices[entry]
+        bounds[node, 0] = begin
+        bounds[node, 1] = end
 
 
 @kernel

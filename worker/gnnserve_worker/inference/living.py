@@ -1,8 +1,9 @@
 """A revision whose graph changes while it answers: what applies the log's batches to all that its variants read.
 
-A batch is applied between two batches of predictions, never beside one, so that arrays are written in place and no
-prediction sees a part of it. What is written: neighbour lists, rows that are made of features, and rows of stored
-layers of all nodes that a change reaches, which are made anew from their neighbours as generation made them.
+Batches are applied to a draft while predictions go on (`inference/drafting.py`): neighbour lists, rows that are made of
+features, and rows of stored layers of all nodes that a change reaches, which are made anew from their neighbours as
+generation made them. Then all of it is written in place of what predictions read, between two batches of predictions,
+never beside one: so no prediction sees a part of it.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ from gnnserve_worker.graph.change_batch import OF_THIS_WORKER, Applied, ChangeBa
 from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, no_room
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
+from gnnserve_worker.inference.drafting import Drafting, Group, distinct
 from gnnserve_worker.inference.written import WrittenSince
-from gnnserve_worker.models.rows import RowMaker, keeper_of
-from gnnserve_worker.models.stored_layers import StoredLayerMaker
-from gnnserve_worker.models.stored_rows import StoredRowMaker
+from gnnserve_worker.models.rows import put_rows
+from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
-from gnnserve_worker.tables.growing import CopiedPages
-from gnnserve_worker.tables.table import Rows, Table
+from gnnserve_worker.tables.table import Table
 
-_ENTRY_BYTES = 4
-_ID_BYTES = 64
-"""Memory of a new node beside its rows: its id in a hash table, and where its list is."""
+_MOST_MADE = 1 << 16
+"""Nodes whose rows of stored layers are made before they are published. Those of more take much memory, and are made as
+they are written, while predictions wait."""
 
 
 class LivingRevision:
@@ -47,6 +47,7 @@ class LivingRevision:
             raise ValueError("the revision was not opened for changes")
         self._on_written = on_written
         self.graph: LivingGraph = loaded.living
+        """As predictions see it."""
         self.max_delta_bytes = max_delta_bytes
         base = loaded.made_of
         self.base_offset = self._offset = 0 if base is None else base.offset
@@ -57,54 +58,24 @@ class LivingRevision:
         """Items of the batches that were applied since, also where they were refused."""
         self.inferences = 0
         """Batches of predictions that were computed over it."""
+        self._inferences = 0
+        """How many there were when changes were published last."""
         self._loaded = loaded
-        self._makers = loaded.makers
-        makers = _makers_of_stored(loaded)
-        first, later = makers.get(1, []), [makers[number] for number in sorted(makers) if number > 1]
-        self._nodes = self.graph.ids.count
-        """Nodes of the revision's own."""
-        self._sums = {
-            id(maker.source): sums for maker in first if (sums := maker.sums(self.graph.lists, self._nodes)) is not None
-        }
-        """Sums that are kept by increments, of each table of products."""
-        self._stored = [(maker, self._sums.get(id(maker.source))) for maker in first]
-        """Makers of tables that store the first layer, and their sums."""
-        self._later = later
-        """Makers of those that store a later one, by layer; their neighbours are read."""
-        self._features = keeper_of(self._makers, loaded.features)
-        self._entries = self.graph.lists.used_entries
-        row_bytes = _row_bytes([maker.table for maker in self._makers])
-        aggregated = [_bytes(maker.aggregated) for maker in first if maker.aggregated is not None]
-        # A sum takes as much as the row that is aggregated.
-        stored_bytes = _row_bytes([maker.table for maker in first]) + aggregated + aggregated
-        later_bytes = [_row_bytes([maker.table for maker in layer]) for layer in later]
-        self._new_bytes = sum(row_bytes) + sum(stored_bytes) + sum(map(sum, later_bytes)) + _ID_BYTES
-        self._rows_copied = [CopiedPages(self._nodes, size) for size in row_bytes]
-        self._stored_copied = [CopiedPages(self._nodes, size) for size in stored_bytes]
-        self._later_copied = [[CopiedPages(self._nodes, size) for size in sizes] for sizes in later_bytes]
-        self._lists_copied = CopiedPages(self._entries, _ENTRY_BYTES)
+        self.first_nodes, self.first_edges = self.graph.ids.count, self.graph.lists.used_entries
+        """Nodes of the revision's own, and entries of its lists."""
+        self.drafting = Drafting(loaded)
         self._written: WeakSet[WrittenSince] = WeakSet()
         """What is noted of changes for copies of its arrays."""
         self._is_broken = False
         """An error has left a batch half applied."""
         self._computing = threading.Lock()
-        """Held while a batch of predictions is computed, or one of changes is applied."""
-        self._writing = threading.Lock()
-        """Held while the graph is written to, so that `check` never waits for predictions."""
+        """Held while a batch of predictions is computed, or a group of changes is published."""
+        self._publishing = threading.Lock()
+        """Held while a group is published, so that `check` never waits for predictions."""
 
     @property
     def offset(self) -> int:
         return self._offset
-
-    @property
-    def first_edges(self) -> int:
-        """Entries of the revision's own lists."""
-        return self._entries
-
-    @property
-    def first_nodes(self) -> int:
-        """Nodes of the revision's own."""
-        return self._nodes
 
     @property
     def nodes(self) -> int:
@@ -114,12 +85,7 @@ class LivingRevision:
     @property
     def delta_bytes(self) -> int:
         """Memory that changes have taken."""
-        lists = self.graph.lists.used_entries - self._entries
-        both = 2 if self.graph.readers is not None else 1
-        new_nodes = self.graph.ids.count - self._nodes
-        later = (copied for layer in self._later_copied for copied in layer)
-        pages = (*self._rows_copied, *self._stored_copied, *later, *both * (self._lists_copied,))
-        return sum(copied.nbytes for copied in pages) + both * lists * _ENTRY_BYTES + new_nodes * self._new_bytes
+        return self.drafting.memory.nbytes
 
     def guarded(self, infer: Infer) -> Infer:
         """`infer` with no change applied meanwhile."""
@@ -149,62 +115,73 @@ class LivingRevision:
 
     def check(self, batch: ChangeBatch) -> ChangeRefusal | None:
         """What `apply` would say now; None: it would apply the batch."""
-        with self._writing:
-            found = self._find(batch)
+        with self._publishing:
+            found = self._find(self.graph, batch)
         return found if isinstance(found, ChangeRefusal) else None
 
     def apply(self, offset: int, batches: Sequence[ChangeBatch]) -> list[Applied | ChangeRefusal]:
         """Apply batches from that offset on, each as a whole or nothing of it; what was said of each. One that there is
         no room for is the last that something is said of."""
+        self._require_whole()
         if offset != self._offset + 1:
             raise ValueError(f"offset {offset} after {self._offset}")
         said: list[Applied | ChangeRefusal] = []
-        reached: list[np.ndarray] = []
-        with self._alone():
+        with self._whole_or_broken():
+            group = Group()
             for batch in batches:
-                found = self._find(batch)
-                said.append(found if isinstance(found, ChangeRefusal) else self._write(batch, found, reached))
-                if isinstance(found, ChangeRefusal) and found.problem in OF_THIS_WORKER:
-                    break
-                self._offset += 1
-                self.changes_since_base += batch.counts.items
-            self._write_stored(reached)
+                found = self._find(self.drafting.graph, batch)
+                if isinstance(found, ChangeRefusal):
+                    said.append(found)
+                    if found.problem in OF_THIS_WORKER:
+                        break
+                else:
+                    if self.drafting.reads_published(batch, found, group):
+                        self._publish(group)
+                        group = Group()
+                    said.append(self.drafting.apply(batch, found, group))
+                group.records += 1
+                group.items += batch.counts.items
+            self._publish(group)
         return said
 
     def make_stored_rows_anew(self) -> None:
         """Make rows of stored layers from lists that were made from sums: for who writes them to files, so that what
         rounding left in a sum does not last."""
-        with self._alone():
-            for stored, sums in self._stored:
+        with self._whole_or_broken(), self._alone():
+            for stored, sums in self.drafting.stored:
                 if sums is not None:
                     nodes = sums.begun(self.graph.ids.count)
                     stored.write(nodes, None)
-                    self._note_rows([stored], nodes)
+                    self._note_rows([stored.table], nodes)
                     self._write_later(nodes)
 
     @property
     def is_busy(self) -> bool:
         """Whether `check` would wait."""
-        return self._writing.locked()
+        return self._publishing.locked()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with self._computing, self._writing:
+        with self._computing, self._publishing:
             self._require_whole()
-            try:
-                yield
-            except BaseException:
-                self._is_broken = True
-                raise
+            yield
+
+    @contextmanager
+    def _whole_or_broken(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._is_broken = True
+            raise
 
     def _require_whole(self) -> None:
         if self._is_broken:
             raise RuntimeError("a batch of changes was applied in part: start the worker anew, which applies all again")
 
-    def _find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
+    def _find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         if (refusal := self._check_features(batch)) is not None:
             return refusal
-        found = self.graph.find(batch)
+        found = graph.find(batch)
         if not isinstance(found, ChangeRefusal) and self.delta_bytes >= self.max_delta_bytes:
             return no_room(f"changes have taken {self.delta_bytes:,} of {self.max_delta_bytes:,} bytes")
         return found
@@ -225,7 +202,7 @@ class LivingRevision:
             return ChangeRefusal(
                 ChangeProblem.INVALID_VALUE, field, f"{rows[row, column]} is not finite", "give a number"
             )
-        if self._features is None:
+        if self.drafting.keeper is None:
             row, column = np.argwhere(is_kept)[0].tolist()
             return ChangeRefusal(
                 ChangeProblem.MISSING_COLUMN,
@@ -236,125 +213,67 @@ class LivingRevision:
             )
         return None
 
-    def _write(self, batch: ChangeBatch, found: FoundNodes, reached: list[np.ndarray]) -> Applied:
-        """All but rows of stored layers; adds the nodes whose rows these are to `reached`."""
-        renewed = np.concatenate((found.new, found.overridden))
-        if len(renewed):
-            self._write_rows(self._whole_features(batch, found), found, renewed)
-        for sums in self._sums.values():
-            sums.begin(self._near(found))
-        effect = self.graph.apply(batch, found)
-        self._on_written(batch, found)
-        for sums in self._sums.values():
-            sums.change(effect.added, adds=True)
-            sums.change(effect.removed, adds=False)
-        roots, lists, readers = self._loaded.neighbour_roots, self.graph.lists, effect.readers
+    def _publish(self, group: Group) -> None:
+        """Let predictions see what the group has changed."""
+        reached, listed = distinct(group.reached), distinct(group.lists)
+        self.drafting.memory.note_stored(reached)
+        inferences, self._inferences = self._inferences, self.inferences
+        made = None
+        if self._inferences != inferences and len(reached) <= _MOST_MADE:
+            # Beside predictions; without any, all threads make rows, and write them at once.
+            made = self.drafting.make_stored(reached)
+        with self._alone():
+            for maker, nodes, rows in group.rows:
+                put_rows(maker.table, nodes, rows)
+            if self._written:
+                renewed = distinct(nodes for _, nodes, _ in group.rows)
+                self._note_rows([maker.table for maker in self._loaded.makers], renewed)
+            self._write_lists(listed)
+            if len(reached):
+                self._write_stored(reached, made)
+            for batch, found in group.batches:
+                self.graph.follow_nodes(batch, found)
+                self._on_written(batch, found)
+            self._offset += group.records
+            self.changes_since_base += group.items
+
+    def _write_lists(self, nodes: np.ndarray) -> None:
+        """Neighbour lists of these nodes (int64), and what they weigh."""
+        lists, roots = self.graph.lists, self._loaded.neighbour_roots
+        lists.follow(self.drafting.graph.lists, nodes)
         if roots is not None:
-            roots[found.new] = 1.0
-            renew_inverse_roots(lists.bounds, lists.indices, readers, roots)
-        self._lists_copied.note(lists.bounds[readers, 0])
+            renew_inverse_roots(lists.bounds, lists.indices, nodes, roots)
         for written in self._written:
-            written.note_lists(np.concatenate((found.new, readers)))
-        if self._stored:
-            reached.append(self._reached(renewed, readers))
-        return Applied(effect.unchanged)
+            written.note_lists(nodes)
 
-    def _write_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray) -> None:
-        """Rows that are made of features, and what they change of their readers' sums."""
-        reading = self.graph.entries_reading(found.overridden)
-        before = {}
-        for key, sums in self._sums.items():
-            sums.begin(np.concatenate((renewed, reading[:, 0])))
-            before[key] = sums.rows_of(found.overridden)
-        for maker in self._makers:
-            maker.write(features, renewed)
-        # Entries are in the order of the overridden nodes.
-        places = np.repeat(np.arange(len(found.overridden)), self.graph.readers_counts(found.overridden))
-        for key, sums in self._sums.items():
-            sums.move(reading, places, before[key])
-        for copied in self._rows_copied:
-            copied.note(renewed)
-        self._note_rows(self._makers, renewed)
-
-    def _near(self, found: FoundNodes) -> np.ndarray:
-        """Nodes whose lists may change, int64."""
-        ends = np.concatenate((found.edges.ravel(), found.removed_edges.ravel()))
-        if not len(found.removed):
-            return ends
-        return np.concatenate((ends, found.removed, self.graph.entries_reading(found.removed)[:, 0]))
-
-    def _write_stored(self, reached: Sequence[np.ndarray]) -> None:
-        """Rows of stored layers, of these nodes."""
-        if not reached:
-            return
-        nodes = reached[0] if len(reached) == 1 else np.unique(np.concatenate(reached))
-        for stored, sums in self._stored:
-            stored.write(nodes, sums)
-        for copied in self._stored_copied:
-            copied.note(nodes)
-        self._note_rows([stored for stored, _ in self._stored], nodes)
+    def _write_stored(
+        self, nodes: np.ndarray, made: Sequence[tuple[StoredLayerMaker, Sequence[MadeRows]]] | None
+    ) -> None:
+        """Rows of stored layers, of these nodes. `made`: those of the first layer; None: they are not made yet."""
+        if made is None:
+            for stored, sums in self.drafting.stored:
+                stored.write(nodes, sums)
+        else:
+            for maker, parts in made:
+                for part in parts:
+                    maker.put(part)
+        self._note_rows([stored.table for stored, _ in self.drafting.stored], nodes)
         self._write_later(nodes)
 
     def _write_later(self, nodes: np.ndarray) -> None:
         """Rows of later layers, where those of the first are others at these nodes (int64)."""
-        for makers, copied in zip(self._later, self._later_copied, strict=True):
+        for layer, makers in enumerate(self.drafting.later):
             nodes = np.union1d(nodes, self.graph.readers_of(nodes))
             for maker in makers:
                 maker.write(nodes, None)
-            for one in copied:
-                one.note(nodes)
-            self._note_rows(makers, nodes)
+            self.drafting.memory.note_later(layer, nodes)
+            self._note_rows([maker.table for maker in makers], nodes)
 
-    def _note_rows(self, makers: Sequence[RowMaker | StoredLayerMaker], nodes: np.ndarray) -> None:
+    def _note_rows(self, tables: Sequence[Table], nodes: np.ndarray) -> None:
         for written in self._written:
-            written.note_rows([maker.table for maker in makers], nodes)
-
-    def _whole_features(self, batch: ChangeBatch, found: FoundNodes) -> np.ndarray:
-        """Features of new nodes and of overridden ones, float32 [rows, features]."""
-        features = np.array(batch.features, np.float32)
-        overridden = features[len(found.new) :]
-        is_kept = np.isnan(overridden)
-        if is_kept.any() and self._features is not None:
-            partly = np.flatnonzero(is_kept.any(axis=1))
-            nodes = found.overridden[partly]
-            stored = self._features.features_of(nodes)
-            # Those that are new in the same batch have no row yet.
-            is_new = nodes >= self.graph.ids.count
-            stored[is_new] = features[nodes[is_new] - self.graph.ids.count]
-            overridden[partly] = np.where(is_kept[partly], stored, overridden[partly])
-        return features
-
-    def _reached(self, renewed: np.ndarray, readers: np.ndarray) -> np.ndarray:
-        """Nodes whose output of the first layer is another one: int64, distinct."""
-        sources = renewed
-        if any(maker.neighbour_roots is not None for maker, _ in self._stored):
-            # What a node weighs hangs on its degree.
-            sources = np.concatenate((renewed, readers))
-        return np.unique(np.concatenate((renewed, readers, self.graph.readers_of(sources))))
-
-
-def _makers_of_stored(loaded: LoadedRevision) -> dict[int, list[StoredLayerMaker]]:
-    """Makers of stored layers by the number of the layer, one of each table."""
-    rows = (variant.rows for variant in loaded.variants.values())
-    found: dict[int, StoredLayerMaker] = {}
-    for maker in (*(one.stored for one in rows if isinstance(one, StoredRowMaker)), *loaded.followed):
-        found.setdefault(id(maker.table), maker)
-    by_number: dict[int, list[StoredLayerMaker]] = {}
-    for maker in found.values():
-        by_number.setdefault(maker.number, []).append(maker)
-    return by_number
+            written.note_rows(tables, nodes)
 
 
 def _field_of(row: int, new_nodes: int, column: int) -> str:
     is_new = row < new_nodes
     return f"{'nodes' if is_new else 'overrides'}[{row if is_new else row - new_nodes}].features[{column}]"
-
-
-def _row_bytes(tables: Sequence[Table]) -> list[int]:
-    """Bytes of a row in each matrix of these tables."""
-    rows = [rows for table in tables for rows in {id(part): part for part in (table.rows, table.own)}.values()]
-    return [_bytes(each) for each in rows]
-
-
-def _bytes(rows: Rows) -> int:
-    return int(rows.values.shape[1]) * rows.values.itemsize

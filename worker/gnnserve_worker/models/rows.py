@@ -144,14 +144,11 @@ class RowMaker:
             return RowsBehind(values, scales, values, scales)
         return RowsBehind(values, scales, *self._multiply(features, own_read, self.products[1], own))
 
-    def write(self, features: np.ndarray, nodes: np.ndarray) -> None:
-        """Write the table's rows of these nodes (int64), from their features: float32 [nodes, features], as in the
+    def make_all(self, features: np.ndarray) -> RowsBehind:
+        """A row of the table, and of a node itself, for each row of features: float32 [rows, features], as in the
         source."""
-        rows = np.arange(len(nodes))
-        made = self.make(features, rows, rows, self.table.columns)
-        write_rows(self.table.rows, nodes, made.values, made.scales)
-        if self.has_own_rows:
-            write_rows(self.table.own, nodes, made.own_values, made.own_scales)
+        rows = np.arange(len(features))
+        return self.make(features, rows, rows, self.table.columns)
 
     def _multiply(
         self, features: np.ndarray, read: np.ndarray, product: Linear, rows: Rows
@@ -183,6 +180,13 @@ def encode_rows(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def keeper_of(makers: Iterable[RowMaker], features: int) -> RowMaker | None:
     """The first whose table holds all features of the source, as many as given; None: there is none."""
     return next((maker for maker in makers if maker.keeps_features(features)), None)
+
+
+def put_rows(table: Table, nodes: np.ndarray, made: RowsBehind) -> None:
+    """Write rows that `RowMaker.make_all` made for such a table, in place of those of these nodes (int64)."""
+    write_rows(table.rows, nodes, made.values, made.scales)
+    if table.own is not table.rows:
+        write_rows(table.own, nodes, made.own_values, made.own_scales)
 
 
 def write_rows(rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:

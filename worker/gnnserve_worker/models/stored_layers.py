@@ -6,7 +6,9 @@ Of later layers these products are the rows of the layer before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,17 @@ from gnnserve_worker.tables.table import Rows, Table
 _space = LayerScratch()
 _MOST_WRITTEN = 512
 """Nodes whose rows are written at a time: what is computed of them stays in a core's cache."""
+
+
+class MadeRows(NamedTuple):
+    """What some nodes have in a table that stores a layer."""
+
+    nodes: np.ndarray
+    """int64"""
+    aggregated: np.ndarray | None
+    """float32 [nodes, columns that are aggregated]; None: it is not kept."""
+    rows: tuple[tuple[np.ndarray, np.ndarray], ...]
+    """The table's rows and scales, in its format; then those of a node itself, where they are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +67,35 @@ class StoredLayerMaker:
 
     def write(self, ids: np.ndarray, sums: LivingSums | None) -> None:
         """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
-        neighbours as they are now. `sums`: those of its products, None: neighbours are read."""
-        parts = -(-len(ids) // _MOST_WRITTEN)
-        map_parallel(lambda i: self._write_part(ids[i * _MOST_WRITTEN : (i + 1) * _MOST_WRITTEN], sums), parts)
+        neighbours as they are now. `sums`: those of its products, None: neighbours are read. On all threads."""
+        parts = list(_parts_of(ids))
+        map_parallel(lambda i: self.put(self._make(parts[i], sums)), len(parts))
 
-    def _write_part(self, nodes: np.ndarray, sums: LivingSums | None) -> None:
+    def make(self, ids: np.ndarray, sums: LivingSums | None) -> list[MadeRows]:
+        """What `write` would write, to be `put` later. In the calling thread, so that others go on beside it."""
+        return [self._make(part, sums) for part in _parts_of(ids)]
+
+    def put(self, made: MadeRows) -> None:
+        """Write what was made."""
+        if self.aggregated is not None:
+            write_rows(self.aggregated, made.nodes, made.aggregated, None)
+        for rows, (values, scales) in zip((self.table.rows, self.table.own), made.rows, strict=False):
+            write_rows(rows, made.nodes, values, scales)
+
+    def _make(self, nodes: np.ndarray, sums: LivingSums | None) -> MadeRows:
         layer, count = self.layer.layers[0], len(nodes)
         flat = self._aggregate(nodes, sums)
         block = flat[: count * layer.aggregated].reshape(count, layer.aggregated)
-        if self.aggregated is not None:
-            write_rows(self.aggregated, nodes, block, None)
+        aggregated = None if self.aggregated is None else block.copy()
         finish_aggregation(layer, block)
         hidden = multiply(layer, flat, count, _space.activations)[: count * layer.outputs]
         hidden = hidden.reshape(count, layer.outputs)
         if not self.next_products:
             rows = self.table.rows
             padding = rows.values.shape[1] - layer.outputs
-            write_rows(rows, nodes, *encode_rows(rows, np.pad(hidden, ((0, 0), (0, padding)))))
-        for product, rows in zip(self.next_products, (self.table.rows, self.table.own), strict=False):
-            write_rows(rows, nodes, *multiplied(hidden, product, rows))
+            return MadeRows(nodes, aggregated, (encode_rows(rows, np.pad(hidden, ((0, 0), (0, padding)))),))
+        both = zip(self.next_products, (self.table.rows, self.table.own), strict=False)
+        return MadeRows(nodes, aggregated, tuple(multiplied(hidden, product, rows) for product, rows in both))
 
     def _aggregate(self, nodes: np.ndarray, sums: LivingSums | None) -> np.ndarray:
         """What the layer aggregates, without bias and ReLU, flat."""
@@ -84,3 +107,8 @@ class StoredLayerMaker:
         linear = linear_part(layer)
         sample = _space.sample(self.graph, nodes, self.neighbour_roots)
         return Network((linear,), linear.aggregated).gather(self.source, sample, _space.activations)
+
+
+def _parts_of(ids: np.ndarray) -> Iterator[np.ndarray]:
+    for begin in range(0, len(ids), _MOST_WRITTEN):
+        yield ids[begin : begin + _MOST_WRITTEN]

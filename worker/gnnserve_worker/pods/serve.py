@@ -125,6 +125,7 @@ def _serve(settings: WorkerSettings) -> int:
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
     from gnnserve_worker.serving.security.credentials import Credentials  # noqa: PLC0415
     from gnnserve_worker.serving.security.tls import KeyPairFiles  # noqa: PLC0415
+    from gnnserve_worker.serving.served_service import ServiceSettings  # noqa: PLC0415
     from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
@@ -167,20 +168,22 @@ def _serve(settings: WorkerSettings) -> int:
     host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
     with bind(host, settings.port) as sock:
         updates = None if followed is None else followed.updates
-        worker = WorkerServer(settings.service, sock, settings.lame_duck_s, credentials=credentials, updates=updates)
-        loader = Loader(worker, load)
+        offered = ServiceSettings(settings.service, sock, credentials, updates)
+        worker = WorkerServer([offered], settings.lame_duck_s)
+        served = worker.services[settings.service]
+        loader = Loader(served, load)
         repository_watch = RepositoryWatch(loader)
         about = f"the ConfigMap {settings.namespace}/{settings.routing}"
 
         def say_missing() -> None:
             if not loader.has_table:
-                worker.report(f"{about} does not exist yet")
+                served.report(f"{about} does not exist yet")
 
         watch = RoutingWatch(settings.api, settings.namespace, settings.routing, loader.declare, on_missing=say_missing)
 
         def begin() -> None:
-            worker.wait_for_credentials()
-            worker.report(f"waiting for a routing table in {about}")
+            served.wait_for_credentials()
+            served.report(f"waiting for a routing table in {about}")
             loader.start()
             repository_watch.start()
             watch.start()

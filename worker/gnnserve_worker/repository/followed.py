@@ -1,4 +1,5 @@
-"""Makers of stored layers that follow changes of the graph, put together from a variant's manifest."""
+"""What a variant's manifest says of the layer that it stores, and makers of stored layers that follow changes of the
+graph, put together from it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gnnserve_api.repository import FollowedManifest
+from gnnserve_api.families import family_of
+from gnnserve_api.repository import CorrectionManifest, FollowedManifest, VariantManifest
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.registry import spec_of
@@ -52,3 +54,22 @@ def followed_layers(
             )
         )
     return makers
+
+
+def correction_of(variant: VariantManifest) -> CorrectionManifest | None:
+    return None if variant.stored is None else variant.stored.correction
+
+
+def followed_of(variant: VariantManifest) -> FollowedManifest | None:
+    return None if variant.stored is None else variant.stored.followed
+
+
+def made_of_features(variant: VariantManifest) -> str | None:
+    """The table whose rows are made of features, where what the variant reads is made of such rows. None: it holds for
+    the graph as it was generated alone."""
+    if (followed := followed_of(variant)) is not None:
+        return followed.layers[0].products
+    if not family_of(variant).capabilities.overlay:
+        return None
+    correction = correction_of(variant)
+    return variant.table if correction is None else correction.products

@@ -19,12 +19,9 @@ from safetensors import SafetensorError
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import DamagedError, RepositoryError
-from gnnserve_api.families import family_of
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import (
     ChangedSource,
-    CorrectionManifest,
-    FollowedManifest,
     GraphManifest,
     NetworkManifest,
     RevisionManifest,
@@ -44,9 +41,10 @@ from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.repository import checks, paths
-from gnnserve_worker.repository.followed import followed_layers
+from gnnserve_worker.repository.draft import Draft, draft_of
+from gnnserve_worker.repository.followed import correction_of, followed_layers, followed_of, made_of_features
 from gnnserve_worker.repository.graph_files import open_ids
-from gnnserve_worker.repository.room import GraphRoom, living_graph, roots_with_room
+from gnnserve_worker.repository.room import GraphRoom, draft_graph, living_graph, roots_with_room
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
 from gnnserve_worker.tables.formats import FORMATS
@@ -123,6 +121,8 @@ class LoadedRevision:
     followed: tuple[StoredLayerMaker, ...] = ()
     """Makers of stored layers that follow changes over several hops, where it was opened for changes. Those of one
     variant stand together, the first layer's first."""
+    draft: Draft | None = None
+    """What changes are applied to first, where it was opened for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +177,14 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
     stored_ids = open_ids(graph, mapped)
     stored = Graph(indptr, indices)
-    living = None if revision.room is None else _open_living(revision, revision.room, stored, stored_ids)
+    living = None if revision.room is None else _open_living(revision, stored, stored_ids)
     roots = cache(partial(roots_with_room, stored, revision.node_room))
     opened = stored if living is None else living.graph
     parts = _Parts(revision, opened, tables, _open_row_makers(revision, tables), build, roots)
     variants = {variant.name: _open_variant(parts, variant) for variant in revision.variants}
     weighs_neighbours = any(variant.network.weighs_neighbours for variant in variants.values())
+    followed = () if living is None else _followed(parts)
+    draft = None if living is None else _open_draft(parts, living, stored, stored_ids, variants, followed)
     return LoadedRevision(
         source=graph.source,
         graph=parts.graph,
@@ -208,11 +210,12 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         living=living,
         made_of=None if graph.version is UNSET else graph.version.made_of,
         makers=tuple(parts.makers.values()) if living is not None else (),
-        followed=_followed(parts) if living is not None else (),
+        followed=followed,
+        draft=draft,
     )
 
 
-def _open_living(revision: RevisionFiles, room: GraphRoom, stored: Graph, stored_ids: NodeIds | None) -> LivingGraph:
+def _open_living(revision: RevisionFiles, stored: Graph, stored_ids: NodeIds | None) -> LivingGraph:
     """The graph with room for changes. `stored`: as it is mapped."""
     manifest = revision.manifest
     if manifest is None or manifest.edge_rules is None:
@@ -221,10 +224,28 @@ def _open_living(revision: RevisionFiles, room: GraphRoom, stored: Graph, stored
             "an earlier gnnserve generated it and kept nothing of how edges become neighbour lists",
             "generate it again, or leave spec.updates out",
         )
-    path, remedy = revision.graph_folder / paths.INDICES, revision.graph_remedy
-    entries = revision.graph.edges + room.entries
-    indices = checks.open_growing(path, np.dtype(np.int32), stored.indices.shape, entries, remedy)
-    return living_graph(stored, indices, stored_ids, manifest.edge_rules, revision.node_room)
+    return living_graph(stored, _open_entries(revision, stored), stored_ids, manifest.edge_rules, revision.node_room)
+
+
+def _open_entries(revision: RevisionFiles, stored: Graph) -> np.ndarray:
+    path, room = revision.graph_folder / paths.INDICES, 0 if revision.room is None else revision.room.entries
+    entries = revision.graph.edges + room
+    return checks.open_growing(path, np.dtype(np.int32), stored.indices.shape, entries, revision.graph_remedy)
+
+
+def _open_draft(
+    parts: _Parts, living: LivingGraph, stored: Graph, stored_ids: NodeIds | None,
+    variants: Mapping[str, LoadedVariant], followed: Sequence[StoredLayerMaker],
+) -> Draft:  # fmt: skip
+    revision, names = parts.revision, {id(table): name for name, table in parts.tables.items()}
+    made = [one.rows.stored for one in variants.values() if isinstance(one.rows, StoredRowMaker)]
+    first = [maker for maker in (*made, *followed) if maker.number == 1]
+    return draft_of(
+        draft_graph(living, stored, _open_entries(revision, stored), stored_ids),
+        [maker.source for maker in first],
+        parts.roots() if any(maker.neighbour_roots is not None for maker in first) else None,
+        lambda table: open_table(revision, revision.tables[names[id(table)]]),
+    )
 
 
 def _open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
@@ -262,7 +283,7 @@ def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> di
         return {}
     # Tables of one family alone: a table of propagated features is read by no other. Rows of stored layers are made of
     # products of the first one.
-    made = {name: variant for variant in revision.variants if (name := _made_of_features(variant)) is not None}
+    made = {name: variant for variant in revision.variants if (name := made_of_features(variant)) is not None}
     path = revision.folder / ((None if source is None else source.tensors) or paths.REVISION_COMMIT)
     try:
         recipe = revision.rows or _read_recipe(revision, path)
@@ -301,7 +322,7 @@ def _read_recipe(revision: RevisionFiles, path: Path) -> RowRecipe:
 def _first_products(variant: VariantManifest, prefix: str, tensors: Mapping[str, np.ndarray]) -> tuple[Linear, ...]:
     """What rows of the variant's projected table are made by, from tensors whose keys begin with the prefix."""
     found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    followed = _followed_of(variant)
+    followed = followed_of(variant)
     network = variant.network if followed is None else followed.network
     return first_products(spec_of(network.architecture).project(found))
 
@@ -345,7 +366,7 @@ def _open_variant(parts: _Parts, variant: VariantManifest) -> LoadedVariant:
 
 def _stored_rows(parts: _Parts, variant: VariantManifest, tensors: Mapping[str, np.ndarray]) -> StoredRowMaker | None:
     """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made."""
-    correction = _correction_of(variant)
+    correction = correction_of(variant)
     if correction is None or (products := parts.makers.get(correction.products)) is None:
         return None
     own = {key.removeprefix(CORRECTION): tensor for key, tensor in tensors.items() if key.startswith(CORRECTION)}
@@ -367,28 +388,9 @@ def _followed(parts: _Parts) -> tuple[StoredLayerMaker, ...]:
     """One of each table."""
     found: dict[int, StoredLayerMaker] = {}
     for variant in parts.revision.variants:
-        if (followed := _followed_of(variant)) is not None:
+        if (followed := followed_of(variant)) is not None:
             tensors = _read_tensors(parts.revision, parts.revision.folder / variant.weights)
             own = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
             layers = followed_layers(followed, variant.table, own, parts.tables, parts.graph, parts.build, parts.roots)
             found |= {id(maker.table): maker for maker in layers}
     return tuple(found.values())
-
-
-def _correction_of(variant: VariantManifest) -> CorrectionManifest | None:
-    return None if variant.stored is None else variant.stored.correction
-
-
-def _followed_of(variant: VariantManifest) -> FollowedManifest | None:
-    return None if variant.stored is None else variant.stored.followed
-
-
-def _made_of_features(variant: VariantManifest) -> str | None:
-    """The table whose rows are made of features, where what the variant reads is made of such rows. None: it holds for
-    the graph as it was generated alone."""
-    if (followed := _followed_of(variant)) is not None:
-        return followed.layers[0].products
-    if not family_of(variant).capabilities.overlay:
-        return None
-    correction = _correction_of(variant)
-    return variant.table if correction is None else correction.products

@@ -60,10 +60,20 @@ class Repository:
     def __init__(self, root: Path, namespace: str, service: str, build: NetworkBuilder = build_network) -> None:
         if not (paths.is_name(namespace) and paths.is_name(service)):
             raise ValueError(f"namespace {namespace!r} and service {service!r} must be safe as folder names")
-        self._layout = paths.ServicePaths(root / namespace / service)
-        self.downloads = root / paths.DOWNLOADS
+        self._use(paths.ServicePaths(root / namespace / service), root / paths.DOWNLOADS, build)
+
+    @classmethod
+    def of_folder(cls, folder: Path, build: NetworkBuilder = build_network) -> Repository:
+        """The revisions of a service whose folder lies anywhere: a copy of it, to be read."""
+        repository = cls.__new__(cls)
+        repository._use(paths.ServicePaths(folder), folder / paths.DOWNLOADS, build)
+        return repository
+
+    def _use(self, layout: paths.ServicePaths, downloads: Path, build: NetworkBuilder) -> None:
+        self._layout = layout
+        self.downloads = downloads
         """Files of published graphs, for every service of this repository."""
-        self._lock = ServiceLock(self._layout.lock)
+        self._lock = ServiceLock(layout.lock)
         self._build = build
 
     @property

@@ -69,6 +69,14 @@ def living_graph(
     return LivingGraph(lists(stored.indptr, indices), readers, LivingIds(stored_ids, stored.nodes, room), rules, room)
 
 
+def draft_graph(published: LivingGraph, stored: Graph, indices: np.ndarray, stored_ids: NodeIds | None) -> LivingGraph:
+    """Another living graph over the same files, equal to the one that was just made of them. `indices`: the graph's
+    own, mapped once more, with as much room behind."""
+    room = published.most_nodes
+    lists = living_lists(stored.indptr, indices, empty_growing((room, 2), np.int64), empty_growing((room,), np.int32))
+    return published.draft(lists, LivingIds(stored_ids, stored.nodes, room))
+
+
 def roots_with_room(stored: Graph, room: int) -> np.ndarray:
     """`inverse_roots` of the graph, with room for as many nodes in all."""
     roots = inverse_roots(stored.indptr, stored.indices)

@@ -92,10 +92,11 @@ class Batcher:
             self.cancel(key)
         return keys
 
-    def take(self, now_ms: float) -> Taken:
-        """Close the next batch. The worker counts as busy with it until `finish`."""
+    def take(self, now_ms: float, longest_ms: float = math.inf) -> Taken:
+        """Close the next batch. The worker counts as busy with it until `finish`. `longest_ms`: what it may take to
+        compute, where others wait for the worker too; one request, or a piece of it, is taken all the same."""
         self._admission.memory.expire()
-        return self.closer.take(now_ms)
+        return self.closer.take(now_ms, longest_ms)
 
     def finish(self) -> None:
         """Note that the batch that `take` returned last is done and the worker is free."""

@@ -69,8 +69,9 @@ class BatchCloser:
         self._queue = queue
         self._occupancy = occupancy
 
-    def take(self, now_ms: float) -> Taken:
-        """Close the next batch. The worker counts as busy with it until `Occupancy.finish`."""
+    def take(self, now_ms: float, longest_ms: float = math.inf) -> Taken:
+        """Close the next batch. The worker counts as busy with it until `Occupancy.finish`. `longest_ms`: as
+        `Batcher.take` has it."""
         refused: list[tuple[Request, Refusal]] = []
         while self._queue:
             groups = self.look(now_ms, refused)
@@ -80,6 +81,8 @@ class BatchCloser:
             if plan.drains_until_ms > now_ms:
                 self._give_up(plan, now_ms, refused)
             if plan.members or plan.large is not None:
+                if longest_ms < math.inf:
+                    self._shorten(plan, longest_ms)
                 return Taken(self._close(plan, now_ms), tuple(refused))
         return Taken(None, tuple(refused))
 
@@ -140,6 +143,16 @@ class BatchCloser:
         else:
             wait_s = retry_after_s(self._occupancy.rest_ms(now_ms) + self._groups.drain_ms())
         refused.append((waiting.request, refuse_late(waiting.request, now_ms, wait_s)))
+
+    def _shorten(self, plan: BatchPlan, longest_ms: float) -> None:
+        """Limit the batch to what is computed in this time. The piece of a large request is cut too, but not below
+        what its overlay counts, which every piece pays for again."""
+        fitting = max(1, self._costs.seeds_computed_within(plan.variant, longest_ms))
+        carried = 0
+        if plan.large is not None and plan.large.head is not None:
+            carried = plan.large.head.request.overlay_load
+            plan.piece = min(plan.piece, max(fitting - carried, carried, 1))
+        plan.limit = min(plan.limit, max(fitting, plan.piece + carried))
 
     def _close(self, plan: BatchPlan, now_ms: float) -> Batch:
         pieces: list[Piece] = []

@@ -2,12 +2,13 @@
 
 `_answer` is the data path, in the order in which it runs. Everything but the computation belongs to the event loop, and
 so needs no lock: a request is submitted to its model with a callback, and once per round of the loop, when all that the
-sockets delivered has been submitted, the next batch is closed; models take turns. A short batch is computed on the
-loop: handing it to another thread and back would cost more than the batch. A longer one, or one that would wait while
-changes of the graph are applied, goes to the engine's thread, so that the loop continues to read and write; requests
-that arrive meanwhile are queued (`executor.py`). The batcher decides which requests are next and by which variant;
-`requests.py` fetches their nodes and shares out the results; `model.py` has what belongs to one model; protocols handle
-bytes and status codes.
+sockets delivered has been submitted, the next batch is closed. Models may come and go. They take turns by their
+weights (`scheduling/turns.py`), and a turn is kept short where other models promise a latency. A short batch is
+computed on the loop: handing it to another thread and back would cost more than the batch. A longer one, or one that
+would wait while changes of the graph are applied, goes to the engine's thread, so that the loop continues to read and
+write; requests that arrive meanwhile are queued (`executor.py`). The batcher decides which requests are next and by
+which variant; `requests.py` fetches their nodes and shares out the results; `model.py` has what belongs to one model;
+protocols handle bytes and status codes.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.scheduling.closing import Batch
+from gnnserve_worker.scheduling.turns import Turns, longest_turn_ms
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch, Job
 from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
@@ -57,16 +58,20 @@ class Engine:
     """The engine. It belongs to the event loop's thread; only its executor computes in another one."""
 
     def __init__(
-        self, metrics: ServingMetrics, models: Iterable[str], clock_ms: Callable[[], float] = monotonic_ms
+        self,
+        metrics: Mapping[str, ServingMetrics],
+        clock_ms: Callable[[], float] = monotonic_ms,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
-        """`models`: their names."""
+        """`metrics`: of each model, by its name. `weights`: what each model gets of the worker's time where all of them
+        could use it, in relation to the others; None: all the same."""
         self._idle = IdleTimer(self._work_when_idle)
-        self.models = {name: ServedModel(metrics, clock_ms, self._go_on, self._idle.wake) for name in models}
+        self.models: dict[str, ServedModel] = {}
+        """Each model by its name."""
         self.failure: BaseException | None = None
         """Why the engine stopped by itself, if it did."""
-        self._turns = deque(self.models.values())
-        """The model whose turn is next first."""
-        self._metrics = metrics
+        self._models: tuple[ServedModel, ...] = ()
+        self._turns: Turns[ServedModel] = Turns()
         self._clock_ms = clock_ms
         self._closing: ModelState | None = None
         """Draining or stopped; None: neither."""
@@ -78,22 +83,54 @@ class Engine:
         """The job that the thread has, if what it has is no batch, and the permille of the time for such jobs."""
         self._answered_ms = -math.inf
         """When the last batch was computed."""
-        self._released_ms = -math.inf
-        """When the last batch released the worker."""
         self._executor = BatchExecutor(clock_ms, self._take_back)
         self._loop: asyncio.AbstractEventLoop | None = None
+        for name, of_model in metrics.items():
+            self.add(name, of_model, 1.0 if weights is None else weights[name])
+
+    def add(self, name: str, metrics: ServingMetrics, weight: float) -> ServedModel:
+        """Add a model, which has no revision yet. Raises ValueError where there is one of that name."""
+        if name in self.models:
+            raise ValueError(f"there is a model {name}; remove it first")
+        self.models[name] = model = ServedModel(metrics, self._clock_ms, self._go_on, self._idle.wake)
+        self._models = tuple(self.models.values())
+        self._turns.add(model, weight)
+        if self._closing is not None:
+            model.state = self._closing
+        return model
+
+    def retire(self, name: str) -> None:
+        """Accept nothing more for this model; what it has accepted is answered."""
+        model = self.models[name]
+        if model.state is not ModelState.STOPPED:
+            model.state = ModelState.DRAINING
+
+    def is_done_with(self, name: str) -> bool:
+        """Whether the model has nothing to answer any more, and may be removed."""
+        model = self.models[name]
+        return not model.accepted and not model.has_more and self._computing is not model
+
+    def remove(self, name: str) -> None:
+        """Forget a model, with which the engine is done."""
+        self._turns.remove(self.models.pop(name))
+        self._models = tuple(self.models.values())
 
     @property
     def state(self) -> ModelState:
         """Ready once every model is."""
         if self._closing is not None:
             return self._closing
-        ready = all(model.state is ModelState.READY for model in self._turns)
+        ready = all(model.state is ModelState.READY for model in self._models)
         return ModelState.READY if ready else ModelState.LOADING
 
     @property
+    def answers(self) -> bool:
+        """Whether it answers for any model."""
+        return any(model.state is ModelState.READY for model in self._models)
+
+    @property
     def queued_seeds(self) -> int:
-        return sum(model.queued_seeds for model in self._turns)
+        return sum(model.queued_seeds for model in self._models)
 
     @property
     def alive(self) -> bool:
@@ -114,12 +151,12 @@ class Engine:
     def abandon(self) -> None:
         """Stop after the running batch; queued requests are refused now."""
         self.drain()
-        for model in self._turns:
+        for model in self._models:
             model.drop_queued()
 
     def _close(self, state: ModelState) -> None:
         self._closing = state
-        for model in self._turns:
+        for model in self._models:
             model.state = state
 
     def join(self) -> None:
@@ -136,16 +173,17 @@ class Engine:
         self._turn_is_due = False
         if self._computing is not None or self._closing is ModelState.STOPPED:
             return
-        model, lane = self._take_turn()
-        if lane is None:
+        turn = self._take_turn()
+        if turn is None:
             if self._closing is ModelState.DRAINING:
                 self._stop()
             return
+        model, lane = turn
         now_ms = self._clock_ms()
         if now_ms >= model.costs_end_ms:
             model.drop_expired_costs(now_ms)
         try:
-            taken = lane.batcher.take(now_ms)
+            taken = lane.batcher.take(now_ms, self._longest_turn_ms(model))
         except Exception as error:  # noqa: BLE001 (a queue that is no longer served must not look alive)
             self._die(error)
             return
@@ -157,18 +195,35 @@ class Engine:
             # In another round, so that short batches do not starve the sockets.
             self._go_on()
 
-    def _take_turn(self) -> tuple[ServedModel, Lane | None]:
+    def _take_turn(self) -> tuple[ServedModel, Lane] | None:
         """The next model with requests that wait, and their lane; None: no model has any."""
-        for _ in self.models:
-            model = self._turns[0]
-            self._turns.rotate(-1)
-            lane = model.first_waiting_lane()
-            if lane is not None:
-                return model, lane
-        return model, None
+        models = self._models
+        if len(models) == 1:
+            lane = models[0].first_waiting_lane()
+            return None if lane is None else (models[0], lane)
+        lanes = {model: lane for model in models if (lane := model.first_waiting_lane()) is not None}
+        turn = self._turns.next_of(lanes)
+        return None if turn is None else (turn, lanes[turn])
+
+    def _longest_turn_ms(self, model: ServedModel) -> float:
+        """How long the model's next batch may take, for the sake of the other models."""
+        models = self._models
+        if len(models) == 1:
+            return math.inf
+        return longest_turn_ms(
+            [other.lane.objective.latency_ms for other in models if other is not model and other.lane is not None]
+        )
+
+    def _end_turn(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:
+        """Note that the model's batch has released the worker. Returns when, which is now."""
+        model.released_ms = released_ms = self._clock_ms()
+        if len(self._models) > 1:
+            took_ms = released_ms - computed.started_ms if isinstance(computed, Computed) else batch.predicted_ms
+            self._turns.charge(model, took_ms)
+        return released_ms
 
     def _has_more(self) -> bool:
-        for model in self._turns:  # noqa: SIM110 - a generator would cost more, for every batch
+        for model in self._models:  # noqa: SIM110 - a generator would cost more, for every batch
             if model.has_more:
                 return True
         return False
@@ -180,15 +235,16 @@ class Engine:
             self._computing = model
             self._executor.hand(lane, batch, inputs)
         else:
-            begun_ms = self._could_begin_ms(batch)
+            begun_ms = model.could_begin_ms(batch)
             computed = self._executor.infer(lane, batch, inputs)
             outcomes = self._split(model, lane, batch, computed)
             deliver_all(outcomes)
             if model.watch.shadows.wants_answer:
                 note_answer(model.watch, outcomes)
-            self._released_ms = released_ms = self._clock_ms()
+            released_ms = self._end_turn(model, batch, computed)
             if isinstance(computed, Computed):
-                self._account(lane, batch, computed, released_ms - begun_ms, released_ms - begun_ms, released_ms)
+                occupied_ms = released_ms - begun_ms
+                self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms)
 
     def _take_back(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
         model, self._computing = self._computing, None
@@ -198,13 +254,13 @@ class Engine:
             self._idle.wait(pause_ms(self._finish_job(model, job, computed), permille))
             self._go_on()
             return
-        begun_ms = self._could_begin_ms(batch)
+        begun_ms = model.could_begin_ms(batch)
         outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
         if model.watch.shadows.wants_answer:
             note_answer(model.watch, outcomes)
         # The thread gets its next batch before these are encoded.
         self._go_on()
-        self._released_ms = released_ms = self._clock_ms()
+        released_ms = self._end_turn(model, batch, computed)
 
         def deliver() -> None:
             started_ms = self._clock_ms()
@@ -215,7 +271,7 @@ class Engine:
             deliver_all(outcomes)
             if isinstance(computed, Computed):
                 now_ms, occupied_ms = self._clock_ms(), released_ms - begun_ms
-                self._account(lane, batch, computed, occupied_ms, occupied_ms + now_ms - started_ms, now_ms)
+                self._account(model, lane, batch, computed, occupied_ms, occupied_ms + now_ms - started_ms, now_ms)
 
         asyncio.get_running_loop().call_soon(deliver)
 
@@ -226,7 +282,7 @@ class Engine:
             return None
         if self._computing is not None or self._turn_is_due or self._has_more():
             return LOOK_AGAIN_MS
-        for model in self._turns:
+        for model in self._models:
             lane = model.lane
             job = None if lane is None else model.watch.next_job(lane)
             if lane is None or job is None:
@@ -244,7 +300,9 @@ class Engine:
 
     def _finish_job(self, model: ServedModel, job: Job, computed: Computed | BaseException) -> float:
         """Hand the result of a job to its watch. Returns how long it took, in ms."""
-        self._released_ms = self._clock_ms()
+        released_ms = self._clock_ms()
+        for each in self._models:
+            each.released_ms = released_ms
         if isinstance(computed, Computed):
             took_ms = computed.finished_ms - computed.started_ms
             model.watch.finish(job, computed.inference.scores, took_ms)
@@ -257,22 +315,22 @@ class Engine:
             self._die(computed)
         return job.expected_ms
 
-    def _could_begin_ms(self, batch: Batch) -> float:
-        """The first time at which a request of the batch was queued and the worker was free."""
-        released_ms = self._released_ms
-        if batch.pieces[0].request.arrived_ms <= released_ms:
-            return released_ms
-        return max(released_ms, min([piece.request.arrived_ms for piece in batch.pieces]))
-
     def _account(
-        self, lane: Lane, batch: Batch, computed: Computed, occupied_ms: float, total_ms: float, now_ms: float
+        self,
+        model: ServedModel,
+        lane: Lane,
+        batch: Batch,
+        computed: Computed,
+        occupied_ms: float,
+        total_ms: float,
+        now_ms: float,
     ) -> None:
-        """Record a batch. `occupied_ms`: time in which the worker could do nothing else; `total_ms`: until the last
-        answer."""
+        """Record a batch. `occupied_ms`: time in which the model could do nothing else, turns of other models for which
+        it waited included; `total_ms`: until the last answer."""
         self._answered_ms = now_ms
         times = computed.inference.times
         load = lane.batcher.count_load(batch, times.overlay_ms)
-        self._metrics.observe_batch(batch.variant, load, occupied_ms, times)
+        model.metrics.observe_batch(batch.variant, load, occupied_ms, times)
         lane.batcher.observe(batch, computed.finished_ms - computed.started_ms, total_ms, now_ms, times.overlay_ms)
 
     def _split(
@@ -296,6 +354,6 @@ class Engine:
 
     def _stop(self) -> None:
         self._close(ModelState.STOPPED)
-        for model in self._turns:
+        for model in self._models:
             model.drop_accepted()
         self._executor.end()

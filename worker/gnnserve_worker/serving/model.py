@@ -23,6 +23,7 @@ from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
+from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.load import load_of, overlay_parts, round_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
@@ -32,6 +33,11 @@ from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
 
 _RETRY_WHEN_UNAVAILABLE_S = 1
+STOPPING = Refusal(
+    RefusalReason.DRAINING,
+    "the worker is stopping; send again, to another worker if there is one",
+    _RETRY_WHEN_UNAVAILABLE_S,
+)
 _NEEDS = {
     (has_overlay, has_embeddings, has_changes): Capabilities(
         overlay=has_overlay, embeddings=has_embeddings, changes=has_changes
@@ -77,10 +83,12 @@ class ServedModel:
         """Proven damage of the declared revision's files, for the operator; None: there is none."""
         self.state = ModelState.LOADING
         self.accepted: AcceptedRequests = {}
+        self.released_ms = -math.inf
+        """When the worker was last free after a batch of this model, or after something computed when idle."""
         self.withdrawals = 0
         self.watch = AccuracyWatch(wake)
         """Accuracy in service; it computes only while no request waits."""
-        self._metrics = metrics
+        self.metrics = metrics
         self._clock_ms = clock_ms
         self._go_on = go_on
         self._lanes: deque[Lane] = deque()
@@ -209,7 +217,7 @@ class ServedModel:
             extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
             # Overlay nodes are numbered from the stored graph's number of nodes on.
             changed = int(np.count_nonzero(nodes >= lane.revision.nodes))
-        self._metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
+        self.metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
         if self.state is not ModelState.READY:
             return self.refuse()
         holding = lane.objective if objective == NO_OBJECTIVE else objective
@@ -240,8 +248,7 @@ class ServedModel:
     def refuse(self) -> Refusal:
         """The refusal of requests while the model is not ready."""
         if self.state in {ModelState.DRAINING, ModelState.STOPPED}:
-            message = "the worker is stopping; send again, to another worker if there is one"
-            return Refusal(RefusalReason.DRAINING, message, _RETRY_WHEN_UNAVAILABLE_S)
+            return STOPPING
         why = "" if self.problem is None else f": {self.problem}"
         message = f"the worker has no revision to answer from yet{why}; send again in a moment"
         return Refusal(RefusalReason.LOADING, message, _RETRY_WHEN_UNAVAILABLE_S)
@@ -256,6 +263,14 @@ class ServedModel:
         return sum(lane.batcher.queued_seeds for lane in self._lanes)
 
     # The engine's
+
+    def could_begin_ms(self, batch: Batch) -> float:
+        """The first time at which a request of the batch was queued and the model's last batch was done. Turns of other
+        models since then count as the batch's own time: costs then say what this model's requests have to expect."""
+        released_ms = self.released_ms
+        if batch.pieces[0].request.arrived_ms <= released_ms:
+            return released_ms
+        return max(released_ms, min([piece.request.arrived_ms for piece in batch.pieces]))
 
     def first_waiting_lane(self) -> Lane | None:
         """The lane whose requests are next; lanes before it that are done are closed."""

@@ -12,22 +12,25 @@ _BESIDE = 192
 """Files needed for everything else: revisions, Secrets, logs, and the assets of `/docs`."""
 
 
-def room_of_process(handshakes: int) -> Room:
-    """Raise the soft limit of open files as far as it helps; log a warning where that is not enough."""
-    beside = DEFAULT_ROOM.reserved + handshakes + _BESIDE
-    limit = _raise_limit(DEFAULT_ROOM.connections + beside)
-    room = Room(room_within(limit, beside))
+def room_of_process(others: int, services: int = 1) -> Room:
+    """Room of each service, of which there is one at least. Raise the soft limit of open files as far as it helps; log
+    a warning where that is not enough. `others`: connections beside those of HTTP: handshakes, and gRPC's."""
+    beside = services * DEFAULT_ROOM.reserved + others + _BESIDE
+    wanted = services * DEFAULT_ROOM.connections + beside
+    limit = _raise_limit(wanted)
+    room = Room(room_within(limit, beside, services))
     if room != DEFAULT_ROOM:
+        each = "" if services == 1 else f" for each of {services} services"
         _log.warning(
-            "the process may open %d files, so that it keeps %d connections instead of %d; raise the hard limit "
+            "the process may open %d files, so that it keeps %d connections instead of %d%s; raise the hard limit "
             "(ulimit -n) to %d",
-            limit, room.connections, DEFAULT_ROOM.connections, DEFAULT_ROOM.connections + beside,
+            limit, room.connections, DEFAULT_ROOM.connections, each, wanted,
         )  # fmt: skip
     return room
 
 
-def room_within(limit: int, beside: int) -> int:
-    return max(1, min(DEFAULT_ROOM.connections, limit - beside))
+def room_within(limit: int, beside: int, services: int = 1) -> int:
+    return max(1, min(DEFAULT_ROOM.connections, (limit - beside) // services))
 
 
 def _raise_limit(wanted: int) -> int:

@@ -6,11 +6,14 @@ import hashlib
 from pathlib import Path
 from typing import assert_never
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
+from gnnserve_api.spec.typed import HeteroDataFile, TypedCsv, TypedFolder, TypedParquet, TypedSource
 from gnnserve_worker.graph.sources import digits, npz
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.progress import ProgressListener, silent
 
 IMPORTER_VERSION = 1
@@ -40,6 +43,8 @@ def _identity(source: GraphSource) -> str:
             from gnnserve_worker.graph.sources.tables import identity as tables_identity  # noqa: PLC0415
 
             return tables_identity(given)
+        case TypedSource():
+            return _typed_identity(given)
         case _:
             assert_never(given)
 
@@ -64,5 +69,50 @@ def load_source(source: GraphSource, downloads: Path, progress: ProgressListener
             from gnnserve_worker.graph.sources.tables import load as load_tables  # noqa: PLC0415
 
             return load_tables(given, digest, progress)
+        case TypedSource():
+            raise InputError(
+                "spec.graph.source.typed", "is a graph of several types, which `gnnserve graph inspect` reads and "
+                "nothing else does yet", "use a graph of one type here",
+            )  # fmt: skip
         case _:
             assert_never(given)
+
+
+def load_typed_source(source: TypedSource, progress: ProgressListener = silent) -> TypedGraphData:
+    """Read and check a typed graph. Raises InputError that names the place, the value and what there is."""
+    digest = source_digest(GraphSource(typed=source))
+    match given := source.given():
+        case TypedFolder():
+            from gnnserve_worker.graph.sources.typed_folder import load as load_folder  # noqa: PLC0415
+
+            return load_folder(source, given, digest, progress)
+        case HeteroDataFile():
+            from gnnserve_worker.graph.sources.typed_hetero import load as load_hetero  # noqa: PLC0415
+
+            return load_hetero(source, given, digest, progress)
+        case TypedParquet() | TypedCsv():
+            from gnnserve_worker.graph.sources.typed_tables import load as load_typed_tables  # noqa: PLC0415
+
+            return load_typed_tables(source, given, digest, progress)
+        case _:
+            assert_never(given)
+
+
+def _typed_identity(source: TypedSource) -> str:
+    match given := source.given():
+        case TypedFolder():
+            from gnnserve_worker.graph.sources.typed_folder import identity as folder_identity  # noqa: PLC0415
+
+            files = folder_identity(given)
+        case HeteroDataFile():
+            from gnnserve_worker.graph.sources.typed_hetero import identity as hetero_identity  # noqa: PLC0415
+
+            files = hetero_identity(given)
+        case TypedParquet() | TypedCsv():
+            from gnnserve_worker.graph.sources.typed_tables import identity as tables_identity  # noqa: PLC0415
+
+            files = tables_identity(given)
+        case _:
+            assert_never(given)
+    options = source.model_dump_json(include={"target", "without_features", "reverse"})
+    return f"typed {type(given).__name__} {options}\n{files}"

@@ -11,23 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.spec.graph import NpzSource
 from gnnserve_worker.graph.edges import is_symmetric
 from gnnserve_worker.graph.sources import archive
-from gnnserve_worker.graph.sources.checks import (
-    MAX_COLUMNS,
-    as_float32,
-    check_class_count,
-    check_node_count,
-    check_splits,
-)
+from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
+from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
-from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
+from gnnserve_worker.graph.store import Graph, GraphData
 
 FIELD = "spec.graph.source.npz"
-_SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
-_KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
 
 
 def file_digest(source: NpzSource) -> str:
@@ -37,220 +29,23 @@ def file_digest(source: NpzSource) -> str:
 
 def load(source: NpzSource, digest: str) -> GraphData:
     path = file_path(source.uri)
-    try:
-        with archive.opened(path) as arrays:
-            return _GraphFile(str(path), arrays).to_graph(source.uri, digest)
-    except InputError:
-        raise
-    except MemoryError as error:
-        raise ResourceError(
-            f"{path}: {error}; use a machine with more memory, or write fewer columns or narrower types"
-        ) from error
-    except Exception as error:  # damaged bytes make numpy, zipfile, zlib and tokenize raise a dozen kinds
-        raise InputError(
-            f"{FIELD}.uri", f"{path} is not a readable .npz file: {error}",
-            "write arrays of numbers with numpy.savez",
-        ) from error  # fmt: skip
+    with (
+        reading(f"{FIELD}.uri", path, ".npz", "write arrays of numbers with numpy.savez"),
+        archive.opened(path) as arrays,
+    ):
+        return _to_graph(CheckedArrays(str(path), arrays), source.uri, digest)
 
 
-class _GraphFile:
-    """Reads each array when it is needed, and only after its header was checked against what is known of the graph."""
+def _to_graph(arrays: CheckedArrays, uri: str, digest: str) -> GraphData:
+    # scipy.sparse takes a tenth of a second to load, and a start over a stored graph needs the file's digest alone.
+    from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros  # noqa: PLC0415
 
-    def __init__(self, path: str, arrays: archive.Archive) -> None:
-        self._path = path
-        self._arrays = arrays
-
-    def to_graph(self, uri: str, digest: str) -> GraphData:
-        # scipy.sparse takes a tenth of a second to load, and a start over a stored graph needs the file's digest alone.
-        from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros  # noqa: PLC0415
-
-        graph = self._graph()
-        given = self._features(graph.nodes)
-        features = without_zeros(given) if isinstance(given, np.ndarray) else given
-        findings = sparse_finding(features) if isinstance(given, np.ndarray) else ()
-        labels, classes, known = self._labels(graph.nodes)
-        # The file has neighbour lists, which are taken as they are; whether each link is listed both ways, they show.
-        rules = EdgeRules(Direction.UNDIRECTED if is_symmetric(graph) else Direction.DIRECTED, Duplicates.KEEP)
-        return GraphData(uri, digest, graph, features, labels, classes, self._splits(known), rules, findings=findings)
-
-    def _error(self, array: str, problem: str, remedy: str) -> InputError:
-        return InputError(f"{self._path}: {array}", problem, remedy)
-
-    def _header(self, name: str, kinds: str, dimensions: int) -> archive.Header:
-        """The array's header, checked, without reading the array."""
-        if name not in self._arrays.names:
-            raise self._error(
-                name, f"is missing; the file has {', '.join(sorted(self._arrays.names)) or 'no arrays'}",
-                f"add {name!r}",
-            )  # fmt: skip
-        header = self._known_header(name)
-        if header.dtype.kind not in kinds or header.ndim != dimensions:
-            expected = " or ".join(_KINDS[kind] for kind in kinds)
-            raise self._error(
-                name,
-                f"is {header.dtype} with shape {list(header.shape)}, expected {expected} in {dimensions} dimension(s)",
-                "convert the array",
-            )
-        return header
-
-    def _known_header(self, name: str) -> archive.Header:
-        header = self._arrays.headers[name]
-        if header is None or header.dtype.hasobject:
-            array = self._arrays.read(name)  # says why it is no array of numbers
-            return archive.Header(array.shape, array.dtype)
-        return header
-
-    def _array(self, name: str, kinds: str, dimensions: int) -> np.ndarray:
-        self._header(name, kinds, dimensions)
-        return self._arrays.read(name)
-
-    def _int64(self, name: str, dimensions: int) -> np.ndarray:
-        given = self._array(name, "iu", dimensions)
-        if given.dtype == np.uint64:
-            large = np.flatnonzero(given > np.iinfo(np.int64).max)
-            if len(large):
-                problem = f"is {given[large[0]]}, beyond 64 bits with a sign"
-                raise self._error(f"{name}[{large[0]}]", problem, "correct it")
-        return given.astype(np.int64)
-
-    def _csr(self, indptr_name: str, indices_name: str, columns: int | None) -> tuple[np.ndarray, np.ndarray]:
-        indptr = self._int64(indptr_name, 1)
-        (length,) = self._header(indices_name, "iu", 1).shape
-        if len(indptr) < 2:
-            raise self._error(
-                indptr_name,
-                f"has {len(indptr)} entries, so that the graph has no nodes, expected one entry more than nodes",
-                "write a graph with at least one node",
-            )
-        if indptr[0] != 0 or indptr[-1] != length:
-            raise self._error(
-                indptr_name, f"must start at 0 and end at {length}, the length of {indices_name}; "
-                f"it has {len(indptr)} entries, first {indptr[:1]}, last {indptr[-1:]}", "write a CSR matrix",
-            )  # fmt: skip
-        indices = self._arrays.read(indices_name)
-        falling = np.flatnonzero(np.diff(indptr) < 0)
-        if len(falling):
-            raise self._error(
-                f"{indptr_name}[{falling[0] + 1}]",
-                f"is {indptr[falling[0] + 1]}, less than the entry before it, {indptr[falling[0]]}",
-                "sort the rows of the CSR matrix",
-            )
-        limit = len(indptr) - 1 if columns is None else columns
-        outside = np.flatnonzero((indices < 0) | (indices >= limit))
-        if len(outside):
-            raise self._error(
-                f"{indices_name}[{outside[0]}]", f"is {indices[outside[0]]}, expected 0 to {limit - 1}",
-                "remove the entry, or add the missing node or column",
-            )  # fmt: skip
-        return indptr, indices.astype(np.int32)
-
-    def _graph(self) -> Graph:
-        check_node_count(f"{self._path}: indptr", self._header("indptr", "iu", 1).shape[0] - 1)
-        indptr, indices = self._csr("indptr", "indices", None)
-        return Graph(indptr, indices)
-
-    def _features(self, nodes: int) -> Features:
-        sparse = [name for name in _SPARSE if name in self._arrays.names]
-        features: Features
-        if sparse and "features" not in self._arrays.names:
-            shape = self._int64("feat_shape", 1)
-            if len(shape) != 2 or shape.min() < 0 or shape[1] > MAX_COLUMNS:
-                expected = f"expected [nodes, columns] with at most {MAX_COLUMNS:,} columns"
-                raise self._error("feat_shape", f"is {shape.tolist()}, {expected}", "write both")
-            indptr, indices = self._csr("feat_indptr", "feat_indices", int(shape[1]))
-            (entries,) = self._header("feat_data", "fiu", 1).shape
-            if entries != len(indices):
-                raise self._error(
-                    "feat_data", f"has {entries} entries, expected {len(indices)} like feat_indices",
-                    "write a CSR matrix",
-                )  # fmt: skip
-            data = self._float32("feat_data", 1)
-            if len(indptr) - 1 != shape[0]:
-                raise self._error(
-                    "feat_shape", f"says {shape[0]} rows, but feat_indptr has {len(indptr) - 1}", "write a CSR matrix"
-                )
-            import scipy.sparse as sp  # noqa: PLC0415 - as in `to_graph`
-
-            features = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
-            features.sum_duplicates()
-            if not np.isfinite(features.data).all():
-                raise self._error(
-                    "feat_data", "has entries of one place whose sum float32 cannot hold", "write every place once"
-                )
-            self._check_feature_shape(features.shape, nodes)
-        else:
-            self._check_feature_shape(self._header("features", "fiu", 2).shape, nodes)
-            features = self._float32("features", 2)
-        return features
-
-    def _check_feature_shape(self, shape: tuple[int, ...], nodes: int) -> None:
-        rows, columns = shape
-        if rows != nodes:
-            raise self._error(
-                "features", f"have {rows} rows, but the graph has {nodes} nodes", "write one row per node"
-            )
-        if columns == 0:
-            raise self._error("features", "have no columns", "add at least one")
-
-    def _float32(self, name: str, dimensions: int) -> np.ndarray:
-        given = self._array(name, "fiu", dimensions)
-        values = as_float32(given)
-        bad = np.argwhere(~np.isfinite(values))
-        if len(bad):
-            at = bad[0].tolist()
-            raise self._error(
-                f"{name}{at}", f"is {given[tuple(at)]}, expected a finite float32 ({len(bad)} such values)",
-                "replace missing values before writing the file, for example by the column's mean",
-            )  # fmt: skip
-        return values
-
-    def _labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
-        """Returns class indices, the classes, and which nodes have a label."""
-        if "labels" in self._arrays.names and self._known_header("labels").ndim == 2:
-            return self._multi_labels(nodes)
-        self._one_per_node("labels", self._header("labels", "iu", 1), nodes)
-        given = self._int64("labels", 1)
-        low = np.flatnonzero(given < -1)
-        if len(low):
-            raise self._error(
-                f"labels[{low[0]}]", f"is {given[low[0]]}, expected a class of 0 or more, or -1 for unknown",
-                "number the classes from 0",
-            )  # fmt: skip
-        known = given >= 0
-        classes, indices = np.unique(given[known], return_inverse=True)
-        check_class_count(f"{self._path}: labels", len(classes))
-        labels = np.full(nodes, -1, dtype=np.int64)
-        labels[known] = indices
-        return labels, tuple(int(label) for label in classes), known
-
-    def _multi_labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
-        self._one_per_node("labels", self._header("labels", "iub", 2), nodes)
-        matrix = self._array("labels", "iub", 2)
-        bad = np.argwhere((matrix != 0) & (matrix != 1))
-        if len(bad):
-            at = bad[0].tolist()
-            raise self._error(f"labels{at}", f"is {matrix[tuple(at)]}, expected 0 or 1", "write a 0/1 matrix")
-        if matrix.shape[1] == 0:
-            raise self._error("labels", "have no columns", "add one per class")
-        return np.ascontiguousarray(matrix, dtype=np.uint8), tuple(range(matrix.shape[1])), np.ones(nodes, dtype=bool)
-
-    def _one_per_node(self, name: str, header: archive.Header, nodes: int) -> None:
-        found = header.shape[0]
-        if found != nodes:
-            raise self._error(name, f"has {found} entries, but the graph has {nodes} nodes", "write one per node")
-
-    def _splits(self, known: np.ndarray) -> Splits:
-        masks = {}
-        for name in ("train_mask", "val_mask", "test_mask"):
-            self._one_per_node(name, self._header(name, "b", 1), len(known))
-            # Nodes without a label can be served, but not used for training or evaluation.
-            masks[name] = self._array(name, "b", 1) & known
-        for name, other in (("train_mask", "val_mask"), ("train_mask", "test_mask"), ("val_mask", "test_mask")):
-            both = np.flatnonzero(masks[name] & masks[other])
-            if len(both):
-                raise self._error(
-                    other, f"shares {len(both)} nodes with {name}, the first is {both[0]}", "make the splits disjoint"
-                )
-        splits = Splits(*(np.flatnonzero(mask).astype(np.int64) for mask in masks.values()))
-        check_splits(splits, f"{self._path}: train_mask", f"{self._path}: val_mask")
-        return splits
+    check_node_count(f"{arrays.path}: indptr", arrays.header("indptr", "iu", 1).shape[0] - 1)
+    graph = Graph(*arrays.csr("indptr", "indices", None))
+    given = arrays.features(graph.nodes)
+    features = without_zeros(given) if isinstance(given, np.ndarray) else given
+    findings = sparse_finding(features) if isinstance(given, np.ndarray) else ()
+    labels, classes, known = arrays.labels(graph.nodes)
+    # The file has neighbour lists, which are taken as they are; whether each link is listed both ways, they show.
+    rules = EdgeRules(Direction.UNDIRECTED if is_symmetric(graph) else Direction.DIRECTED, Duplicates.KEEP)
+    return GraphData(uri, digest, graph, features, labels, classes, arrays.splits(known), rules, findings=findings)

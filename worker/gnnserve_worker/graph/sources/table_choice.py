@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.tables import NodeTable
+from gnnserve_api.spec.tables import NodeColumns
 from gnnserve_worker.graph.sources.table_files import SourceTable, listed_names
 
 _WILDCARDS = "*?"
@@ -27,7 +27,7 @@ def is_pattern(table: SourceTable, name: str) -> bool:
     return name not in table.columns and any(mark in name for mark in _WILDCARDS)
 
 
-def chosen_columns(table: SourceTable, nodes: NodeTable, used: Collection[str]) -> ChosenColumns:
+def chosen_columns(table: SourceTable, nodes: NodeColumns, used: Collection[str]) -> ChosenColumns:
     """Choose the columns. `used`: columns with another use. Raises InputError for a name or pattern that matches no
     column."""
     excluded: set[str] = set()

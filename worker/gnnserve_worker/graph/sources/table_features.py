@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.tables import MissingFeature, NodeTable
+from gnnserve_api.spec.tables import MissingFeature, NodeColumns
 from gnnserve_worker.graph.sources.checks import as_float32
 from gnnserve_worker.graph.sources.density import FeatureBlocks, sparse_finding
 from gnnserve_worker.graph.sources.table_choice import ChosenColumns
@@ -55,7 +55,7 @@ class FeatureColumns:
     not numbers."""
 
     _table: SourceTable
-    _nodes: NodeTable
+    _nodes: NodeColumns
     _places: RowPlaces
     _columns: list[_Column]
     _never: dict[str, str]
@@ -153,16 +153,17 @@ class FeatureColumns:
         all_rows[array.is_valid().to_numpy(zero_copy_only=False)] = numbers
         return all_rows
 
-    def to_matrix(self, positions: np.ndarray | None) -> tuple[Features, list[Finding]]:
-        """The features, float32 [nodes, columns], row i at `positions[i]`, dense or sparse by their values, and the
-        findings."""
+    def finds_any(self) -> bool:
+        """Whether a column is left that holds numbers. To be called once everything is read."""
         for column in self._columns:
             if not column.left_out and not column.present and not self._asked_for:
                 column.left_out = "no number"
-        kept = np.repeat(
-            [not column.left_out for column in self._columns], [column.width for column in self._columns]
-        )  # fmt: skip
-        if not kept.any():
+        return any(not column.left_out for column in self._columns)
+
+    def to_matrix(self, positions: np.ndarray | None) -> tuple[Features, list[Finding]]:
+        """The features, float32 [nodes, columns], row i at `positions[i]`, dense or sparse by their values, and the
+        findings."""
+        if not self.finds_any():
             left_out = self._left_out()
             why = f"left out: {left_out.example}" if left_out.count else "it has no others than its manifest names"
             raise InputError(
@@ -172,6 +173,9 @@ class FeatureColumns:
             )
         self._refuse_missing()
         self._fill_with = self._fill_values()
+        kept = np.repeat(
+            [not column.left_out for column in self._columns], [column.width for column in self._columns]
+        )  # fmt: skip
         features = self._blocks.to_features(kept, self._fill_with, positions)
         return features, [*self._findings(), *sparse_finding(features)]
 
@@ -247,7 +251,7 @@ class FeatureColumns:
         )  # fmt: skip
 
 
-def feature_columns(table: SourceTable, nodes: NodeTable, chosen: ChosenColumns, places: RowPlaces) -> FeatureColumns:
+def feature_columns(table: SourceTable, nodes: NodeColumns, chosen: ChosenColumns, places: RowPlaces) -> FeatureColumns:
     """Prepare the columns that become features. The first list of a list column is read, to learn its length."""
     never: dict[str, str] = {}
     if chosen.asked_for:

@@ -19,6 +19,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
@@ -48,13 +49,15 @@ from gnnserve_worker.serving.http.codecs.codec import ErrorForm
 from gnnserve_worker.serving.http.codecs.json import encode_error, encode_json_error
 from gnnserve_worker.serving.http.codecs.open_inference_paths import is_open_inference
 from gnnserve_worker.serving.http.codecs.registry import error_form_of, is_prediction
+from gnnserve_worker.serving.http.content_coding import LEVEL, WORTH_BYTES
 from gnnserve_worker.serving.http.labels import LABELS_PATH, describe_accuracy, take_labels
 from gnnserve_worker.serving.http.nodes import list_nodes
 from gnnserve_worker.serving.http.open_inference.endpoint import OpenInference
+from gnnserve_worker.serving.http.open_inference.served_models import ServedModels
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, json_content
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, unauthorized
 from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
@@ -91,10 +94,11 @@ class ServingApp:
         self.updates = updates
         model = engine.models[service]
         self.predict = Predict(service, model, metrics, updates)
-        self._open_inference = OpenInference(service, self.predict, engine, metrics, lambda: self.leaving)
+        self.models = ServedModels(service, engine, metrics, lambda: self.leaving)
+        self._open_inference = OpenInference(self.models, self.predict)
         self.changes = ChangesEndpoint(model, self.predict, metrics.changes, updates)
-        self._rest = _build_rest(service, self, engine, model, metrics)
-        metrics.watch(queue_seeds=lambda: engine.queued_seeds, in_flight=lambda: self.predict.in_flight)
+        self._rest = GZipMiddleware(_build_rest(service, self, engine, model, metrics), WORTH_BYTES, LEVEL)
+        metrics.watch(queue_seeds=lambda: model.queued_seeds, in_flight=lambda: self.predict.in_flight)
         metrics.watch_routing(
             lambda: None if model.lane is None else RoutingSample(model.route(), *model.corrections())
         )
@@ -129,10 +133,10 @@ class ServingApp:
         if (scope["method"], path) in WRITES:
             if self._write_access is None:
                 return _no_writing(path)
-            return None if self._write_access.accepts(scope["headers"]) else _unauthorized("that may write")
+            return None if self._write_access.accepts(scope["headers"]) else unauthorized("that may write")
         if not self.access.needs_token or is_open(path) or self.access.accepts(scope["headers"]):
             return None
-        return _unauthorized("that the service accepts")
+        return unauthorized("that the service accepts")
 
     async def answer_surplus(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer on a connection beyond the limit: only reserved paths."""
@@ -159,16 +163,6 @@ class ServingApp:
             ),
             form,
         )
-
-
-def _unauthorized(which: str) -> RequestError:
-    # The same words whether a token is missing or wrong, and nothing of what was sent.
-    return RequestError(
-        ErrorCode.UNAUTHORIZED,
-        "Authorization",
-        f"this needs a token {which}",
-        "send `Authorization: Bearer` and the token",
-    )
 
 
 def _no_writing(path: str) -> RequestError:
@@ -299,10 +293,10 @@ def _build_rest(
     @app.get("/readyz", tags=["health"], response_class=Response, responses={503: {"description": "Not now."}})
     async def readyz() -> Response:
         """Whether requests should be sent here now."""
-        if serving.leaving and engine.state is ModelState.READY:
+        if serving.leaving and model.state is ModelState.READY:
             return _health(False, "the worker is about to drain")
-        why = f": {model.problem}" if engine.state is ModelState.LOADING and model.problem else ""
-        return _health(engine.state is ModelState.READY, f"the worker is {engine.state.lower()}{why}")
+        why = f": {model.problem}" if model.state is ModelState.LOADING and model.problem else ""
+        return _health(model.state is ModelState.READY, f"the worker is {model.state.lower()}{why}")
 
     @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def get_metrics() -> Response:

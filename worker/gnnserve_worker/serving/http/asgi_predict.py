@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gnnserve_worker.serving.http.codecs.registry import error_form_of
+from gnnserve_worker.serving.http.content_coding import decompress, sent_coding
 from gnnserve_worker.serving.http.held import Held
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES, Predict, read_head
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, wrong_method
@@ -103,12 +104,18 @@ def split_header(line: bytes) -> tuple[bytes, bytes]:
 
 
 async def read_body(scope: Scope, receive: Receive, remedy: str = "split the nodes over several requests") -> bytes:
-    """The body of a request. Raises RequestError where it is too large, and ClientGoneError. `remedy`: what to do about
-    a body that is too large."""
+    """The body of a request, decompressed. Raises RequestError where it cannot be read, and ClientGoneError. `remedy`:
+    what to do about a body that is too large."""
     for name, value in scope["headers"]:
         # By its digits first: Python refuses to read a number of thousands of them.
         if name == b"content-length" and (len(value) > 18 or int(value) > MAX_BODY_BYTES):
             raise _too_large(remedy)
+    coding = sent_coding(scope["headers"])
+    body = await _read_as_sent(receive, remedy)
+    return body if coding is None else await decompress(body, coding, MAX_BODY_BYTES, remedy)
+
+
+async def _read_as_sent(receive: Receive, remedy: str) -> bytes:
     message = await _receive_part(receive)
     if not message.get("more_body", False):
         return message.get("body", b"")  # type: ignore[no-any-return]

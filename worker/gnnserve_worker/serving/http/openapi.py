@@ -41,14 +41,13 @@ from gnnserve_worker.serving.http.openapi_parts import (
     to_openapi_30,
     told,
 )
-from gnnserve_worker.serving.http.question import (
+from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH
+from gnnserve_worker.serving.http.wishes import (
     LATENCY_HEADER,
-    MAX_LATENCY_MS,
-    MAX_TOLERANCE_PERMILLE,
     OFFSET_WISH_HEADER,
-    PREDICT_PATH,
     SEED_HEADER,
     STRICT_HEADER,
+    TIMING_HEADER,
     TOLERANCE_HEADER,
     VARIANT_HEADER,
 )
@@ -78,6 +77,7 @@ _OVERLAYS = (
 """What the description says besides where requests may bring an overlay."""
 _TOKEN = "token"  # noqa: S105 - the name of the scheme
 _CHALLENGE = {"WWW-Authenticate": {"description": "What to send.", "schema": {"type": "string"}}}
+_ALL = {"enum": ["all"]}
 _LATENCY_BOUNDS = {"minimum": 0, "exclusiveMinimum": True, "maximum": MAX_LATENCY_MS}
 _TOLERANCE_BOUNDS = {"minimum": 0, "maximum": MAX_TOLERANCE_PERMILLE}
 
@@ -237,6 +237,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     {"minimum": 0, "maximum": MAX_SEED},
                 ),
                 header(VARIANT_HEADER.decode(), "As variant; the body's goes first.", "string", _names_of(revision)),
+                header(TIMING_HEADER.decode(), "Tell reading and writing too, in Server-Timing.", "string", _ALL),
                 *([_min_offset_header()] if _changes(revision) else []),
             ],
             "requestBody": {
@@ -248,7 +249,8 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "description": "One entry per node, in the order asked.",
                     "headers": {
                         "Server-Timing": {
-                            "description": "Milliseconds in queue, overlay (if any), sample, gather and compute.",
+                            "description": "Milliseconds in queue, overlay (if any), sample, gather and compute; with "
+                            f"{TIMING_HEADER.decode()} in receive and send too.",
                             "schema": {"type": "string"},
                             "example": "queue;dur=0.052, sample;dur=0.081, gather;dur=0.120, compute;dur=0.210",
                         },
@@ -266,6 +268,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                 ),
                 "405": error_response("Another method than POST."),
                 "413": error_response("The body or the overlay is too large: split the request."),
+                "415": error_response("The body is compressed otherwise than by gzip or deflate."),
                 "431": error_response("Address and headers are too long, or too many: send less."),
                 "501": error_response("Another transfer coding than chunked."),
                 "505": error_response("Another version than HTTP/1.0 or 1.1."),

@@ -19,14 +19,8 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import RequestOverlay
 from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
 from gnnserve_worker.serving.http.features import keep_features, write_features
-from gnnserve_worker.serving.http.question import (
-    POSSIBLE_IDS,
-    ErrorCode,
-    RequestError,
-    counted,
-    shown_value,
-    unknown_node,
-)
+from gnnserve_worker.serving.http.node_ids import POSSIBLE_IDS, unknown_node
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
 
 MOST_FEATURE_BYTES = 16 * 1024 * 1024
 """Features of one request's new nodes and overrides, as float32."""

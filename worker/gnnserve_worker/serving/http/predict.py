@@ -23,18 +23,14 @@ from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http.codecs.codec import Codec, ErrorForm
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.codecs.registry import CODEC_HEADERS, find_codec
+from gnnserve_worker.serving.http.content_coding import ACCEPT_ENCODING, Coding, compress, wanted_coding
 from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
 from gnnserve_worker.serving.http.question import (
-    NO_WISHES,
-    WISH_HEADERS,
     BehindError,
     ErrorCode,
     Question,
     RequestError,
-    Wishes,
-    check_stated_once,
     is_large,
-    read_wishes,
     unknown_model,
 )
 from gnnserve_worker.serving.http.replies import (
@@ -44,13 +40,14 @@ from gnnserve_worker.serving.http.replies import (
     internal_error_reply,
     refusal_reply,
 )
+from gnnserve_worker.serving.http.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, read_wishes
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft, NotFinite, Outcome, Pending
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-READ_HEADERS = WISH_HEADERS | CODEC_HEADERS
+READ_HEADERS = WISH_HEADERS | CODEC_HEADERS | {ACCEPT_ENCODING}
 """The headers that `read_head` looks at."""
 _MOST_AT_ONCE = 65_536
 """Answers with more numbers are sent in pieces, with other clients in between."""
@@ -66,6 +63,8 @@ class Head(msgspec.Struct, frozen=True):
     codec: Codec
     query: bytes
     wishes: Wishes
+    coding: Coding | None = None
+    """How the answer is to be compressed; None: not at all."""
 
 
 def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -> Head | None:
@@ -76,10 +75,12 @@ def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -
         return None
     if query:
         codec.check_query(query)
+    accepted = read.get(ACCEPT_ENCODING)
+    coding = None if accepted is None else wanted_coding(accepted)
     if WISH_HEADERS.isdisjoint(read):
-        return Head(codec, query, NO_WISHES)
+        return Head(codec, query, NO_WISHES, coding)
     check_stated_once(headers)
-    return Head(codec, query, read_wishes(read))
+    return Head(codec, query, read_wishes(read), coding)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -93,6 +94,10 @@ class Asked(msgspec.Struct, frozen=True):
     """Its answer is sent in pieces."""
     read_ms: float
     """Time of reading its overlay; 0 without one."""
+    coding: Coding | None = None
+    """How its answer is to be compressed."""
+    receive_ms: float | None = None
+    """Time of reading the request, which an overlay's is not part of; None: its client did not ask for it."""
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -135,8 +140,9 @@ class Predict:
         self, head: Head, body: bytes, arrived_ms: float | None = None
     ) -> Asked | Behind | Reply:
         """`arrived_ms`: when a request arrived that was read before; None: now."""
+        begun_ms = monotonic_ms()
         if arrived_ms is None:
-            arrived_ms = monotonic_ms()
+            arrived_ms = begun_ms
         codec = head.codec
         if codec.model is not None and codec.model != self._service:
             return self.refuse_request(unknown_model(codec.model, self._service), codec.encode_error)
@@ -160,11 +166,15 @@ class Predict:
             return self.fail(error, codec.encode_error)
         overlay, read_ms = question.overlay, 0.0
         if overlay is not None:
-            read_ms = monotonic_ms() - arrived_ms
+            read_ms = monotonic_ms() - begun_ms
             if len(overlay.features):
                 self._model.watch.note_inputs(revision, overlay.features)
             self._metrics.count_overlay(overlay.new_nodes, overlay.edges, read_ms)
-        return Asked(lane, question, codec, arrived_ms, is_large(question, revision, _MOST_AT_ONCE), read_ms)
+        receive_ms = None
+        if head.wishes.all_times:
+            receive_ms = monotonic_ms() - begun_ms - read_ms
+        large = is_large(question, revision, _MOST_AT_ONCE)
+        return Asked(lane, question, codec, arrived_ms, large, read_ms, head.coding, receive_ms)
 
     def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
@@ -303,17 +313,25 @@ class Predict:
         times = answer.times
         if times is not self._timed:
             self._timed = times
-            self._stages = b", sample;dur=%.3f, gather;dur=%.3f, compute;dur=%.3f\r\n" % (
+            self._stages = b", sample;dur=%.3f, gather;dur=%.3f, compute;dur=%.3f" % (
                 times.sample_ms, times.gather_ms, times.compute_ms
             )  # fmt: skip
         # Reading an overlay takes the longer, the more it brings: it counts as what it is, and not as waiting.
-        queue_ms, overlay_ms = max(0.0, answer.queue_ms - asked.read_ms), times.overlay_ms + asked.read_ms
+        receive_ms, overlay_ms = asked.receive_ms, times.overlay_ms + asked.read_ms
+        queue_ms = max(0.0, answer.queue_ms - asked.read_ms - (receive_ms or 0.0))
         overlay = b", overlay;dur=%.3f" % overlay_ms if overlay_ms else b""
-        timing = b"server-timing: queue;dur=%.3f%b%b" % (queue_ms, overlay, self._stages)
         encoded = asked.codec.encode_answer(
             answer, asked.question, asked.lane.revision, partial(_objective_met, answer), in_pieces=asked.large
         )
-        head = encoded.head + timing
+        if asked.coding is not None:
+            encoded = compress(encoded, asked.coding)
+        if receive_ms is None:
+            head = b"%bserver-timing: queue;dur=%.3f%b%b\r\n" % (encoded.head, queue_ms, overlay, self._stages)
+        else:
+            send = b"" if encoded.pieces is not None else b", send;dur=%.3f" % (monotonic_ms() - answer.finished_ms)
+            head = b"%bserver-timing: receive;dur=%.3f, queue;dur=%.3f%b%b%b\r\n" % (
+                encoded.head, receive_ms, queue_ms, overlay, self._stages, send
+            )  # fmt: skip
         if encoded.pieces is not None:
             return Reply(200, head, b"", self._observed(answer, queue_ms, encoded.pieces))
         self._observe(answer, queue_ms)

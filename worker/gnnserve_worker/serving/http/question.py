@@ -7,18 +7,16 @@ strictness and seed may stand in the head of a request in any form.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from gnnserve_api.changes import MIN_OFFSET_HEADER
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
@@ -26,26 +24,9 @@ from gnnserve_worker.inference.served import ServedRevision
 PREDICT_PATH = "/v1/predict"
 MAX_LATENCY_MS = 3_600_000
 MAX_TOLERANCE_PERMILLE = 1000
-LATENCY_HEADER = b"gnnserve-latency-ms"
-TOLERANCE_HEADER = b"gnnserve-accuracy-tolerance-permille"
-STRICT_HEADER = b"gnnserve-strict"
-SEED_HEADER = b"gnnserve-seed"
-VARIANT_HEADER = b"gnnserve-variant"
-"""In a request the variant that is to answer, in a binary answer the one that did."""
-OFFSET_WISH_HEADER = MIN_OFFSET_HEADER.encode()
 _SHOWN_CHARACTERS = 60
-POSSIBLE_IDS = range(-(2**63), 2**63)
-"""Integers that a node of some graph may have as its id: those of 64 bits with a sign."""
 SEED_REMEDY = f"give an integer from 0 to {MAX_SEED}, or leave it out"
 OFFSET_REMEDY = f"give an offset of the log, an integer from 0 to {MAX_OFFSET}, or leave it out"
-WISH_HEADERS = frozenset(
-    (LATENCY_HEADER, TOLERANCE_HEADER, STRICT_HEADER, SEED_HEADER, VARIANT_HEADER, OFFSET_WISH_HEADER)
-)
-HEADERS_REMEDY = (
-    f"headers have the rest: {LATENCY_HEADER.decode()}, {TOLERANCE_HEADER.decode()}, {STRICT_HEADER.decode()}, "
-    f"{SEED_HEADER.decode()}, {VARIANT_HEADER.decode()}, {OFFSET_WISH_HEADER.decode()}"
-)
-"""What to do about a parameter of the query that would be a wish."""
 
 
 class ErrorCode(StrEnum):
@@ -91,6 +72,8 @@ class ErrorCode(StrEnum):
     HEAD_TOO_LARGE = "HeadTooLarge"
     MALFORMED_REQUEST = "MalformedRequest"
     UNSUPPORTED_CODING = "UnsupportedCoding"
+    UNSUPPORTED_ENCODING = "UnsupportedEncoding"
+    INVALID_ENCODING = "InvalidEncoding"
     UNSUPPORTED_VERSION = "UnsupportedVersion"
     UNAUTHORIZED = "Unauthorized"
     NO_WRITING = "NoWriting"
@@ -119,6 +102,17 @@ def wrong_method(method: str, path: str, allowed: str) -> RequestError:
     )
 
 
+def unauthorized(which: str) -> RequestError:
+    """`which`: the token that is needed, as in `that may write`."""
+    # The same words whether a token is missing or wrong, and nothing of what was sent.
+    return RequestError(
+        ErrorCode.UNAUTHORIZED,
+        "Authorization",
+        f"this needs a token {which}",
+        "send `Authorization: Bearer` and the token",
+    )
+
+
 class BehindError(Exception):
     """The worker has not applied the offset that a request asks for. It may wait, and then be read again."""
 
@@ -127,19 +121,6 @@ class BehindError(Exception):
         self.min_offset = min_offset
         self.objective = objective
         """The request's own, which may be empty."""
-
-
-class Wishes(msgspec.Struct, frozen=True):
-    """What the head of a request asks for; the body may say otherwise."""
-
-    objective: Objective = NO_OBJECTIVE
-    strict: bool = False
-    seed: int | None = None
-    min_offset: int | None = None
-    variant: str | None = None
-
-
-NO_WISHES = Wishes()
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -160,52 +141,6 @@ class Question(msgspec.Struct, frozen=True):
     """The variant that is to answer, which can; None: the one that routing and load call for."""
     form: Any = None
     """What its codec keeps of the request for the answer."""
-
-
-def check_stated_once(headers: Sequence[tuple[bytes, bytes]]) -> None:
-    """Check that no wish stands in two headers, of which each reader might take another one.
-
-    `headers`: all of a request's, names in lower case.
-    """
-    names = [name for name, _ in headers if name in WISH_HEADERS]
-    for name in names:
-        if names.count(name) > 1:
-            problem = f"the request has {names.count(name)} of these headers"
-            raise RequestError(ErrorCode.INVALID_VALUE, name.decode(), problem, "send one")
-
-
-def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
-    """`headers`: names in lower case."""
-    objective = Objective(
-        _read_number(headers, LATENCY_HEADER, "give milliseconds as a number, or leave the header out"),
-        _read_number(headers, TOLERANCE_HEADER, "give permille as a number (10 is one point), or leave the header out"),
-    )
-    check_objective(objective, LATENCY_HEADER.decode(), TOLERANCE_HEADER.decode())
-    strict = headers.get(STRICT_HEADER, b"false").strip().lower()
-    if strict not in {b"true", b"false"}:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE,
-            STRICT_HEADER.decode(),
-            f"{_shown(strict)} is not possible here",
-            "give true or false",
-        )
-    seed, min_offset, variant = map(headers.get, (SEED_HEADER, OFFSET_WISH_HEADER, VARIANT_HEADER))
-    return Wishes(
-        objective,
-        strict == b"true",
-        None if seed is None else check_seed(read_whole(seed, SEED_HEADER, SEED_REMEDY), SEED_HEADER.decode()),
-        None if min_offset is None else read_whole(min_offset, OFFSET_WISH_HEADER, OFFSET_REMEDY),
-        None if variant is None else variant.strip(b" \t").decode("utf-8", "replace"),
-    )
-
-
-def read_whole(value: bytes, name: bytes, remedy: str) -> int:
-    """The number from 0 that is a header's value."""
-    text = value.strip(b" \t")
-    # 20 digits are more than any such number has, and Python refuses to read thousands of them.
-    if not re.fullmatch(rb"\d{1,20}", text):
-        raise RequestError(ErrorCode.INVALID_VALUE, name.decode(), f"{_shown(text)} is no whole number", remedy)
-    return int(text)
 
 
 def check_seed(seed: int, where: str) -> int:
@@ -231,21 +166,6 @@ def no_updates(where: str, remedy: str) -> RequestError:
         "the graph of this service does not change",
         f"{remedy}: `spec.updates: {{log: {{sqlite: {{}}}}}}` in the manifest keeps a log of changes",
     )
-
-
-def _read_number(headers: Mapping[bytes, bytes], name: bytes, remedy: str) -> float | None:
-    value = headers.get(name)
-    if value is None:
-        return None
-    text = value.strip(b" \t")  # around a header's value they mean nothing
-    # JSON's numbers: float() would take underscores, blanks and NaN too.
-    if not re.fullmatch(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?", text):
-        raise RequestError(ErrorCode.INVALID_VALUE, name.decode(), f"{_shown(text)} is not a number", remedy)
-    return float(text)
-
-
-def _shown(text: bytes) -> str:
-    return repr(cut(text.decode("ascii", "replace")))
 
 
 def check_objective(objective: Objective, latency_field: str, tolerance_field: str) -> None:
@@ -324,44 +244,6 @@ def check_node_count(
             f"{count:,} nodes, more than the {max_nodes:,} that one request may have",
             f"split the list over several requests{otherwise}",
         )
-
-
-def find_integers(wanted: np.ndarray, revision: ServedRevision, otherwise: str = "") -> np.ndarray:
-    """Positions of these ids, int64 both. `otherwise`: as `unknown_node` takes it."""
-    if revision.ids is None:
-        _check_positions(wanted, revision, otherwise)
-        return wanted
-    positions = revision.ids.find_integers(wanted)
-    if positions.min() < 0:
-        first = int(positions.argmin())  # all that are missing are -1
-        raise unknown_node(f"nodes[{first}]", str(wanted[first]), revision, otherwise)
-    return positions
-
-
-def find_texts(wanted: Sequence[str], revision: ServedRevision, otherwise: str = "") -> np.ndarray:
-    """Byte for byte: texts that look alike but are written by other code points are other nodes."""
-    assert revision.ids is not None  # noqa: S101
-    positions = revision.ids.find_texts(wanted)
-    if positions.min() < 0:
-        first = int(positions.argmin())
-        raise unknown_node(f"nodes[{first}]", shown_value(wanted[first]), revision, otherwise)
-    return positions
-
-
-def _check_positions(nodes: np.ndarray, revision: ServedRevision, otherwise: str) -> None:
-    """Check positions by one comparison: as unsigned, a negative id is beyond any graph."""
-    unsigned = nodes.view(np.uint64)
-    if unsigned.max() >= revision.nodes:
-        first = int((unsigned >= revision.nodes).argmax())
-        raise unknown_node(f"nodes[{first}]", str(nodes[first]), revision, otherwise)
-
-
-def unknown_node(where: str, shown: str, revision: ServedRevision, otherwise: str = "") -> RequestError:
-    """`otherwise`: what else may be meant by such an id."""
-    remedy = f"node ids are 0 to {revision.nodes - 1}" if revision.ids is None else "GET /v1/nodes lists its node ids"
-    if otherwise:
-        remedy += f"; {otherwise}"
-    return RequestError(ErrorCode.UNKNOWN_NODE, where, f"node {shown} is not in the graph", remedy)
 
 
 def shown_value(value: Any) -> str:

@@ -37,6 +37,7 @@ ERROR_STATUS = {
     ErrorCode.TOO_MANY_OVERLAY_EDGES: 413,
     ErrorCode.OVERLAY_TOO_LARGE: 413,
     ErrorCode.TOO_MANY_CHANGES: 413,
+    ErrorCode.UNSUPPORTED_ENCODING: 415,
     ErrorCode.HEAD_TOO_LARGE: 431,
     ErrorCode.INTERNAL_ERROR: 500,
     ErrorCode.UNSUPPORTED_CODING: 501,
@@ -54,6 +55,7 @@ _OF_FIELDS = frozenset(
 """Errors with another status than 400 that name a field of the request."""
 _HEAD_OF_ERROR = {
     ErrorCode.UNAUTHORIZED: b'www-authenticate: Bearer realm="gnnserve"\r\n',
+    ErrorCode.UNSUPPORTED_ENCODING: b"accept-encoding: gzip, deflate\r\n",
     ErrorCode.TOO_MANY_CONNECTIONS: b"retry-after: 1\r\n",
     ErrorCode.OFFSET_NOT_REACHED: b"retry-after: 1\r\n",
     ErrorCode.LOG_UNAVAILABLE: b"retry-after: 1\r\n",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gnnserve_api.errors import ResourceError
@@ -32,12 +32,17 @@ class KeyPair:
     context: ssl.SSLContext
     expires_at_s: float
     """Expiry of the certificate, in seconds since the epoch."""
+    certificate: bytes
+    """In PEM, with its chain; for a listener that makes its own context."""
+    key: bytes = field(repr=False)
+    """In PEM, unencrypted."""
 
 
 def load_key_pair(files: KeyPairFiles) -> KeyPair:
     """Load and verify a pair. Raises a ResourceError that names the files and nothing of the key's content."""
     # Read the certificate first: if the pair is replaced meanwhile, the two do not match and are read again later.
     leaf = _read_leaf(files.certificate)
+    contents = _read_pair(files)
     context = _server_context()
     try:
         context.load_cert_chain(files.certificate, files.key, password=_no_password)
@@ -52,7 +57,10 @@ def load_key_pair(files: KeyPairFiles) -> KeyPair:
     except (OSError, ValueError) as error:
         what = str(error.strerror) if isinstance(error, OSError) else "it is encrypted"
         raise ResourceError(f"{files.key}: cannot be read ({what}); {RENEW_WORDS}") from None
-    return KeyPair(context, _try_on(context, leaf, files.certificate))
+    expires_at_s = _try_on(context, leaf, files.certificate)
+    if _read_pair(files) != contents:
+        raise ResourceError(f"{files.certificate} and {files.key}: were replaced while they were read; read again soon")
+    return KeyPair(context, expires_at_s, *contents)
 
 
 class ListeningTls:
@@ -63,6 +71,11 @@ class ListeningTls:
         self.context = _server_context()
         # OpenSSL calls this at every ClientHello, with or without a server name.
         self.context.sni_callback = self._choose
+
+    @property
+    def pair(self) -> KeyPair:
+        """The pair that new connections are shown."""
+        return self._pair
 
     def replace(self, pair: KeyPair) -> None:
         self._pair = pair
@@ -95,6 +108,13 @@ def _read_leaf(path: Path) -> str:
     if (found := _CERTIFICATE.search(text)) is None:
         raise ResourceError(f"{path}: holds no certificate in PEM; {RENEW_WORDS}")
     return found[0]
+
+
+def _read_pair(files: KeyPairFiles) -> tuple[bytes, bytes]:
+    try:
+        return files.certificate.read_bytes(), files.key.read_bytes()
+    except OSError as error:
+        raise ResourceError(f"{files.key}: cannot be read ({error.strerror}); {RENEW_WORDS}") from None
 
 
 def _try_on(context: ssl.SSLContext, leaf: str, path: Path) -> float:

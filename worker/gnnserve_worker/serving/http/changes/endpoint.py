@@ -37,8 +37,9 @@ from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.reading import columns_of, read_changes, refusal_error
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut, no_updates, read_whole
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut, no_updates
 from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
+from gnnserve_worker.serving.http.wishes import read_whole
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 
 CHANGES_PATH = "/v1/changes"

@@ -33,14 +33,9 @@ from gnnserve_worker.serving.http.changes.mistakes import BINARY_REMEDY, CHANGES
 from gnnserve_worker.serving.http.codecs.json_mistakes import field_error
 from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, has_more_values, without_collection
 from gnnserve_worker.serving.http.features import write_features
+from gnnserve_worker.serving.http.node_ids import POSSIBLE_IDS
 from gnnserve_worker.serving.http.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES
-from gnnserve_worker.serving.http.question import (
-    POSSIBLE_IDS,
-    ErrorCode,
-    RequestError,
-    counted,
-    shown_value,
-)
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
 
 MOST_JSON_VALUES = 1 << 20
 """Values of a batch in JSON, whose decoding holds up every other client: about 50 ms."""

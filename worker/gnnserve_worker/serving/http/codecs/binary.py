@@ -19,22 +19,19 @@ from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
+from gnnserve_worker.serving.http.node_ids import find_integers
 from gnnserve_worker.serving.http.question import (
-    HEADERS_REMEDY,
-    OFFSET_WISH_HEADER,
     PREDICT_PATH,
-    VARIANT_HEADER,
     ErrorCode,
     Question,
     RequestError,
-    Wishes,
     check_node_count,
     check_outputs,
     check_variant,
-    find_integers,
     require_offset,
     shown_value,
 )
+from gnnserve_worker.serving.http.wishes import HEADERS_REMEDY, OFFSET_WISH_HEADER, VARIANT_HEADER, Wishes
 from gnnserve_worker.serving.requests import Answer
 
 OUTPUTS = ("scores", "embeddings", "labels")

@@ -35,6 +35,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
 )
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
+from gnnserve_worker.serving.http.node_ids import unknown_node
 from gnnserve_worker.serving.http.overlay import (
     NUMBER_BYTES,
     Brought,
@@ -45,15 +46,8 @@ from gnnserve_worker.serving.http.overlay import (
     repeated,
     support_of,
 )
-from gnnserve_worker.serving.http.question import (
-    PREDICT_PATH,
-    ErrorCode,
-    Question,
-    RequestError,
-    Wishes,
-    check_node_count,
-    unknown_node,
-)
+from gnnserve_worker.serving.http.question import PREDICT_PATH, ErrorCode, Question, RequestError, check_node_count
+from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 
 COUNTS = struct.Struct("<4q")

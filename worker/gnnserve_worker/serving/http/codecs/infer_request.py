@@ -1,93 +1,29 @@
-"""The body of an inference request of the Open Inference Protocol: JSON, and tensors as bytes behind it.
+"""The body of an inference request of the Open Inference Protocol over HTTP: JSON, and tensors as bytes behind it.
 
-It is read as far as it does not depend on what the tensors hold: their names, datatypes, shapes and sizes, parameters,
-and the outputs that are asked for. Unknown names are refused, so that a misspelt one is not ignored.
+What does not depend on how it is written is in `tensors/request.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
-from msgspec import Raw
 
-from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
 from gnnserve_worker.serving.http.codecs.json_mistakes import BodyForm, field_error
 from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, check_values, without_collection
-from gnnserve_worker.serving.http.codecs.served_tensors import NODES, input_kinds, output_kinds
-from gnnserve_worker.serving.http.codecs.tensors import Datatype, GivenTensor, check_form
-from gnnserve_worker.serving.http.overlay import support_of
-from gnnserve_worker.serving.http.question import (
-    ErrorCode,
-    RequestError,
-    Wishes,
-    check_objective,
-    check_outputs,
-    check_seed,
-    counted,
-    cut,
-    shown_value,
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
+from gnnserve_worker.serving.http.tensors.datatypes import Behind, Contents, Datatype, InJson
+from gnnserve_worker.serving.http.tensors.request import (
+    ALL_AS_BYTES,
+    SIZE,
+    InferBody,
+    InferRequest,
+    RequestInput,
+    read_request,
 )
-
-DEFAULT_OUTPUTS = ("labels", "scores")
-"""Embeddings come only when asked for: not every variant has them."""
-SIZE, AS_BYTES, ALL_AS_BYTES = "binary_data_size", "binary_data", "binary_data_output"
-_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET = (
-    "latency_ms", "accuracy_tolerance_permille", "strict", "seed", "min_offset",
-)  # fmt: skip
-PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, ALL_AS_BYTES)
-
-
-class RequestInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tensor that a request brings."""
-
-    name: str
-    shape: tuple[int, ...]
-    datatype: str
-    parameters: dict[str, Any] | None = None
-    data: Raw = msgspec.field(default_factory=Raw)
-    """Elements in JSON; empty: they come as bytes."""
-
-
-class RequestOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tensor that a request asks for."""
-
-    name: str
-    parameters: dict[str, Any] | None = None
-
-
-class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    inputs: tuple[RequestInput, ...]
-    outputs: tuple[RequestOutput, ...] | None = None
-    id: str | None = None
-    parameters: dict[str, Any] | None = None
-    model_name: str | None = None
-    """Some clients repeat here what the path says."""
-    model_version: str | None = None
-
-
-class AnswerForm(msgspec.Struct, frozen=True):
-    """What the answer's form depends on."""
-
-    id: str | None
-    are_binary: tuple[bool, ...]
-    """Whether each output is sent as bytes, in the order asked."""
-
-
-class InferBody(msgspec.Struct, frozen=True):
-    """A request, without the bytes behind its JSON."""
-
-    tensors: Mapping[str, GivenTensor]
-    outputs: tuple[str, ...]
-    wishes: Wishes
-    offset_field: str
-    """Where the wish for an offset stands, if there is one."""
-    form: AnswerForm
-
+from gnnserve_worker.serving.http.tensors.served import NODES, input_kinds
+from gnnserve_worker.serving.http.wishes import Wishes
 
 _decoder = msgspec.json.Decoder(InferRequest)
 _OBJECT = "give an object of names and values"
@@ -159,12 +95,54 @@ def read_infer_body(
         with without_collection():
             request = _decode(text, revision)
     _check_place(request, model, version)
-    given_wishes, all_binary = read_parameters(request.parameters or {}, wishes)
-    outputs, are_binary = _read_outputs(request.outputs or (), revision, all_binary=all_binary)
-    tensors = _read_inputs(request.inputs, behind, revision, limits)
-    is_own = _OFFSET in (request.parameters or {})
-    offset_field = f"parameters.{_OFFSET}" if is_own else "gnnserve-min-offset"
-    return InferBody(tensors, outputs, given_wishes, offset_field, AnswerForm(request.id, are_binary))
+    return read_request(request, _InBody(behind), wishes, revision, limits, as_bytes=False)
+
+
+class _InBody:
+    """Elements in a body: in its JSON, or as bytes behind it."""
+
+    def __init__(self, behind: int | None) -> None:
+        """`behind`: bytes behind the JSON; None: the head does not say that there are any."""
+        self._behind = behind
+        self._taken = 0
+        """Bytes behind the JSON that belong to the inputs so far."""
+
+    def find(self, _index: int, tensor: RequestInput, size: int | None) -> Contents:
+        text = bytes(tensor.data)
+        if size is None:
+            if not text:
+                remedy = f"give data, or bytes behind the JSON and their number in {SIZE}"
+                raise RequestError(ErrorCode.MISSING_FIELD, f"{tensor.name}.data", "it is missing", remedy)
+            return InJson(text)
+        if text:
+            problem = f"it is there, and {SIZE} as well"
+            raise RequestError(ErrorCode.INVALID_VALUE, f"{tensor.name}.data", problem, "leave out one of them")
+        self._check_size(size, tensor.name)
+        start, self._taken = self._taken, self._taken + size
+        return Behind(start, size)
+
+    def _check_size(self, size: int, name: str) -> None:
+        where = f"{name}.parameters.{SIZE}"
+        if self._behind is None:
+            raise RequestError(
+                ErrorCode.INVALID_BINARY, where, "the request has no bytes behind its JSON",
+                "send the length of the JSON in the header Inference-Header-Content-Length",
+            )  # fmt: skip
+        left = self._behind - self._taken
+        if not 0 <= size <= left:
+            raise RequestError(
+                ErrorCode.INVALID_BINARY, where, f"{shown_value(size)}, where {counted(left, 'byte')} are left",
+                "give the number of bytes that the tensor has",
+            )  # fmt: skip
+
+    def check_rest(self) -> None:
+        if self._behind is not None and self._taken != self._behind:
+            raise RequestError(
+                ErrorCode.INVALID_BINARY,
+                "body",
+                f"{counted(self._behind, 'byte')} behind the JSON, of which its tensors have {self._taken:,}",
+                f"let each {SIZE} be what its tensor has",
+            )
 
 
 def _raw_request(body: bytes, revision: ServedRevision) -> InferRequest:
@@ -200,132 +178,3 @@ def _check_place(request: InferRequest, model: str, version: str | None) -> None
             found = "none" if wanted is None else shown_value(wanted)
             problem = f"{shown_value(told)}, where the path has {found}"
             raise RequestError(ErrorCode.INVALID_VALUE, field, problem, "leave it out: the path says it")
-
-
-def read_parameters(given: Mapping[str, Any], wishes: Wishes) -> tuple[Wishes, bool]:
-    """The wishes of a request, and whether all outputs are to be bytes. `wishes`: those of its head."""
-    if not given:
-        return wishes, False
-    for name in given:
-        if name not in PARAMETERS:
-            raise _unknown_parameter(f"parameters.{cut(name)}", PARAMETERS)
-    objective = Objective(
-        _read(given, _LATENCY, (int, float), "a number"), _read(given, _TOLERANCE, (int, float), "a number")
-    )
-    if objective == NO_OBJECTIVE:
-        objective = wishes.objective
-    else:
-        check_objective(objective, f"parameters.{_LATENCY}", f"parameters.{_TOLERANCE}")
-    strict = _read(given, _STRICT, (bool,), "true or false")
-    seed = _read(given, _SEED, (int,), "an integer")
-    offset = _read(given, _OFFSET, (int,), "an integer")
-    merged = Wishes(
-        objective,
-        wishes.strict if strict is None else strict,
-        wishes.seed if seed is None else check_seed(seed, f"parameters.{_SEED}"),
-        wishes.min_offset if offset is None else offset,
-        wishes.variant,
-    )
-    return merged, _read(given, ALL_AS_BYTES, (bool,), "true or false") or False
-
-
-def _read(given: Mapping[str, Any], name: str, types: tuple[type, ...], wanted: str, where: str = "parameters") -> Any:
-    value = given.get(name)
-    # In Python true is an integer as well.
-    if value is None or (isinstance(value, types) and isinstance(value, bool) == (bool in types)):
-        return value
-    raise RequestError(
-        ErrorCode.INVALID_TYPE, f"{where}.{name}", f"expected {wanted}, got {shown_value(value)}", f"give {wanted}"
-    )
-
-
-def _unknown_parameter(where: str, known: tuple[str, ...]) -> RequestError:
-    return RequestError(ErrorCode.UNKNOWN_FIELD, where, "there is no such parameter", f"known are {', '.join(known)}")
-
-
-def _read_outputs(
-    given: tuple[RequestOutput, ...], revision: ServedRevision, *, all_binary: bool
-) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    if not given:
-        return DEFAULT_OUTPUTS, (all_binary,) * len(DEFAULT_OUTPUTS)
-    known = ("labels", "scores", "embeddings")
-    names, are_binary = tuple(output.name for output in given), []
-    for index, output in enumerate(given):
-        where, parameters = f"outputs[{index}]", output.parameters or {}
-        if output.name not in known:
-            raise RequestError(
-                ErrorCode.INVALID_VALUE, f"{where}.name", f"there is no output {shown_value(output.name)}",
-                f"choose from {', '.join(kind.name for kind in output_kinds(revision))}",
-            )  # fmt: skip
-        if output.name in names[:index]:
-            problem = f"{output.name} is asked for twice"
-            raise RequestError(ErrorCode.INVALID_VALUE, f"{where}.name", problem, "ask for each output once")
-        for name in parameters:
-            if name != AS_BYTES:
-                raise _unknown_parameter(f"{where}.parameters.{cut(name)}", (AS_BYTES,))
-        is_binary = _read(parameters, AS_BYTES, (bool,), "true or false", f"{where}.parameters")
-        are_binary.append(all_binary if is_binary is None else is_binary)
-    check_outputs(names, revision, [f"outputs[{index}].name" for index in range(len(names))])
-    return names, tuple(are_binary)
-
-
-def _read_inputs(
-    given: tuple[RequestInput, ...], behind: int | None, revision: ServedRevision, limits: OverlayLimits
-) -> dict[str, GivenTensor]:
-    """`behind`: bytes behind the JSON; None: the head does not say that there are any."""
-    kinds, tensors, taken = input_kinds(revision), dict[str, GivenTensor](), 0
-    for index, tensor in enumerate(given):
-        name, kind = tensor.name, kinds.get(tensor.name)
-        if kind is None and name.startswith("overlay."):
-            support_of(revision, limits)
-        if kind is None:
-            problem = f"there is no input {shown_value(name)}"
-            raise RequestError(
-                ErrorCode.UNKNOWN_FIELD, f"inputs[{index}].name", problem, f"known are {', '.join(kinds)}"
-            )
-        if name in tensors:
-            raise RequestError(
-                ErrorCode.INVALID_VALUE, f"inputs[{index}].name", f"{name} is there twice", "give each input once"
-            )
-        check_form(kind, tensor.datatype, tensor.shape)
-        for parameter in tensor.parameters or {}:
-            if parameter != SIZE:
-                raise _unknown_parameter(f"{name}.parameters.{cut(parameter)}", (SIZE,))
-        size = _read(tensor.parameters or {}, SIZE, (int,), "an integer", f"{name}.parameters")
-        if size is None:
-            if not bytes(tensor.data):
-                remedy = f"give data, or bytes behind the JSON and their number in {SIZE}"
-                raise RequestError(ErrorCode.MISSING_FIELD, f"{name}.data", "it is missing", remedy)
-            tensors[name] = GivenTensor(kind, tensor.shape, bytes(tensor.data))
-            continue
-        if bytes(tensor.data):
-            problem = f"it is there, and {SIZE} as well"
-            raise RequestError(ErrorCode.INVALID_VALUE, f"{name}.data", problem, "leave out one of them")
-        _check_size(behind, taken, size, name)
-        tensors[name] = GivenTensor(kind, tensor.shape, b"", taken, size)
-        taken += size
-    if behind is not None and taken != behind:
-        raise RequestError(
-            ErrorCode.INVALID_BINARY,
-            "body",
-            f"{counted(behind, 'byte')} behind the JSON, of which its tensors have {taken:,}",
-            f"let each {SIZE} be what its tensor has",
-        )
-    if NODES not in tensors:
-        raise RequestError(ErrorCode.MISSING_FIELD, NODES, "the input is missing", "name the nodes to classify in it")
-    return tensors
-
-
-def _check_size(behind: int | None, taken: int, size: int, name: str) -> None:
-    where = f"{name}.parameters.{SIZE}"
-    if behind is None:
-        raise RequestError(
-            ErrorCode.INVALID_BINARY, where, "the request has no bytes behind its JSON",
-            "send the length of the JSON in the header Inference-Header-Content-Length",
-        )  # fmt: skip
-    left = behind - taken
-    if not 0 <= size <= left:
-        raise RequestError(
-            ErrorCode.INVALID_BINARY, where, f"{shown_value(size)}, where {counted(left, 'byte')} are left",
-            "give the number of bytes that the tensor has",
-        )  # fmt: skip

@@ -29,34 +29,26 @@ from gnnserve_worker.serving.http.codecs.large_json import (
     may_have_field,
     without_collection,
 )
+from gnnserve_worker.serving.http.node_ids import find_listed, find_texts
 from gnnserve_worker.serving.http.overlay import BRING_IT, read_overlay, support_of
 from gnnserve_worker.serving.http.question import (
-    OFFSET_WISH_HEADER,
-    POSSIBLE_IDS,
     PREDICT_PATH,
-    VARIANT_HEADER,
     ErrorCode,
     Question,
     RequestError,
-    Wishes,
     check_node_count,
     check_objective,
     check_outputs,
     check_seed,
     check_variant,
     cut,
-    find_integers,
-    find_texts,
     require_offset,
-    shown_value,
-    unknown_node,
 )
+from gnnserve_worker.serving.http.wishes import OFFSET_WISH_HEADER, VARIANT_HEADER, Wishes
 from gnnserve_worker.serving.requests import Answer
 
 _BLOCK_VALUES = 65_536
 """Numbers encoded in one go: about 2 ms."""
-_FEW_NODES = 32
-"""Up to here Python looks at each node before numpy has begun."""
 _SHORTEST_OVERLAY = len('{"overlay":')
 _ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
@@ -264,17 +256,3 @@ def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[int] | Pred
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not JSON: {error}" if body.strip() else "it is empty"
         raise RequestError(ErrorCode.INVALID_JSON, "body", problem, PREDICTION.body_remedy(revision)) from None
-
-
-def find_listed(nodes: tuple[int, ...], revision: ServedRevision, otherwise: str) -> np.ndarray:
-    try:
-        wanted = np.array(nodes, dtype=np.int64)
-    except OverflowError:
-        # Beyond 64 bits, and so no node's; unless one before it is unknown too.
-        first = next(i for i, node in enumerate(nodes) if node not in POSSIBLE_IDS)
-        if first > 0:
-            find_listed(nodes[:first], revision, otherwise)
-        raise unknown_node(f"nodes[{first}]", shown_value(nodes[first]), revision, otherwise) from None
-    if revision.ids is None and len(nodes) <= _FEW_NODES and min(nodes) >= 0 and max(nodes) < revision.nodes:
-        return wanted
-    return find_integers(wanted, revision, otherwise)

@@ -17,14 +17,7 @@ from msgspec import Raw
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.features import RANGE_REMEDY
-from gnnserve_worker.serving.http.question import (
-    OFFSET_REMEDY,
-    SEED_REMEDY,
-    ErrorCode,
-    RequestError,
-    cut,
-    shown_value,
-)
+from gnnserve_worker.serving.http.question import OFFSET_REMEDY, SEED_REMEDY, ErrorCode, RequestError, cut, shown_value
 
 FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "variant", "minOffset")
 """Fields of the body, as clients write them."""

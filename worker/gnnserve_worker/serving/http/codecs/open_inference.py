@@ -12,43 +12,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
 import orjson
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
 from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.codecs.infer_request import InferBody, may_bring, read_infer_body
-from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, find_listed
+from gnnserve_worker.serving.http.codecs.infer_request import may_bring, read_infer_body
+from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference
-from gnnserve_worker.serving.http.codecs.served_tensors import (
-    EDGES,
-    NEW_FEATURES,
-    NEW_NODES,
-    NODES,
-    OVERRIDE_FEATURES,
-    OVERRIDES,
-)
-from gnnserve_worker.serving.http.codecs.tensors import Datatype, Elements, encode_texts, read_elements
-from gnnserve_worker.serving.http.overlay import BRING_IT, NamedIds, check_finite, check_sizes, place_ids, support_of
-from gnnserve_worker.serving.http.question import (
-    VARIANT_HEADER,
-    ErrorCode,
-    Question,
-    RequestError,
-    Wishes,
-    check_node_count,
-    check_variant,
-    counted,
-    cut,
-    find_integers,
-    find_texts,
-    read_whole,
-    require_offset,
-)
+from gnnserve_worker.serving.http.question import ErrorCode, Question, RequestError, cut
+from gnnserve_worker.serving.http.tensors.answer import are_texts, as_bytes, columns_of_labels, form_of, numbers_of
+from gnnserve_worker.serving.http.tensors.asking import to_question
+from gnnserve_worker.serving.http.tensors.datatypes import read_elements
+from gnnserve_worker.serving.http.tensors.request import InferBody
+from gnnserve_worker.serving.http.wishes import Wishes, read_whole
 from gnnserve_worker.serving.requests import Answer
 
 JSON_LENGTH = b"inference-header-content-length"
@@ -114,28 +93,10 @@ class OpenInferenceCodec:
     ) -> Question:
         """`query` is empty: `check_query` refuses every parameter."""
         read = self._read(body, wishes, revision, max_nodes, limits)
-        wanted = read.wishes
-        if wanted.min_offset is not None:  # before ids are looked up, which the changes may bring
-            require_offset(wanted.min_offset, wanted.objective, revision, read.offset_field)
-        check_node_count(read.tensors[NODES].shape[0], max_nodes)
-        sizes = {name: given.shape[0] for name, given in read.tensors.items()}
-        brings = any(size for name, size in sizes.items() if name != NODES)  # what is empty is as absent
-        variant = self.version or wanted.variant
-        if variant is not None:
-            where = "version" if self.version else VARIANT_HEADER.decode()
-            check_variant(variant, read.outputs, brings, revision, where)
-        support = None
-        if brings:
-            support = support_of(revision, limits)
-            _check_overlay(sizes, support, limits)
         json_bytes = self.json_bytes or 0
-        elements = {name: read_elements(given, body, json_bytes) for name, given in read.tensors.items()}
-        if support is None:
-            otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
-            overlay, seeds = None, _find(elements[NODES], revision, otherwise)
-        else:
-            overlay, seeds = _arrange(elements, revision, support)
-        return Question(seeds, wanted.objective, wanted.strict, read.outputs, overlay, wanted.seed, variant, read.form)
+        return to_question(
+            read, self.version, lambda given: read_elements(given, body, json_bytes), revision, max_nodes, limits
+        )
 
     def _read(
         self, body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
@@ -172,7 +133,7 @@ class OpenInferenceCodec:
             pieces = self._pieces(answer, question, revision, objective_met, [])
             return Encoded(JSON_HEAD, b"", pieces) if in_pieces else Encoded(JSON_HEAD, b"".join(pieces))
         outputs = zip(question.outputs, are_binary, strict=True)
-        buffers = [_as_bytes(name, answer, revision) for name, is_binary in outputs if is_binary]
+        buffers = [as_bytes(name, answer, revision) for name, is_binary in outputs if is_binary]
         head = b"".join(self._pieces(answer, question, revision, objective_met, [len(buffer) for buffer in buffers]))
         length = b"%b: %d\r\n" % (JSON_LENGTH, len(head))
         return Encoded(_BINARY_HEAD + length, b"".join([head, *buffers]))
@@ -192,7 +153,7 @@ class OpenInferenceCodec:
             start["id"] = question.form.id
         yield orjson.dumps(start)[:-1] + b',"outputs":['
         for index, (name, is_binary) in enumerate(zip(question.outputs, question.form.are_binary, strict=True)):
-            datatype, shape = _form_of(name, answer, revision)
+            datatype, shape = form_of(name, answer, revision)
             begin = b'%b{"name":"%b","datatype":"%b","shape":%b,' % (
                 b"," if index else b"", name.encode(), datatype.encode(), orjson.dumps(shape)
             )  # fmt: skip
@@ -231,90 +192,13 @@ def open_inference_codec(path: str, headers: Mapping[bytes, bytes]) -> OpenInfer
     )
 
 
-# What a request brings
-
-
-def _find(nodes: Elements, revision: ServedRevision, otherwise: str) -> np.ndarray:
-    if isinstance(nodes, np.ndarray):
-        return find_integers(nodes, revision, otherwise)
-    if revision.has_text_ids:
-        return find_texts(nodes, revision, otherwise)
-    return find_listed(tuple(nodes), revision, otherwise)
-
-
-def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: OverlayLimits) -> None:
-    """`sizes`: lengths of the request's tensors."""
-    new, overrides = sizes.get(NEW_NODES, 0), sizes.get(OVERRIDES, 0)
-    check_sizes(new, overrides, sizes.get(EDGES, 0), support.columns.features, limits)
-    for ids, features in ((NEW_NODES, NEW_FEATURES), (OVERRIDES, OVERRIDE_FEATURES)):
-        rows, nodes = sizes.get(features, 0), sizes.get(ids, 0)
-        if rows != nodes:
-            problem = f"{counted(rows, 'row')}, where {ids} has {counted(nodes, 'node')}"
-            raise RequestError(ErrorCode.WRONG_FEATURES, features, problem, "give a row of all features for each")
-
-
-def _arrange(
-    elements: Mapping[str, Elements], revision: ServedRevision, support: OverlaySupport
-) -> tuple[Overlay, np.ndarray]:
-    ids = NamedIds(*(_listed(elements.get(name, [])) for name in (NODES, NEW_NODES, EDGES, OVERRIDES)))
-    placed = place_ids(ids, revision)
-    rows = [np.asarray(elements.get(name, ()), np.float32) for name in (NEW_FEATURES, OVERRIDE_FEATURES)]
-    features = np.concatenate(rows).reshape(-1, support.columns.features)
-    check_finite(features, len(ids.new))
-    return support.arrange(features, placed.overridden, placed.edges, placed.asked)
-
-
-def _listed(elements: Elements) -> list[Any]:
-    return elements.tolist() if isinstance(elements, np.ndarray) else elements
-
-
-# What an answer has
-
-
-def _form_of(name: str, answer: Answer, revision: ServedRevision) -> tuple[Datatype, list[int]]:
-    nodes = len(answer.scores)
-    if name == "labels" and not revision.multi_label:
-        return (Datatype.BYTES if revision.class_texts else Datatype.INT64), [nodes]
-    if name == "labels":
-        return Datatype.BOOL, [nodes, len(revision.classes)]
-    return Datatype.FP32, [nodes, _matrix_of(name, answer).shape[1]]
-
-
-def _matrix_of(name: str, answer: Answer) -> np.ndarray:
-    matrix = answer.embeddings if name == "embeddings" else answer.scores
-    assert matrix is not None  # noqa: S101
-    return matrix
-
-
-def _best(answer: Answer, revision: ServedRevision) -> np.ndarray:
-    """The column of each node's label: int64 [nodes]."""
-    best: np.ndarray = revision.decisive_scores(answer.variant, answer.scores).argmax(axis=1)
-    return best
-
-
 def _elements(name: str, answer: Answer, revision: ServedRevision) -> Iterator[bytes]:
     """A tensor's elements in JSON, flat, in pieces with the commas between them."""
-    if name == "labels" and not revision.multi_label and revision.class_texts:
+    if are_texts(name, revision):
         texts = revision.class_texts
-        yield b",".join([texts[column] for column in _best(answer, revision).tolist()])
+        yield b",".join([texts[column] for column in columns_of_labels(answer, revision).tolist()])
         return
-    flat = _numbers(name, answer, revision).ravel()
+    flat = numbers_of(name, answer, revision).ravel()
     for start in range(0, len(flat), _BLOCK_VALUES):
         block = orjson.dumps(flat[start : start + _BLOCK_VALUES], option=orjson.OPT_SERIALIZE_NUMPY)
         yield block[1:-1] if start == 0 else b"," + block[1:-1]
-
-
-def _numbers(name: str, answer: Answer, revision: ServedRevision) -> np.ndarray:
-    """A tensor whose elements have a fixed size, C-contiguous, little-endian."""
-    if name != "labels":
-        return np.ascontiguousarray(_matrix_of(name, answer), "<f4")
-    if revision.multi_label:
-        return np.ascontiguousarray(revision.decisive_scores(answer.variant, answer.scores) > 0)
-    return np.ascontiguousarray(revision.class_ids[_best(answer, revision)], "<i8")
-
-
-def _as_bytes(name: str, answer: Answer, revision: ServedRevision) -> bytes | memoryview:
-    if name == "labels" and not revision.multi_label and revision.class_texts:
-        texts = [str(label).encode() for label in revision.classes]
-        return encode_texts([texts[column] for column in _best(answer, revision).tolist()])
-    return _numbers(name, answer, revision).data.cast("B")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.served_tensors import input_kinds, output_kinds
-from gnnserve_worker.serving.http.codecs.tensors import Datatype, TensorKind
+from gnnserve_worker.serving.http.tensors.datatypes import Datatype, TensorKind
+from gnnserve_worker.serving.http.tensors.served import input_kinds, output_kinds
 from gnnserve_worker.serving.variant_metrics import VariantUsage
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")

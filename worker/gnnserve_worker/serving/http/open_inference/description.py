@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.infer_request import ALL_AS_BYTES, AS_BYTES, PARAMETERS, SIZE
 from gnnserve_worker.serving.http.codecs.open_inference import JSON_LENGTH
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, ROOT, Call
-from gnnserve_worker.serving.http.codecs.served_tensors import NODES, input_kinds, output_kinds
-from gnnserve_worker.serving.http.codecs.tensors import Datatype
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, header, told
+from gnnserve_worker.serving.http.tensors.datatypes import Datatype
+from gnnserve_worker.serving.http.tensors.request import ALL_AS_BYTES, AS_BYTES, PARAMETERS, SIZE
+from gnnserve_worker.serving.http.tensors.served import NODES, input_kinds, output_kinds
 
 _MODEL = f"{ROOT}/models/{{model}}"
 _VERSION = f"{_MODEL}/versions/{{version}}"

@@ -1,35 +1,24 @@
 """The Open Inference Protocol over HTTP, but for its predictions (`codecs/open_inference.py`).
 
-Paths under /v2 answer in the protocol's words, errors too. What is told is of the lane that answers now.
+Paths under /v2 answer in the protocol's words, errors too. What they tell is in `served_models.py`.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.codecs.open_inference import encode_protocol_error
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, Place, read_path
-from gnnserve_worker.serving.http.open_inference.about import (
-    describe_config,
-    describe_index,
-    describe_model,
-    describe_server,
-    describe_usage,
-)
+from gnnserve_worker.serving.http.open_inference.served_models import ServedModels
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_variant, unknown_model, wrong_method
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, wrong_method
 from gnnserve_worker.serving.http.replies import Reply
-from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ModelState
 
 
 class _IndexRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,24 +32,9 @@ _index = msgspec.json.Decoder(_IndexRequest)
 
 
 class OpenInference:
-    def __init__(
-        self, service: str, predict: Predict, engine: Engine, metrics: ServingMetrics, is_leaving: Callable[[], bool]
-    ) -> None:
-        """`is_leaving`: whether clients are to go elsewhere, though they are answered."""
-        self._service = service
+    def __init__(self, models: ServedModels, predict: Predict) -> None:
+        self._models = models
         self._predict = predict
-        self._engine = engine
-        self._model = engine.models[service]
-        self._metrics = metrics
-        self._is_leaving = is_leaving
-        self._version = importlib.metadata.version("gnnserve")
-        self._of_model: dict[Call, Callable[[ServedRevision, str | None], Any]] = {
-            Call.METADATA: partial(describe_model, service),
-            Call.MODEL_READY: lambda revision, version: {"name": service, "ready": True},
-            Call.CONFIG: partial(describe_config, service),
-            Call.STATISTICS: self._list_usage,
-        }
-        """What the calls about a model answer, by its revision and the version that is named."""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -84,11 +58,11 @@ class OpenInference:
             raise wrong_method(method, path, METHODS[place.call])
         match place.call:
             case Call.SERVER:
-                return _json(describe_server(self._version))
+                return _json(self._models.describe_server())
             case Call.LIVE:
-                return _told({}, "live", "" if self._engine.failure is None else "the engine's thread died")
+                return _told({}, "live", self._models.why_dead())
             case Call.SERVER_READY:
-                return _told({}, "ready", self._why_unready())
+                return _told({}, "ready", self._models.why_unready())
             case Call.INDEX:
                 return await self._list_models(scope, receive)
             case _:
@@ -96,21 +70,12 @@ class OpenInference:
 
     def _describe(self, place: Place) -> Reply:
         """What a path of a model tells, or one of all models."""
-        if place.model is not None and place.model != self._service:
-            raise unknown_model(place.model, self._service)
-        lane = self._model.lane
-        if place.call is Call.MODEL_READY and (why := self._why_unready()):
-            return _told({"name": self._service}, "ready", why)
-        if lane is None:
-            return self._predict.refuse(self._model.refuse(), encode_protocol_error)
-        revision, version = lane.revision, place.version
-        if version is not None:
-            check_variant(version, (), False, revision, "version")
-        return _json(self._of_model[place.call](revision, version))
-
-    def _list_usage(self, revision: ServedRevision, version: str | None) -> dict[str, Any]:
-        names = revision.capabilities if version is None else (version,)
-        return {"model_stats": [describe_usage(self._service, name, self._metrics.usage_of(name)) for name in names]}
+        if place.call is Call.MODEL_READY:
+            assert place.model is not None  # noqa: S101
+            why = self._models.why_model_unready(place.model, place.version)
+            return _told({"name": place.model}, "ready", why)
+        told = self._models.describe(place.call, place.model, place.version)
+        return self._predict.refuse(told, encode_protocol_error) if isinstance(told, Refusal) else _json(told)
 
     async def _list_models(self, scope: Scope, receive: Receive) -> Reply:
         body = await read_body(scope, receive, "send an object such as {}")
@@ -119,19 +84,7 @@ class OpenInference:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             remedy = 'send {} or {"ready": true}'
             raise RequestError(ErrorCode.INVALID_JSON, "body", f"it is no index request: {error}", remedy) from None
-        lane, why = self._model.lane, self._why_unready()
-        if lane is not None and not why:
-            return _json(describe_index(self._service, lane.revision))
-        waiting = [{"name": self._service, "state": "UNAVAILABLE", "reason": why}]
-        return _json([] if asked.ready else waiting)
-
-    def _why_unready(self) -> str:
-        """Empty: requests should be sent here now."""
-        state = self._engine.state
-        if state is ModelState.READY:
-            return "the worker is about to drain" if self._is_leaving() else ""
-        problem = f": {self._model.problem}" if state is ModelState.LOADING and self._model.problem else ""
-        return f"the worker is {state.lower()}{problem}"
+        return _json(self._models.list_models(only_ready=asked.ready))
 
 
 def _told(of: Mapping[str, str], what: str, why: str) -> Reply:

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from gnnserve_worker.serving.http.content_coding import CONTENT_ENCODING
 from gnnserve_worker.serving.http.predict import Head, read_head
 from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.wire.reading import Reader
@@ -14,7 +15,7 @@ from gnnserve_worker.serving.security.access import Access
 HEAD_END = b"\r\n\r\n"
 _MOST_BODY_BYTES = 1024 * 1024
 """Longest body of the fast path; longer ones are read by the application, under back-pressure."""
-_RARE = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
+_RARE = frozenset((b"transfer-encoding", b"expect", b"upgrade", CONTENT_ENCODING))
 _NOTED = _RARE | {b"content-length"}
 _UPGRADE = re.compile(rb"^upgrade(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _MOST_HEADS = 1024

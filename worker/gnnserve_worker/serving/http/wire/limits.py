@@ -71,7 +71,7 @@ class Places(Generic[T]):
     """Tells which connections are within the limit, which are surplus, and which idle one is closed for a new one."""
 
     def __init__(self, room: Room) -> None:
-        self._room = room
+        self.room = room
         self._surplus: dict[T, None] = {}
         """Open connections beyond the limit, the oldest first."""
         self._unheard: dict[T, None] = {}
@@ -85,7 +85,7 @@ class Places(Generic[T]):
     def has_place(self, connections: Collection[T], now_s: float) -> bool:
         """Whether one more connection, already among `connections`, is within the limit. The connection that has been
         idle for longest is closed for it where that is needed."""
-        if len(connections) - len(self._surplus) - len(self._dismissed) <= self._room.connections:
+        if len(connections) - len(self._surplus) - len(self._dismissed) <= self.room.connections:
             return True
         idle = self._longest_idle(connections, now_s)
         if idle is None:
@@ -97,7 +97,7 @@ class Places(Generic[T]):
     def take_surplus(self, connection: T) -> T | None:
         """The connection that has to be refused; None: there is room."""
         refused: T | None = None
-        if len(self._surplus) >= self._room.reserved:
+        if len(self._surplus) >= self.room.reserved:
             refused = next(iter(self._unheard), connection)
             self.forget(refused)
         if refused is not connection:

@@ -44,6 +44,11 @@ class Listener:
             self.tls = TlsListener(sock, tls, self.connect, handshakes)
         self._renew_date()
 
+    def resize(self, room: Room) -> None:
+        """Keep as many connections from now on. Those beyond stay; new ones take the places of idle ones."""
+        self.shared.app.most_connections = room.connections
+        self.shared.places.room = room
+
     def connect(self) -> Connection:
         return Connection(self.shared, asyncio.get_running_loop())
 

@@ -1,7 +1,8 @@
-"""Tensors of the Open Inference Protocol: datatypes and shapes, and their elements in JSON and in bytes.
+"""Tensors of the Open Inference Protocol: datatypes and shapes, and their elements in each form.
 
-A tensor's elements stand in JSON, flat or nested as its shape is, or as bytes behind the JSON: little-endian, without
-gaps, and each text of BYTES behind its length. What is wrong is told by the tensor's name and the place in it.
+A tensor's elements stand in JSON, flat or nested as its shape is, in a list of a gRPC message, or as bytes: behind the
+JSON or in a message, little-endian, without gaps, and each text of BYTES behind its length. What is wrong is told by
+the tensor's name and the place in it.
 """
 
 from __future__ import annotations
@@ -64,17 +65,41 @@ class TensorKind(msgspec.Struct, frozen=True):
     is_optional: bool = False
 
 
+class InJson(msgspec.Struct, frozen=True):
+    """Elements in JSON."""
+
+    text: bytes
+
+
+class Behind(msgspec.Struct, frozen=True):
+    """Elements as bytes behind the JSON of a body."""
+
+    start: int
+    """Where they begin, counted from the end of the JSON."""
+    size: int
+
+
+class AsBytes(msgspec.Struct, frozen=True):
+    """Elements as bytes of their own."""
+
+    data: bytes
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """Elements in the list that a message has for their datatype; texts as UTF-8."""
+
+    values: Sequence[Any] | np.ndarray
+
+
+Contents = InJson | Behind | AsBytes | Listed
+
+
 class GivenTensor(msgspec.Struct, frozen=True):
     """An input of a request, whose datatype and shape are right."""
 
     kind: TensorKind
     shape: tuple[int, ...]
-    data: bytes = b""
-    """Its elements in JSON; empty: they are bytes behind the JSON."""
-    start: int = 0
-    """Where these bytes begin, counted from the end of the JSON."""
-    size: int = 0
-    """How many there are."""
+    contents: Contents
 
 
 def check_form(kind: TensorKind, datatype: str, shape: tuple[int, ...]) -> None:
@@ -100,20 +125,28 @@ def _without_ones(shape: tuple[int, ...], dimensions: int) -> tuple[int, ...]:
     return shape[:-1] if len(shape) == dimensions + 1 and shape[-1] == 1 else shape
 
 
-def read_elements(given: GivenTensor, body: bytes, json_bytes: int) -> Elements:
-    """Raises RequestError where there are more or fewer than the shape says, or one is wrong. `json_bytes`: where the
-    JSON of the body ends."""
-    return _read_json(given) if given.data else _read_bytes(given, body, json_bytes + given.start)
+def read_elements(given: GivenTensor, body: bytes = b"", json_bytes: int = 0) -> Elements:
+    """Raises RequestError where there are more or fewer than the shape says, or one is wrong. `body`, `json_bytes`:
+    what `Behind` refers to, and where its JSON ends."""
+    match given.contents:
+        case InJson(text):
+            return _read_json(given, text)
+        case Behind(start, size):
+            return _read_bytes(given, body, json_bytes + start, size)
+        case AsBytes(data):
+            return _read_bytes(given, data, 0, len(data))
+        case Listed(values):
+            return _read_listed(given, values)
 
 
-def _read_bytes(given: GivenTensor, body: bytes, start: int) -> Elements:
+def _read_bytes(given: GivenTensor, data: bytes, start: int, size: int) -> Elements:
     kind, count = given.kind, math.prod(given.shape)
     if kind.datatype is Datatype.BYTES:
-        return _read_texts(given, body[start : start + given.size], count)
+        return _read_texts(given, data[start : start + size], count)
     dtype = _DTYPES[kind.datatype]
-    if given.size != dtype.itemsize * count:
-        raise _wrong_size(given, f"{dtype.itemsize} for each of {counted(count, 'element')}")
-    elements = np.frombuffer(body, dtype, count, start)
+    if size != dtype.itemsize * count:
+        raise _wrong_size(given, size, f"{dtype.itemsize} for each of {counted(count, 'element')}")
+    elements = np.frombuffer(data, dtype, count, start)
     if sys.byteorder == "big":
         return elements.astype(dtype.newbyteorder("="))
     # JSON has any length, and kernels would be compiled once more for arrays that begin between two words.
@@ -127,36 +160,53 @@ def _read_texts(given: GivenTensor, data: bytes, count: int) -> list[str]:
         end = start + _LENGTH.size + _LENGTH.unpack_from(data, start)[0]
         if end > len(data):
             break
-        try:
-            texts.append(data[start + _LENGTH.size : end].decode())
-        except UnicodeDecodeError:
-            where = f"{given.kind.name}[{len(texts)}]"
-            raise RequestError(ErrorCode.INVALID_VALUE, where, "its bytes are no UTF-8", "send texts") from None
+        texts.append(_as_text(data[start + _LENGTH.size : end], given, len(texts)))
         start = end
     if len(texts) != count or start != len(data):
-        raise _wrong_size(given, f"{counted(count, 'text')}, each behind its length in {_LENGTH.size} bytes")
+        raise _wrong_size(given, len(data), f"{counted(count, 'text')}, each behind its length in {_LENGTH.size} bytes")
     return texts
 
 
-def _wrong_size(given: GivenTensor, expected: str) -> RequestError:
+def _as_text(data: bytes, given: GivenTensor, index: int) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        where = f"{given.kind.name}[{index}]"
+        raise RequestError(ErrorCode.INVALID_VALUE, where, "its bytes are no UTF-8", "send texts") from None
+
+
+def _wrong_size(given: GivenTensor, size: int, expected: str) -> RequestError:
     return RequestError(
         ErrorCode.INVALID_BINARY,
         given.kind.name,
-        f"{counted(given.size, 'byte')}, where its shape {shown_value(given.shape)} has {expected}",
+        f"{counted(size, 'byte')}, where its shape {shown_value(given.shape)} has {expected}",
         "send as many elements as the shape says, little-endian",
     )
 
 
-def _read_json(given: GivenTensor) -> Elements:
-    kind, count = given.kind, math.prod(given.shape)
-    elements = _decode(kind, given)
-    if len(elements) != count:
+def _read_listed(given: GivenTensor, values: Sequence[Any] | np.ndarray) -> Elements:
+    _check_count(given, len(values))
+    if given.kind.datatype is Datatype.BYTES:
+        return [_as_text(text, given, index) for index, text in enumerate(values)]
+    dtype = _DTYPES[given.kind.datatype].newbyteorder("=")
+    return values.astype(dtype) if isinstance(values, np.ndarray) else np.fromiter(values, dtype, len(values))
+
+
+def _check_count(given: GivenTensor, count: int) -> None:
+    wanted = math.prod(given.shape)
+    if count != wanted:
         raise RequestError(
             ErrorCode.INVALID_VALUE,
-            kind.name,
-            f"{counted(len(elements), 'element')}, where its shape {shown_value(given.shape)} has {count:,}",
+            given.kind.name,
+            f"{counted(count, 'element')}, where its shape {shown_value(given.shape)} has {wanted:,}",
             "send as many elements as the shape says",
         )
+
+
+def _read_json(given: GivenTensor, text: bytes) -> Elements:
+    kind = given.kind
+    elements = _decode(given, text)
+    _check_count(given, len(elements))
     if kind.datatype is not Datatype.FP32:
         return elements
     with np.errstate(over="ignore"):
@@ -168,13 +218,13 @@ def _read_json(given: GivenTensor) -> Elements:
     return numbers
 
 
-def _decode(kind: TensorKind, given: GivenTensor) -> list[Any]:
+def _decode(given: GivenTensor, text: bytes) -> list[Any]:
     """Elements of a flat list, or of one that is nested once: no tensor here has more than two dimensions."""
-    is_nested = len(given.shape) > 1 and _NESTED_LIST.match(given.data) is not None
+    kind, is_nested = given.kind, len(given.shape) > 1 and _NESTED_LIST.match(text) is not None
     try:
         if not is_nested:
-            return list(_FLAT[kind.datatype].decode(given.data))
-        rows = _NESTED[kind.datatype].decode(given.data)
+            return list(_FLAT[kind.datatype].decode(text))
+        rows = _NESTED[kind.datatype].decode(text)
     except msgspec.ValidationError as error:
         raise _wrong_element(kind, str(error)) from None
     except (ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.tensors import Datatype, TensorKind
+from gnnserve_worker.serving.http.tensors.datatypes import Datatype, TensorKind
 
 NODES = "nodes"
 NEW_NODES, EDGES, OVERRIDES = "overlay.nodes", "overlay.edges", "overlay.overrides"

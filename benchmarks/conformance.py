@@ -1,0 +1,190 @@
+"""Which calls of the Open Inference Protocol do servers answer as it says, and which errors?
+
+The calls are those of tests/conformance that concern the protocol alone, sent over HTTP to this server, Triton and
+MLServer, each of which has a model of the same name, tensors and answers. A call that is right has to get 200, a
+prediction the right labels and its identifier; a call that is wrong has to get a status from 400 to 499 and an object
+whose `error` is a text. The words of the error do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+from tests.conformance.open_inference_calls import ANSWERED, INFER, PROTOCOL, TOLD, WRONG, Call, asking, nodes
+
+from benchmarks.peers.environments import Environment, build, versions
+from benchmarks.peers.processes import Running, running
+from benchmarks.peers.servers import free_ports
+from benchmarks.results import write_result
+
+_PROGRAMS = Path(__file__).parent / "peers" / "programs"
+_ROOT = Path(__file__).parents[1]
+_LIMIT_S = 120.0
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A server that is asked."""
+
+    label: str
+    command: tuple[str, ...]
+    """`{port}`, `{port1}` and `{port2}` stand for free ports; the first is the one that is asked."""
+    environment: Environment | None = None
+    """Its Python environment; None: gnnserve's own."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self, log: Path) -> AbstractContextManager[Running]:
+        ports = {f"{{port{index or ''}}}": str(port) for index, port in enumerate(free_ports(3))}
+        command = [_fill(argument, ports) for argument in self.command]
+        variables = {name: _fill(value, ports) for name, value in self.variables.items()}
+        port = int(ports["{port}"])
+        call = Call("", INFER, asking(nodes(3)))
+        return running(command, {**os.environ, **variables}, log, port, lambda: _answers(port, call), _LIMIT_S)
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text
+
+
+_TRITON = Environment("triton_alone", ("numpy==1.26.4", "nvidia-pytriton==0.7.0"), python="/usr/bin/python3.11")
+_MLSERVER = Environment("mlserver_alone", ("mlserver==1.7.1",))
+SUBJECTS = (
+    Subject(
+        "gnnserve",
+        (sys.executable, "-m", "benchmarks.conformance_worker", "{port}"),
+        variables={"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
+    ),
+    Subject(
+        "Triton",
+        (_TRITON.executable("python"), str(_PROGRAMS / "conformance_triton.py"), "{port}", "{port1}"),
+        _TRITON,
+        {"PYTHONPATH": ""},
+    ),
+    Subject(
+        "MLServer",
+        (_MLSERVER.executable("mlserver"), "start", str(_PROGRAMS / "conformance_mlserver")),
+        _MLSERVER,
+        {
+            "MLSERVER_HOST": "127.0.0.1",
+            "MLSERVER_HTTP_PORT": "{port}",
+            "MLSERVER_GRPC_PORT": "{port1}",
+            "MLSERVER_METRICS_PORT": "{port2}",
+            "MLSERVER_PARALLEL_WORKERS": "0",
+            "PYTHONPATH": str(_PROGRAMS / "conformance_mlserver"),
+        },
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="gnnserve alone, to see that it works")
+    quick = parser.parse_args(arguments).quick
+    subjects = SUBJECTS[:1] if quick else SUBJECTS
+    calls = [call for call in (*TOLD, *ANSWERED, *WRONG) if call.name in PROTOCOL]
+    found: dict[str, list[str]] = {}
+    used: dict[str, dict[str, str]] = {}
+    with TemporaryDirectory() as folder:
+        for subject in subjects:
+            if subject.environment is not None:
+                build(subject.environment)
+                used[subject.label] = versions(subject.environment)
+            with subject.start(Path(folder) / f"{subject.label}.log") as server:
+                found[subject.label] = [why_wrong(server.port, call) for call in calls]
+    show(calls, found)
+    passed = {label: sum(not why for why in whys) for label, whys in found.items()}
+    body = {
+        "verdicts": {
+            "calls that gnnserve answers as the protocol says": {
+                "wanted": f"all {len(calls)}",
+                "measured": str(passed["gnnserve"]),
+                "passed": passed["gnnserve"] == len(calls),
+            }
+        },
+        "peers": used,
+        "passed": passed,
+        "calls": [
+            {"name": call.name, "wrong": call in WRONG, **{label: whys[index] for label, whys in found.items()}}
+            for index, call in enumerate(calls)
+        ],
+    }
+    write_result("conformance", quick, body)
+
+
+def why_wrong(port: int, call: Call) -> str:
+    """What is wrong with the answer; empty: nothing."""
+    try:
+        response = _send(port, call)
+    except httpx.HTTPError as error:
+        return f"no answer ({type(error).__name__})"
+    return judge(call, response.status_code, response.text)
+
+
+def judge(call: Call, status: int, text: str) -> str:
+    """What is wrong with an answer of this status and body; empty: nothing."""
+    try:
+        answer: Any = json.loads(text) if text else None
+    except ValueError:
+        answer = text
+    if call in WRONG:
+        is_error = isinstance(answer, dict) and isinstance(answer.get("error"), str) and answer["error"]
+        if status < 400:
+            return f"{status}, answered"
+        return "" if status < 500 and is_error else f"{status}, {'with' if is_error else 'no'} error"
+    if status != 200 or call not in ANSWERED:
+        return "" if status == 200 else f"{status}"
+    try:
+        labels = next(one["data"] for one in answer["outputs"] if one["name"] == "labels")
+        is_right = _flat(labels) == [40, 10] and call.has.get("id") in (None, answer.get("id"))
+    except (KeyError, StopIteration, TypeError):
+        is_right = False
+    return "" if is_right else "another answer"
+
+
+def _flat(values: Any) -> list[Any]:
+    return [leaf for value in values for leaf in _flat(value)] if isinstance(values, list) else [values]
+
+
+def _send(port: int, call: Call) -> httpx.Response:
+    method = call.method or ("GET" if call.body is None else "POST")
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=_TIMEOUT_S) as client:
+        return client.request(method, call.path, content=call.body, headers=dict(call.headers))
+
+
+def _answers(port: int, call: Call) -> None:
+    """Raises OSError or ValueError where the server does not answer yet."""
+    try:
+        status = _send(port, call).status_code
+    except httpx.HTTPError as error:
+        raise OSError(str(error)) from error
+    if status != 200:
+        raise ValueError(f"status {status}")
+
+
+def show(calls: Sequence[Call], found: Mapping[str, Sequence[str]]) -> None:
+    table = Table(title="the protocol's calls and errors")
+    for column in ("call", *found):
+        table.add_column(column)
+    for index, call in enumerate(calls):
+        table.add_row(call.name, *(whys[index] or "ok" for whys in found.values()))
+    table.add_row(f"of {len(calls)}", *(str(sum(not why for why in whys)) for whys in found.values()), style="bold")
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

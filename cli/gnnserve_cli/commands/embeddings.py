@@ -1,0 +1,163 @@
+"""`gnnserve embeddings export`: the vectors that a variant computes of nodes, as a file for other programs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gnnserve_api.embeddings import EmbeddingsManifest, Neighbours
+from gnnserve_api.errors import InputError, remedy_of
+from gnnserve_api.protocol import MAX_SEED
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot, between
+from gnnserve_cli.commands.predict import as_integers, parse_nodes
+from gnnserve_cli.render import count, output, print_json, put
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gnnserve_worker.repository.loaded import LoadedRevision
+
+_INT64 = 2**63
+
+
+def export(
+    revision: Annotated[
+        str,
+        typer.Argument(
+            metavar="REVISION", help="A published one, as `gnnserve variants` lists it.", show_default=False
+        ),
+    ],
+    variant: Annotated[
+        str, typer.Argument(metavar="VARIANT", help="One of its variants that has a hidden layer.", show_default=False)
+    ],
+    repository: RepositoryRoot = DEFAULT_REPOSITORY,
+    service: Annotated[
+        str | None,
+        typer.Option("--service", metavar="NAME", help="Service in a folder with several: namespace/name or name."),
+    ] = None,
+    neighbours: Annotated[
+        Neighbours,
+        typer.Option(
+            "--neighbours",
+            help="Compute over all neighbours, or over as many as the variant draws when it serves.",
+        ),
+    ] = Neighbours.ALL,
+    seed: Annotated[
+        int, typer.Option(callback=between(0, MAX_SEED), help="Draw neighbours by this number, if they are sampled.")
+    ] = 0,
+    nodes: Annotated[
+        str | None,
+        typer.Option(metavar="IDS", help="Nodes, as for `gnnserve predict`. Unset: all.", show_default=False),
+    ] = None,
+    nodes_file: Annotated[
+        Path | None,
+        typer.Option("--nodes-file", metavar="FILE", help="Nodes, an id on each line. Unset: all.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write to this file, which must not exist, and NAME.json beside it. It ends in .parquet or .npy. "
+            "Unset: VARIANT-REVISION.parquet.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the embeddings of nodes by a variant of a published revision to a file."""
+    # Imported here: they bring numpy, numba and pyarrow.
+    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_cli.revisions import find_revision  # noqa: PLC0415
+
+    listed = _listed(nodes, nodes_file)
+    path = out or Path(f"{variant}-{revision}.parquet")
+    found = find_revision(repository, service, revision)
+    from gnnserve_worker.export.write import build_exact  # noqa: PLC0415
+    from gnnserve_worker.generation.embeddings.compute import check_embeddings  # noqa: PLC0415
+    from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings, files_of  # noqa: PLC0415
+    from gnnserve_worker.models.build import build_network  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+
+    check_embeddings(found.revisions[0], variant)
+    _check_files(files_of(path)[1])
+    build = build_exact if neighbours is Neighbours.ALL else build_network
+    loaded = Repository(repository, found.namespace, found.service, build).load(revision)
+    wanted = Wanted(variant, None if listed is None else _positions_of(listed, loaded), neighbours, seed)
+    written_by = f"gnnserve {importlib.metadata.version('gnnserve')}"
+    with showing_progress() as on_progress:
+        made = export_embeddings(loaded, f"{found.namespace}/{found.service}", wanted, path, written_by, on_progress)
+    if as_json:
+        print_json(made)
+    else:
+        _print(made, path)
+
+
+def _check_files(paths: Sequence[Path]) -> None:
+    """Check all files before anything is computed."""
+    for path in paths:
+        if path.exists():
+            raise InputError("--out", f"{str(path)!r} exists", "name another file, or remove it")
+    folder = paths[0].parent
+    if not folder.is_dir():
+        raise InputError("--out", f"{str(folder)!r} is no folder", "make it, or name a file in another one")
+
+
+def _listed(nodes: str | None, nodes_file: Path | None) -> tuple[int | str, ...] | list[str] | None:
+    """What `parse_nodes` gives; None: all nodes."""
+    if nodes is not None and nodes_file is not None:
+        raise InputError("--nodes-file", "is given beside --nodes", "give one of them")
+    if nodes_file is None:
+        return None if nodes is None else parse_nodes(nodes)
+    try:
+        lines = nodes_file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(
+            "--nodes-file", f"{str(nodes_file)!r} cannot be read: {error.strerror}", remedy_of(error, "check the path")
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError("--nodes-file", f"{str(nodes_file)!r} is not UTF-8", "write an id on each line") from None
+    if not any(lines):
+        raise InputError("--nodes-file", f"{str(nodes_file)!r} is empty", "write an id on each line")
+    return [line for line in lines if line]
+
+
+def _positions_of(listed: tuple[int | str, ...] | list[str], loaded: LoadedRevision) -> np.ndarray:
+    """Positions of the nodes, int64. Raises InputError that names the first id that the graph does not have."""
+    import numpy as np  # noqa: PLC0415
+
+    kind = NodeIdKind.POSITIONS if loaded.ids is None else loaded.ids.kind
+    ids = listed if isinstance(listed, tuple) else tuple(listed) if kind is NodeIdKind.STRINGS else as_integers(listed)
+    wanted_type = str if kind is NodeIdKind.STRINGS else int
+    for each in ids:
+        if type(each) is not wanted_type or (isinstance(each, int) and not -_INT64 <= each < _INT64):
+            raise _unknown(each)
+    if loaded.ids is None:
+        positions = np.array([each if 0 <= int(each) < loaded.graph.nodes else -1 for each in ids], np.int64)
+    elif kind is NodeIdKind.STRINGS:
+        positions = loaded.ids.find_texts([str(each) for each in ids])
+    else:
+        positions = loaded.ids.find_integers(np.array(ids, np.int64))
+    if (unknown := np.flatnonzero(positions < 0)).size:
+        raise _unknown(ids[int(unknown[0])])
+    return positions
+
+
+def _unknown(each: int | str) -> InputError:
+    return InputError("--nodes", f"the graph has no node {each!r}", "name nodes as the graph's source does")
+
+
+def _print(made: EmbeddingsManifest, path: Path) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    over = "all neighbours" if made.neighbours is Neighbours.ALL else f"sampled neighbours, seed {made.seed}"
+    put(
+        output(),
+        Text(f"{path}: {count(made.nodes, 'node')}, {count(made.columns, 'column')}, by {made.variant} over {over}"),
+        Text(f"{made.service}, revision {made.revision}; {path.with_suffix('.json')} has checksums"),
+    )

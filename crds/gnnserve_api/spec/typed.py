@@ -1,0 +1,156 @@
+"""A graph of several types of nodes and relations: where its parts are, and which type is asked about."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from gnnserve_api.edges import Duplicates
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.tables import Column, DanglingEdge, DecimalMark, Delimiter, NodeColumns, TableUri
+
+MAX_TYPES = 64
+MAX_RELATIONS = 128
+TYPE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+TypeName = Annotated[str, text(TYPE_PATTERN, "a name of letters, digits, '_' and '-'", 63)]
+
+
+class ReverseRelations(StrEnum):
+    ADD = "Add"
+    """Every relation between two types gets a reverse, `rev_` before its name, as torch_geometric's ToUndirected adds
+    them; a relation within a type goes both ways."""
+    DISABLED = "Disabled"
+    """Relations as they are listed: the target reads the source, and nothing the other way round."""
+
+
+class TypedFolder(ApiModel):
+    """A folder of `.npz` files: `nodes_TYPE.npz` and `edges_SOURCE__RELATION__TARGET.npz`."""
+
+    uri: Annotated[str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/graph", 2048)]
+    """Where the folder is: `file:///` and an absolute path, percent-encoded."""
+
+
+class HeteroDataFile(ApiModel):
+    """torch_geometric's HeteroData as a safetensors file, and beside it a JSON file of the same name."""
+
+    uri: Annotated[
+        str,
+        text(
+            r"^file:///[^?#]+[.]safetensors$",
+            "file:/// and the absolute path of a .safetensors file, as in file:///data/graph.safetensors",
+            2048,
+        ),
+    ]
+    """Where the safetensors file is; the JSON file's name ends in .json instead."""
+
+
+class TypedNodeTable(NodeColumns):
+    type: TypeName
+    """What the nodes are called in requests, before a slash: `user/17`."""
+
+    @rule(
+        "!has(self.label) || !has(self.labels) || size(self.labels) == 0", "only one of label and labels may be given"
+    )
+    def _one_kind_of_label(self) -> bool:
+        return self.label is None or not self.labels
+
+
+class TypedEdgeTable(ApiModel):
+    uri: TableUri
+    """A file, or a folder whose files of this format are read in the order of their names."""
+    source_type: TypeName
+    """Type of the nodes where edges begin, whose features are read."""
+    relation: TypeName
+    """What the edges say: `buys`, `written_by`."""
+    target_type: TypeName
+    """Type of the nodes where they end, which read."""
+    source: Column = "source"
+    """Column of the node where an edge begins: an id of the table of its type."""
+    target: Column = "target"
+    """Column of the node where it ends."""
+    duplicates: Duplicates = Duplicates.MERGE
+    """What becomes of edges between the same two nodes."""
+    dangling: DanglingEdge = DanglingEdge.REFUSE
+    """What becomes of edges with an end that is missing, or that the node table does not have."""
+
+
+class TypedCsvNodeTable(TypedNodeTable):
+    delimiter: Delimiter | None = None
+    """One character between the values of this table. Absent: the source's."""
+
+
+class TypedCsvEdgeTable(TypedEdgeTable):
+    delimiter: Delimiter | None = None
+    """One character between the values of this table. Absent: the source's."""
+
+
+class TypedParquet(ApiModel):
+    """Parquet files: a table of nodes for each type, one of edges for each relation."""
+
+    nodes: Annotated[tuple[TypedNodeTable, ...], Field(min_length=1, max_length=MAX_TYPES)]
+    """A table for each type of nodes."""
+    edges: Annotated[tuple[TypedEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
+    """A table for each relation."""
+
+
+class TypedCsv(ApiModel):
+    """CSV files with a header line, compressed or not: a table of nodes for each type, one of edges for each
+    relation."""
+
+    nodes: Annotated[tuple[TypedCsvNodeTable, ...], Field(min_length=1, max_length=MAX_TYPES)]
+    """A table for each type of nodes."""
+    edges: Annotated[tuple[TypedCsvEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
+    """A table for each relation."""
+    delimiter: Delimiter = ","
+    """One character between values; a tab is written "\\t"."""
+    decimal: DecimalMark = DecimalMark.POINT
+    """What stands before the fraction of a number."""
+
+
+GivenTyped = TypedFolder | HeteroDataFile | TypedParquet | TypedCsv
+
+
+class TypedSource(ApiModel):
+    """A graph of several types of nodes and relations. Where it comes from: exactly one of npz, heteroData, parquet and
+    csv."""
+
+    npz: TypedFolder | None = None
+    """A folder of `.npz` files, one for each type and each relation."""
+    hetero_data: HeteroDataFile | None = None
+    """torch_geometric's HeteroData, as safetensors and JSON."""
+    parquet: TypedParquet | None = None
+    """Your own tables as Parquet, one for each type and each relation."""
+    csv: TypedCsv | None = None
+    """Your own tables as CSV, one for each type and each relation."""
+    target: TypeName | None = None
+    """The type whose nodes are classified. Absent: the one that has labels."""
+    without_features: Annotated[tuple[TypeName, ...], Field(max_length=MAX_TYPES)] = ()
+    """Types whose features are not read: each of their nodes gets an embedding that is learned instead, as nodes of
+    types get that have no features."""
+    reverse: ReverseRelations = ReverseRelations.ADD
+    """Whether relations are added that go the other way."""
+
+    @rule(
+        "[has(self.npz), has(self.heteroData), has(self.parquet), has(self.csv)].filter(given, given).size() == 1",
+        "exactly one of npz, heteroData, parquet and csv must be set",
+    )
+    def _exactly_one(self) -> bool:
+        return len(self._members()) == 1
+
+    def given(self) -> GivenTyped:
+        """The member that is set."""
+        return self._members()[0]
+
+    def _members(self) -> list[GivenTyped]:
+        members = (self.npz, self.hetero_data, self.parquet, self.csv)
+        return [member for member in members if member is not None]
+
+    def described(self) -> str:
+        """For people, in one line."""
+        given = self.given()
+        if isinstance(given, (TypedFolder, HeteroDataFile)):
+            return given.uri
+        return f"{len(given.nodes)} types, {given.nodes[0].uri} …, {len(given.edges)} relations"

@@ -1,0 +1,93 @@
+"""Embeddings of many nodes by one variant, in blocks: the last hidden layer, the layer before the scores.
+
+Over all neighbours they are computed layer after layer, so that each edge is read once for each layer, whatever the
+number of layers. Sampled, they are what the variant answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.embeddings import Neighbours
+from gnnserve_api.errors import InputError
+from gnnserve_api.families import family_of
+from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.models.network import Layer
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.tables.formats import FORMATS
+from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, map_array, write_rows
+
+_BLOCK_NODES = 4096
+_FLOAT32 = FORMATS[Storage.FLOAT32]
+
+
+def check_embeddings(manifest: RevisionManifest, name: str) -> VariantManifest:
+    """Find the variant. Raises InputError where the revision has none of this name, or one without embeddings."""
+    giving = [variant.name for variant in manifest.variants if gives_embeddings(variant)]
+    others = f"name one of {', '.join(giving)}" if giving else "none of its variants has any"
+    known = {variant.name for variant in manifest.variants} | {cascade.name for cascade in manifest.cascades}
+    for variant in manifest.variants:
+        if variant.name == name and gives_embeddings(variant):
+            return variant
+    if name not in known:
+        raise InputError("VARIANT", f"revision {manifest.revision} has no {name!r}", others)
+    raise InputError("VARIANT", f"{name} has no hidden layer that could be an embedding", others)
+
+
+def gives_embeddings(variant: VariantManifest) -> bool:
+    return variant.network.embedding_columns > 0 and family_of(variant).capabilities.embeddings
+
+
+def embedding_blocks(
+    revision: LoadedRevision, name: str, nodes: np.ndarray | None, neighbours: Neighbours, seed: int, scratch: Path
+) -> Iterator[np.ndarray]:
+    """Yield float32 blocks [nodes, hidden] that add up to one row for each of `nodes` (int64, positions in range; None:
+    all, in order).
+
+    Over all neighbours, the revision must have been loaded with `build_exact`. `scratch`: an empty folder, where layers
+    between the first and the last hidden one are kept meanwhile; the caller removes it.
+    """
+    variant = revision.variants[name]
+    if neighbours is Neighbours.SAMPLED or not any(variant.fanouts):
+        return _served_blocks(revision, name, nodes, seed)
+    return _whole_blocks(revision, variant, nodes, scratch)
+
+
+def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None, seed: int) -> Iterator[np.ndarray]:
+    count = revision.graph.nodes if nodes is None else len(nodes)
+    for start in range(0, count, _BLOCK_NODES):
+        end = min(start + _BLOCK_NODES, count)
+        block = np.arange(start, end, dtype=np.int64) if nodes is None else nodes[start:end]
+        embeddings = infer_batch(revision, name, block, seed).embeddings
+        if embeddings is None:
+            raise ValueError(f"variant {name} has no embeddings")
+        yield embeddings
+
+
+def _whole_blocks(
+    revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray | None, scratch: Path
+) -> Iterator[np.ndarray]:
+    *before, last = variant.network.layers[:-1]
+    table = variant.table
+    for number, layer in enumerate(before, start=1):
+        path = scratch / f"layer{number}.npy"
+        blocks = _layer_blocks(revision, layer, table, None)
+        write_rows(path, blocks, revision.graph.nodes, layer.outputs, _FLOAT32)
+        rows = Rows(_FLOAT32, map_array(path), NO_SCALES)
+        table = Table("features", layer.outputs, rows, rows)
+        # The layer before it stays mapped as long as it is read.
+        (scratch / f"layer{number - 1}.npy").unlink(missing_ok=True)
+    yield from _layer_blocks(revision, last, table, nodes)
+
+
+def _layer_blocks(
+    revision: LoadedRevision, layer: Layer, table: Table, nodes: np.ndarray | None
+) -> Iterator[np.ndarray]:
+    for block in aggregated_blocks(revision.graph, layer, table, nodes):
+        yield from hidden_blocks(Rows(_FLOAT32, block, NO_SCALES), layer)

@@ -1,0 +1,133 @@
+"""Typed graphs from tables of the user's own: one of nodes for each type, one of edges for each relation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.spec.typed import (
+    TypedCsv,
+    TypedCsvEdgeTable,
+    TypedCsvNodeTable,
+    TypedEdgeTable,
+    TypedNodeTable,
+    TypedParquet,
+    TypedSource,
+)
+from gnnserve_worker.graph.sources.files import digest_of, file_path
+from gnnserve_worker.graph.sources.table_csv import CSV_SUFFIXES, CsvTable
+from gnnserve_worker.graph.sources.table_edges import End, read_ends
+from gnnserve_worker.graph.sources.table_files import SourceTable, table_paths
+from gnnserve_worker.graph.sources.table_ids import NodeOrder
+from gnnserve_worker.graph.sources.table_nodes import read_nodes
+from gnnserve_worker.graph.sources.table_parquet import PARQUET_SUFFIXES, ParquetTable
+from gnnserve_worker.graph.sources.tables import checked_delimiter
+from gnnserve_worker.graph.sources.typed_assembly import FIELD, GivenRelation, GivenType, assemble
+from gnnserve_worker.graph.store import Finding
+from gnnserve_worker.graph.typed import NodeType, TypedGraphData
+from gnnserve_worker.parallel import map_parallel, thread_count
+from gnnserve_worker.progress import ProgressListener
+
+
+def identity(given: TypedParquet | TypedCsv) -> str:
+    """Identity of the files' content and of every option, independent of the files' location."""
+    suffixes = CSV_SUFFIXES if isinstance(given, TypedCsv) else PARQUET_SUFFIXES
+    files: list[tuple[str, str, Path]] = []
+    for part, uris in (("nodes", [one.uri for one in given.nodes]), ("edges", [one.uri for one in given.edges])):
+        for place, uri in enumerate(uris):
+            is_folder = file_path(uri).is_dir()
+            where = f"{_field(given)}.{part}[{place}]"
+            paths = table_paths(where, uri, suffixes)
+            files += [(f"{part}[{place}]/{path.name if is_folder else ''}", f"{where}.uri", path) for path in paths]
+    digests = map_parallel(lambda each: digest_of(*files[each][1:]), len(files))
+    without_uris = {part: {"__all__": {"uri"}} for part in ("nodes", "edges")}
+    options = given.model_dump_json(exclude=without_uris, exclude_defaults=True)
+    return "\n".join([options, *(f"{name} {digest}" for (name, *_), digest in zip(files, digests, strict=True))])
+
+
+def load(
+    source: TypedSource, given: TypedParquet | TypedCsv, digest: str, progress: ProgressListener
+) -> TypedGraphData:
+    pa.set_cpu_count(thread_count())
+    orders: dict[str, NodeOrder] = {}
+    types: list[GivenType] = []
+    findings: list[Finding] = []
+    for place, table in enumerate(given.nodes):
+        where = f"{_field(given)}.nodes[{place}]"
+        if table.type in orders:
+            raise InputError(f"{where}.type", f"is {table.type!r} again", "give every type one table, or a folder")
+        order, data = read_nodes(_table(given, where, table), table, progress, needs_features=bool(table.features))
+        orders[table.type] = order
+        kind = NodeType(table.type, order.nodes, data.features, data.feature_columns, order.ids)
+        types.append(GivenType(kind, data.labelled, where))
+        findings += [Finding(f"{one.what} ({table.type})", one.count, one.example) for one in data.findings]
+    relations = []
+    for place, edges in enumerate(given.edges):
+        where = f"{_field(given)}.edges[{place}]"
+        relation, found = _read_relation(_table(given, where, edges), edges, orders, progress)
+        relations.append(relation)
+        findings += found
+    return assemble(source, digest, types, relations, findings)
+
+
+def _read_relation(
+    table: SourceTable, options: TypedEdgeTable, orders: Mapping[str, NodeOrder], progress: ProgressListener
+) -> tuple[GivenRelation, list[Finding]]:
+    for option, name in (("sourceType", options.source_type), ("targetType", options.target_type)):
+        if name not in orders:
+            raise InputError(
+                f"{table.field}.{option}", f"is {name!r}, which no table of nodes has; types are {', '.join(orders)}",
+                "correct the name, or add the nodes of that type",
+            )  # fmt: skip
+    source = End("source", options.source, orders[options.source_type], f"id of type {options.source_type!r}")
+    target = End("target", options.target, orders[options.target_type], f"id of type {options.target_type!r}")
+    pairs = _Pairs(source.order.nodes, target.order.nodes)
+    dropped = read_ends(table, source, target, options.dangling, pairs.add, progress)
+    relation = GivenRelation(
+        options.source_type, options.relation, options.target_type, *pairs.joined(), table.field,
+        (f"{table.field}.source", f"{table.field}.target"), options.duplicates,
+    )  # fmt: skip
+    findings = []
+    if dropped is not None:
+        what = f"edges dropped, because an end is no node ({relation.key})"
+        findings.append(Finding(what, pairs.dangling, dropped))
+    return relation, findings
+
+
+@dataclass
+class _Pairs:
+    """Collects edges whose ends are nodes."""
+
+    source_nodes: int
+    target_nodes: int
+    dangling: int = 0
+    _parts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+
+    def add(self, sources: np.ndarray, targets: np.ndarray) -> int:
+        """As `read_ends` calls it."""
+        bad = (sources < 0) | (sources >= self.source_nodes) | (targets < 0) | (targets >= self.target_nodes)
+        kept = ~bad
+        self._parts.append((sources[kept].astype(np.int32), targets[kept].astype(np.int32)))
+        self.dangling += int(bad.sum())
+        return int(bad.argmax()) if bad.any() else -1
+
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+        sources, targets = zip(*self._parts, strict=True) if self._parts else ((), ())
+        empty = np.zeros(0, np.int32)
+        return np.concatenate([empty, *sources]), np.concatenate([empty, *targets])
+
+
+def _table(given: TypedParquet | TypedCsv, where: str, table: TypedNodeTable | TypedEdgeTable) -> SourceTable:
+    if isinstance(given, TypedParquet):
+        return ParquetTable(where, table.uri)
+    own = table.delimiter if isinstance(table, (TypedCsvNodeTable, TypedCsvEdgeTable)) else None
+    return CsvTable(where, table.uri, checked_delimiter(_field(given), given.delimiter, where, own), given.decimal)
+
+
+def _field(given: TypedParquet | TypedCsv) -> str:
+    return f"{FIELD}.{'csv' if isinstance(given, TypedCsv) else 'parquet'}"

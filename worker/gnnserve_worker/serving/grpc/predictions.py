@@ -1,0 +1,207 @@
+"""Predictions over gRPC: one to a call (`ModelInfer`), or one after another in a stream (`ModelStreamInfer`).
+
+Requests of a stream are read ahead, so that they can be computed together, and answered in their order. A wrong one is
+answered by its error, and the stream goes on. A client that leaves, or whose deadline passes, takes its requests along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
+from gnnserve_worker.serving.grpc.messages import ModelInferResponse, ModelStreamInferResponse
+from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
+from gnnserve_worker.serving.http.app import ServingApp
+from gnnserve_worker.serving.http.held import Held
+from gnnserve_worker.serving.http.predict import Head, Predict
+from gnnserve_worker.serving.http.question import RequestError, unauthorized
+from gnnserve_worker.serving.http.replies import Reply
+from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
+from gnnserve_worker.serving.http.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, read_wishes
+from gnnserve_worker.serving.model import STOPPING
+from gnnserve_worker.serving.requests import Pending
+
+_WISHES = frozenset(name.decode() for name in WISH_HEADERS)
+
+Fields = tuple[tuple[str, str | bytes], ...]
+"""Metadata of a call, names in lower case."""
+
+
+def as_headers(metadata: Fields) -> list[tuple[bytes, bytes]]:
+    """Metadata as HTTP has its headers."""
+    return [(name.encode(), value if isinstance(value, bytes) else value.encode()) for name, value in metadata]
+
+
+def wishes_of(metadata: Fields) -> Wishes:
+    """What metadata asks for, by the names of HTTP's headers. Raises RequestError."""
+    if not any(name in _WISHES for name, _ in metadata):
+        return NO_WISHES
+    headers = as_headers(metadata)
+    check_stated_once(headers)
+    return read_wishes(dict(headers))
+
+
+class _Asked:
+    """A request of a client that waits for its answer."""
+
+    def __init__(self, predict: Predict, raw: bytes, metadata: Fields, all_asked: set[_Asked]) -> None:
+        """`all_asked`: those that wait; this is one of them until its end."""
+        self.id = ""
+        self._predict = predict
+        self._all = all_asked
+        all_asked.add(self)
+        self._pending: Pending | Held | None = None
+        self._answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        predict.in_flight += 1
+        try:
+            codec = InferCodec(raw)
+            self.id = codec.id
+            begun = predict.start(Head(codec, b"", wishes_of(metadata)), raw, self._take)
+        except RequestError as error:
+            begun = predict.refuse_request(error, encode_grpc_error)
+        if isinstance(begun, Reply):
+            self._take(begun)
+        else:
+            self._pending = begun
+
+    def _take(self, reply: Reply) -> None:
+        if not self._answer.done():
+            self._answer.set_result(reply)
+
+    async def reply(self) -> Reply:
+        return await self._answer
+
+    def end(self) -> None:
+        """To be called once nothing waits for the answer any more: it was taken, or the client is gone."""
+        self._all.discard(self)
+        self._predict.in_flight -= 1
+        if not self._answer.done() or self._answer.cancelled():
+            self._answer.cancel()
+            if self._pending is not None:
+                self._predict.cancel(self._pending)
+            self._predict.count_gone()
+
+
+class Predictions:
+    def __init__(self, app: ServingApp) -> None:
+        self._predict = app.predict
+        self._access = app.access
+        self._streams: set[_Stream] = set()
+        self._asked: set[_Asked] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Requests without an answer."""
+        return len(self._asked)
+
+    async def infer(self, raw: bytes, context: Any) -> bytes:
+        asked = _Asked(self._predict, raw, context.invocation_metadata(), self._asked)
+        try:
+            reply = await asked.reply()
+        finally:
+            asked.end()
+        if reply.status != OK:
+            await end_with(context, reply)
+        context.set_trailing_metadata(metadata_of(reply))
+        return bytes(reply.body)
+
+    async def infer_stream(self, _requests: Any, context: Any) -> None:
+        stream = _Stream(self._predict, context, self._check_token, self._asked)
+        self._streams.add(stream)
+        try:
+            await stream.run()
+        finally:
+            self._streams.discard(stream)
+
+    def drain(self) -> None:
+        """Answer what the streams have sent, and end them."""
+        for stream in self._streams:
+            stream.drain()
+
+    def _check_token(self, metadata: Fields) -> None:
+        # A token may be withdrawn while a stream is open.
+        if self._access.needs_token and not self._access.accepts(as_headers(metadata)):
+            raise unauthorized("that the service accepts")
+
+
+class _Stream:
+    """One call of `ModelStreamInfer`."""
+
+    def __init__(
+        self, predict: Predict, context: Any, check_token: Callable[[Fields], None], all_asked: set[_Asked]
+    ) -> None:
+        self._predict = predict
+        self._all = all_asked
+        self._context = context
+        self._check_token = check_token
+        self._metadata: Fields = context.invocation_metadata()
+        self._waiting: deque[_Asked] = deque()
+        """Requests without an answer, in their order."""
+        self._changed = asyncio.Event()
+        self._has_ended = False
+        """Whether the client sends nothing more, or the worker reads nothing more."""
+        self._end: Reply | None = None
+        """The error that the call ends with; None: it ends well."""
+        self._reading: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        self._reading = asyncio.create_task(self._read())
+        try:
+            while await self._has_more():
+                await self._answer_first()
+        finally:
+            self._reading.cancel()
+            while self._waiting:
+                self._waiting.popleft().end()
+        if self._end is not None:
+            await end_with(self._context, self._end)
+
+    def drain(self) -> None:
+        if self._reading is not None and not self._has_ended:
+            self._reading.cancel()
+            self._end = self._predict.refuse(STOPPING, encode_grpc_error)
+            self._finish()
+
+    async def _has_more(self) -> bool:
+        while not self._waiting and not self._has_ended:
+            self._changed.clear()
+            await self._changed.wait()
+        return bool(self._waiting)
+
+    async def _answer_first(self) -> None:
+        asked = self._waiting[0]
+        reply = await asked.reply()
+        self._waiting.popleft().end()
+        self._changed.set()
+        await self._context.write(_in_stream(reply, asked.id))
+
+    async def _read(self) -> None:
+        while isinstance(raw := await self._context.read(), bytes):
+            try:
+                self._check_token(self._metadata)
+            except RequestError as error:
+                self._end = self._predict.refuse_request(error, encode_grpc_error)
+                break
+            self._waiting.append(_Asked(self._predict, raw, self._metadata, self._all))
+            self._changed.set()
+            while len(self._waiting) >= MOST_PIPELINED:
+                self._changed.clear()
+                await self._changed.wait()
+        self._finish()
+
+    def _finish(self) -> None:
+        self._has_ended = True
+        self._changed.set()
+
+
+def _in_stream(reply: Reply, request_id: str) -> bytes:
+    if reply.status == OK:
+        told = ModelStreamInferResponse(infer_response=ModelInferResponse.FromString(reply.body))
+    else:
+        told = ModelStreamInferResponse(error_message=sentence_of(reply), infer_response={"id": request_id})
+        told.infer_response.parameters["error_code"].string_param = dict(metadata_of(reply))["gnnserve-error"]
+    encoded: bytes = told.SerializeToString()
+    return encoded

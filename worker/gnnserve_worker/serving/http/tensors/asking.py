@@ -1,0 +1,101 @@
+"""From the tensors of a request to a question: the nodes that it names, and what it brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
+from gnnserve_worker.serving.http.node_ids import find_integers, find_listed, find_texts
+from gnnserve_worker.serving.http.overlay import BRING_IT, NamedIds, check_finite, check_sizes, place_ids, support_of
+from gnnserve_worker.serving.http.question import (
+    ErrorCode,
+    Question,
+    RequestError,
+    check_node_count,
+    check_variant,
+    counted,
+    require_offset,
+)
+from gnnserve_worker.serving.http.tensors.datatypes import Elements, GivenTensor
+from gnnserve_worker.serving.http.tensors.request import InferBody
+from gnnserve_worker.serving.http.tensors.served import (
+    EDGES,
+    NEW_FEATURES,
+    NEW_NODES,
+    NODES,
+    OVERRIDE_FEATURES,
+    OVERRIDES,
+)
+from gnnserve_worker.serving.http.wishes import VARIANT_HEADER
+
+
+def to_question(
+    read: InferBody,
+    version: str | None,
+    read_elements: Callable[[GivenTensor], Elements],
+    revision: ServedRevision,
+    max_nodes: int,
+    limits: OverlayLimits,
+) -> Question:
+    """`version`: the variant that the request's place names. Raises RequestError, and BehindError before any id is
+    looked up, which the changes may bring."""
+    wanted = read.wishes
+    if wanted.min_offset is not None:
+        require_offset(wanted.min_offset, wanted.objective, revision, read.offset_field)
+    check_node_count(read.tensors[NODES].shape[0], max_nodes)
+    sizes = {name: given.shape[0] for name, given in read.tensors.items()}
+    brings = any(size for name, size in sizes.items() if name != NODES)  # what is empty is as absent
+    variant = version or wanted.variant
+    if variant is not None:
+        where = "version" if version else VARIANT_HEADER.decode()
+        check_variant(variant, read.outputs, brings, revision, where)
+    support = None
+    if brings:
+        support = support_of(revision, limits)
+        _check_overlay(sizes, support, limits)
+    elements = {name: read_elements(given) for name, given in read.tensors.items()}
+    if support is None:
+        otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
+        overlay, seeds = None, _find(elements[NODES], revision, otherwise)
+    else:
+        overlay, seeds = _arrange(elements, revision, support)
+    return Question(seeds, wanted.objective, wanted.strict, read.outputs, overlay, wanted.seed, variant, read.form)
+
+
+def _find(nodes: Elements, revision: ServedRevision, otherwise: str) -> np.ndarray:
+    if isinstance(nodes, np.ndarray):
+        return find_integers(nodes, revision, otherwise)
+    if revision.has_text_ids:
+        return find_texts(nodes, revision, otherwise)
+    return find_listed(tuple(nodes), revision, otherwise)
+
+
+def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: OverlayLimits) -> None:
+    """`sizes`: lengths of the request's tensors."""
+    new, overrides = sizes.get(NEW_NODES, 0), sizes.get(OVERRIDES, 0)
+    check_sizes(new, overrides, sizes.get(EDGES, 0), support.columns.features, limits)
+    for ids, features in ((NEW_NODES, NEW_FEATURES), (OVERRIDES, OVERRIDE_FEATURES)):
+        rows, nodes = sizes.get(features, 0), sizes.get(ids, 0)
+        if rows != nodes:
+            problem = f"{counted(rows, 'row')}, where {ids} has {counted(nodes, 'node')}"
+            raise RequestError(ErrorCode.WRONG_FEATURES, features, problem, "give a row of all features for each")
+
+
+def _arrange(
+    elements: Mapping[str, Elements], revision: ServedRevision, support: OverlaySupport
+) -> tuple[Overlay, np.ndarray]:
+    ids = NamedIds(*(_listed(elements.get(name, [])) for name in (NODES, NEW_NODES, EDGES, OVERRIDES)))
+    placed = place_ids(ids, revision)
+    rows = [np.asarray(elements.get(name, ()), np.float32) for name in (NEW_FEATURES, OVERRIDE_FEATURES)]
+    features = np.concatenate(rows).reshape(-1, support.columns.features)
+    check_finite(features, len(ids.new))
+    return support.arrange(features, placed.overridden, placed.edges, placed.asked)
+
+
+def _listed(elements: Elements) -> list[Any]:
+    return elements.tolist() if isinstance(elements, np.ndarray) else elements

@@ -1,0 +1,223 @@
+"""One service of a server: its socket, credentials, metrics and HTTP application, and what other threads do with it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gnnserve_api.errors import NO_USABLE_CREDENTIALS
+from gnnserve_api.routing import Damage, Route, RoutingTable
+from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.engine import Engine
+from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS
+from gnnserve_worker.serving.http.app import ServingApp
+from gnnserve_worker.serving.http.wire.limits import Patience, Room
+from gnnserve_worker.serving.http.wire.listener import Listener
+from gnnserve_worker.serving.loop_calls import LoopCalls
+from gnnserve_worker.serving.metrics import CounterValue, ServingMetrics
+from gnnserve_worker.serving.model import ModelState
+from gnnserve_worker.serving.security.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    CredentialsFollower,
+    CredentialsInUse,
+)
+
+if TYPE_CHECKING:
+    from gnnserve_worker.serving.grpc.listener import GrpcListener
+
+_WAIT_S = 0.5
+"""Seconds between two looks at the problem of credentials that a worker waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """A service that a server answers for."""
+
+    name: str
+    sock: socket.socket
+    """Bound to the address that the service answers at."""
+    credentials: Credentials = NO_CREDENTIALS
+    updates: Updates | None = None
+    """Closed at the end; None: the graph does not change."""
+    share: float = 1.0
+    """What the service gets of the worker's time where all services could use it, in relation to the others."""
+    grpc: socket.socket | None = None
+    """Bound to the address at which the service answers over gRPC; None: it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A snapshot of a service."""
+
+    route: Route
+    counters: tuple[CounterValue, ...]
+
+
+class ServedService:
+    """A service that a server answers for, from the revision passed to `switch`. Once the server has started, other
+    threads may call every method but those that are said to be the server's."""
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        metrics: ServingMetrics,
+        credentials: CredentialsInUse,
+        engine: Engine,
+        calls: LoopCalls,
+        patience: Patience,
+        room: Room,
+    ) -> None:
+        """`metrics`: those that the engine counts the service's batches in."""
+        self.name = settings.name
+        self.sock = settings.sock
+        self.tls = credentials.tls
+        self._model = engine.models[settings.name]
+        self._updates = settings.updates
+        self._metrics = metrics
+        self._credentials = credentials
+        self._calls = calls
+        self._follower = CredentialsFollower(credentials, calls.call_later)
+        self.app = ServingApp(
+            settings.name,
+            engine,
+            metrics,
+            credentials.access,
+            credentials.states,
+            credentials.write_access,
+            settings.updates,
+        )
+        self.listener = Listener(self.app, patience, room)
+        self._grpc: GrpcListener | None = None
+        if settings.grpc is not None:
+            # Most servers have none, and its library takes a tenth of a second.
+            from gnnserve_worker.serving.grpc.listener import GrpcListener  # noqa: PLC0415
+
+            self._grpc = GrpcListener(self.app, settings.grpc, credentials.tls)
+
+    # The server's
+
+    @property
+    def grpc_connections(self) -> int:
+        """Connections that may be open beside those of HTTP."""
+        return 0 if self._grpc is None else DEFAULT_GRPC_LIMITS.connections
+
+    async def open_grpc(self) -> None:
+        if self._grpc is not None:
+            await self._grpc.open()
+
+    async def close_grpc(self, linger_s: float, is_forced: Callable[[], bool]) -> None:
+        if self._grpc is not None:
+            await self._grpc.close(linger_s, is_forced)
+
+    def begin(self) -> None:
+        """Begin what runs beside the requests, on the event loop."""
+        if self._updates is not None:
+            self._updates.start()
+        if self._credentials.may_change:
+            self._follower.start()
+
+    def end(self) -> None:
+        self._follower.stop()
+
+    @property
+    def answers(self) -> bool:
+        """Whether it has a revision to answer from, and is not draining."""
+        return self._model.state is ModelState.READY
+
+    # Any thread's
+
+    def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
+        """Answer from this revision, which has been warmed up, from now on. Returns when it is in effect.
+
+        A new table for the present revision is passed with that revision; another revision clears the reported problem.
+        A revision that follows the log of changes has at least what the present one has; where the log cannot be read
+        for that, it raises LogError.
+        """
+
+        def switch() -> None:
+            lane = self._model.lane
+            if lane is None or lane.revision is not revision:
+                self._metrics.show_revision(revision.manifest, load_s)
+                self._model.problem = self._model.damage = None
+            self._model.switch(revision, table)
+            self._follow_log(revision)
+
+        with self._handing_over(revision):
+            self._calls.call(switch)
+
+    def _handing_over(self, revision: ServedRevision) -> contextlib.AbstractContextManager[None]:
+        replica, updates = revision.replica, self._updates
+        if replica is None or updates is None or updates.replica is None or updates.replica is replica:
+            return contextlib.nullcontext()
+        return updates.handing_over(replica)
+
+    def withdraw(self, revision: ServedRevision, problem: str) -> None:
+        """Stop answering from this revision, whose files are not what was verified. No effect if another one answers by
+        now."""
+
+        def withdraw() -> None:
+            if self._answers_from(revision):
+                self._metrics.show_intact(False)
+                self._model.withdraw(problem)
+                self._follow_log(None)
+
+        self._calls.call(withdraw)
+
+    def _answers_from(self, revision: ServedRevision) -> bool:
+        lane = self._model.lane
+        return lane is not None and lane.revision is revision
+
+    def _follow_log(self, revision: ServedRevision | None) -> None:
+        replica = None if revision is None else revision.replica
+        if self._updates is not None and self._updates.replica is not replica:
+            self._updates.follow(replica)
+
+    def warn(self, revision: ServedRevision, problem: str) -> None:
+        """Report a revision that answers correctly, but that the next start would not find."""
+
+        def warn() -> None:
+            if self._answers_from(revision):
+                self._metrics.show_intact(False)
+                self._model.problem = problem
+
+        self._calls.call(warn)
+
+    def look(self) -> Look | None:
+        """A snapshot of the service; None: no revision answers."""
+        seen: list[Look] = []
+
+        def look() -> None:
+            if self._model.lane is not None:
+                seen.append(Look(self._model.route(), self._metrics.load_counters()))
+
+        self._calls.call(look)
+        return seen[0] if seen else None
+
+    def wait_for_credentials(self) -> None:
+        """Wait until all configured credentials are usable; meanwhile report what is wrong with them."""
+        complete = self._credentials.complete
+
+        def report() -> None:
+            problems = [state.problem for state in self._credentials.states() if not state.is_usable]
+            self._model.problem = f"{NO_USABLE_CREDENTIALS}: {'; '.join(problems)}" if problems else None
+
+        while not complete.is_set() and not self._calls.ended:
+            self._calls.call(report)
+            complete.wait(_WAIT_S)
+
+    def report(self, problem: str | None, damage: Damage | None = None) -> None:
+        """Report why the declared revision is not the one that answers; None when it is."""
+
+        def report() -> None:
+            self._model.problem, self._model.damage = problem, damage
+
+        self._calls.call(report)
+
+    def call_later(self, act: Callable[[], object]) -> None:
+        """Run `act` on the event loop, without waiting for it; not at all if the server has ended."""
+        self._calls.call_later(act)
