@@ -13,7 +13,7 @@ from tests.support.tables import edges_of, import_tables, nodes_of
 
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_worker.generation.features import fit_normalization
-from gnnserve_worker.graph.sources import tables
+from gnnserve_worker.graph.sources import table_nodes
 from gnnserve_worker.graph.sources.density import FEWEST_COLUMNS, FeatureBlocks, without_zeros
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
@@ -141,7 +141,7 @@ def test_columns_of_texts_are_left_out_of_sparse_features(tmp_path: Path) -> Non
 def test_no_more_than_one_batch_is_dense_while_a_sparse_table_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_BATCH_VALUES", 4 * WORDS)
+    monkeypatch.setattr(table_nodes, "_BATCH_VALUES", 4 * WORDS)
     collected: list[FeatureBlocks] = []
     add = FeatureBlocks.add
 

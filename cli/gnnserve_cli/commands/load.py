@@ -133,7 +133,7 @@ def load(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Closed loops one after the other, of --duration each, with that many connections: 1,2,4,…,64.",
+            help="Closed loops one after the other, of --duration each, with that many connections: 1,2,4,...,64.",
             show_default=False,
         ),
     ] = None,
