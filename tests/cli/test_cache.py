@@ -164,7 +164,7 @@ def test_names_and_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
     assert "--within: applies to synthetic shapes, and 'Digits' is none" in refused("Digits", "--within", "0.5")
     assert "--service: selects within a folder" in refused("Digits", "--service", "a")
     assert "does not end in .html" in refused("Digits", "--out", "cache.svg")
-    assert "is neither a manifest (.yaml), nor an .npz file, nor a known name" in refused("nix")
+    assert "is neither a manifest (.yaml), nor an .npz file, nor a folder of a typed graph" in refused("nix")
     assert "--trace: " in (told := refused("Digits", "--trace", str(tmp_path)))
     assert "is no regular file" in told
     assert "101 is not between" in refused("Digits", "--capacity", "101")

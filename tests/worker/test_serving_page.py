@@ -58,7 +58,7 @@ def test_a_name_of_a_service_is_no_markup() -> None:
 def test_the_page_is_there_before_a_revision_is(method: str) -> None:
     async def ask() -> httpx.Response:
         async with running(FakeWorker(loaded=False)) as client:
-            return await client.http.request(method, "/")
+            return await client.http.request(method, "/", headers={"accept-encoding": "identity"})
 
     answer = asyncio.run(ask())
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
