@@ -13,8 +13,10 @@ import argparse
 import json
 import math
 import statistics
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +26,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.frontier_graphs import GRAPHS, GRID, Measured, Point, measure_graph
+from benchmarks.frontier_graphs import GRAPHS, GRID, Measured, Point, measure_graph, search_graph, train_graph
 from benchmarks.frontier_shapes import SHAPES, MeasuredShape, measure_shape, shape_verdicts
 from benchmarks.results import FOLDER, commit, write_result
 from gnnserve_api.families import FamilyName
@@ -36,6 +38,8 @@ WANTED_VOLUME, SEARCHED_GRAPH, WANTED_SEARCH_S = 1.3, "amazon_computers", 600
 _T_OF_95_PERCENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """Student's t by the number of seeds, two-sided."""
 _X1 = variant_name(1)
+STAGES = {"train": train_graph, "search": search_graph}
+"""What comes before latencies are measured, and may be run apart from it."""
 
 Measurement = TypeVar("Measurement")
 
@@ -44,28 +48,62 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frontier", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one graph, one seed: does it work at all?")
     parser.add_argument("--graphs", nargs="*", choices=GRAPHS, help="default: all")
-    parser.add_argument("--shapes", nargs="*", choices=SHAPES, help="default: all")
+    parser.add_argument("--shapes", nargs="*", choices=SHAPES, help="default: all, or none where --graphs are given")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="keep revisions here, so that what is trained is not trained again; default: nowhere",
+    )
+    parser.add_argument(
+        "--until",
+        choices=STAGES,
+        help="end with this stage, whose results --folder keeps: train may run beside other work, search may not",
+    )
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing further after so many")
     options = parser.parse_args(arguments)
+    if options.until is not None and options.folder is None:
+        parser.error("--until needs --folder: what it makes would be lost")
     if options.quick:
-        quick = measure_graph(GRAPHS[0], 1, with_unseen=False)
+        with _kept_in(None) as root:
+            quick = measure_graph(GRAPHS[0], 1, root, with_unseen=False)
         Console(width=140).print(table_of(quick))
         write_result("frontier", True, body_of({quick.graph: Entry(quick, commit(), _now())}, {}))
         return
     # What was measured before stays until it is measured again: all of it takes more than an hour.
     graphs, shapes = read_result(FOLDER / "frontier.json")
+    due_graphs = due(GRAPHS if options.graphs is None else options.graphs, graphs)
+    all_shapes = SHAPES if options.graphs is None else ()
     ends_s = time.monotonic() + 60 * options.minutes
-    for name in due(SHAPES if options.shapes is None else options.shapes, shapes):
+    if options.until is not None:
+        for name in due_graphs:
+            if time.monotonic() > ends_s:
+                break
+            with _kept_in(options.folder) as root:
+                STAGES[options.until](name, SEEDS, root)
+        return
+    for name in due(all_shapes if options.shapes is None else options.shapes, shapes):
         if time.monotonic() > ends_s:
             break
         shapes[name] = Entry(measure_shape(name), commit(), _now())
         write_result("frontier", False, body_of(graphs, shapes))
-    for name in due(GRAPHS if options.graphs is None else options.graphs, graphs):
+    for name in due_graphs:
         if time.monotonic() > ends_s:
             break
-        graphs[name] = Entry(measure_graph(name, SEEDS), commit(), _now())
+        with _kept_in(options.folder) as root:
+            graphs[name] = Entry(measure_graph(name, SEEDS, root), commit(), _now())
         write_result("frontier", False, body_of(graphs, shapes))
         Console(width=140).print(table_of(graphs[name].measured))
+
+
+@contextmanager
+def _kept_in(folder: Path | None) -> Iterator[Path]:
+    """Where revisions are generated; None: a folder that is removed afterwards."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="gnnserve-frontier-") as temporary:
+        yield Path(temporary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,30 +2,40 @@
 
 Each seed is a generation of its own, as a user's would be: weights, ranking and tables are made anew. Test nodes arrive
 as overlays where the graph is generated once more without their edges, so that no table knows of them.
+
+There are three stages, which may be run apart where a folder keeps what they make: training, which may run beside other
+work; a search, which trains and goes by latencies; and latencies. The last two need a machine without other work.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from benchmarks.unseen_accuracy import Hidden
 from gnnserve_api.profile import Metric, Profile, VariantProfile
+from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.profile import BUDGET_VARIABLE
+from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S, BUDGET_VARIABLE
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.inference.batch import infer_each, warm_up
+from gnnserve_worker.inference.latency import measure_latencies
+from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[2] / "shared" / "datasets"))
@@ -40,8 +50,9 @@ GRID = (1, 2, 4, 8)
 """Factors that are picked by hand: the baseline of a search."""
 _STORAGES = ["float32", "float16", "int8"]
 _UNSEEN_SEEDS, _UNSEEN_RUNS = 1024, 15
-_LATER_SEEDS_PROFILE_S = "0.3"
-"""Latencies are those of the first seed."""
+_LATENCY_ROUNDS = (5, 2000)
+_PROFILE_S = "0.3"
+"""Latencies are not read from these profiles: generation may run beside other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,48 +85,102 @@ class Measured:
     nodes: int
     majority: float
     points: tuple[Point, ...]
-    generation_s: float
-    """Time of the first seed's generation."""
     searched: tuple[Point, ...] = ()
     """What `search: Auto` keeps, of the first seed."""
     search_s: float | None = None
 
 
-def measure_graph(name: str, seeds: int, *, with_unseen: bool = True) -> Measured:
-    source = GraphSource(npz=NpzSource(uri=(DATASETS / f"{name}.npz").resolve().as_uri()))
-    with tempfile.TemporaryDirectory(prefix="gnnserve-frontier-") as folder:
-        root = Path(folder)
-        data = load_source(source, root)
-        started = time.perf_counter()
-        first = _generate(name, source, root, 0, GRID)
-        took_s = time.perf_counter() - started
-        searched, search_s = _search(name, source, root)
-        others = [_generate(name, source, root, seed, (1,)) for seed in range(1, seeds)]
-        profiles = [first, *others]
-        common = [variant for variant in first.variants if all(_find(each, variant.name) for each in others)]
-        unseen = _unseen(name, data, root, [variant.name for variant in common]) if with_unseen else {}
-        points = [
-            Point(
-                variant.name,
-                str(variant.family),
-                tuple(_accuracy(found) for each in profiles if (found := _find(each, variant.name)) is not None),
-                {point.seeds: point.p50_ms for point in variant.latency},
-                unseen.get(variant.name),
-            )
-            for variant in first.variants
-        ]
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    points: tuple[Point, ...]
+    seconds: float
+
+
+def train_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True) -> None:
+    """Generate what `measure_graph` measures, the search left out, and find the accuracies. None of it is a latency, so
+    that other programs may run beside it. What `root` has of an earlier call is not made again."""
+    source = _source(name)
+    for seed in range(seeds):
+        _generate(name, source, root, seed)
+    if with_unseen:
+        _unseen_accuracies(name, root, _names_in_common(name, source, root, seeds))
+
+
+def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True) -> Measured:
+    """Latencies are measured here; revisions that `train_graph` has left in `root` are not generated again."""
+    train_graph(name, seeds, root, with_unseen=with_unseen)
+    source = _source(name)
+    data = load_source(source, root)
+    profiles = [_generate(name, source, root, seed).profile for seed in range(seeds)]
+    common = _names_in_common(name, source, root, seeds)
+    p50_ms = _latencies(_repository(name, root, "0"), _generate(name, source, root, 0).revision)
+    search_graph(name, seeds, root)
+    searched = msgspec.json.decode(_searched_file(name, root).read_bytes(), type=_Searched, strict=False)
+    unseen = _unseen(name, root, common) if with_unseen else {}
+    points = [
+        Point(
+            variant.name,
+            str(variant.family),
+            tuple(_accuracy(found) for each in profiles if (found := _find(each, variant.name)) is not None),
+            p50_ms[variant.name],
+            unseen.get(variant.name),
+        )
+        for variant in profiles[0].variants
+    ]
     majority = _majority(name, data)
+    metric = profiles[0].metric
     return Measured(
-        name, first.metric, len(data.labels), majority, tuple(points), round(took_s, 1), searched, round(search_s, 1)
+        name, metric, len(data.labels), majority, tuple(points), searched.points, round(searched.seconds, 1)
     )
 
 
-def _search(name: str, source: GraphSource, root: Path) -> tuple[tuple[Point, ...], float]:
+def _source(name: str) -> GraphSource:
+    return GraphSource(npz=NpzSource(uri=(DATASETS / f"{name}.npz").resolve().as_uri()))
+
+
+def _repository(name: str, root: Path, what: str) -> Repository:
+    return Repository(root, "benchmarks", f"{name.replace('_', '-')}-{what}")
+
+
+def _names_in_common(name: str, source: GraphSource, root: Path, seeds: int) -> list[str]:
+    """Variants that were made with every seed."""
+    first, *others = (_generate(name, source, root, seed).profile for seed in range(seeds))
+    return [variant.name for variant in first.variants if all(_find(each, variant.name) for each in others)]
+
+
+def _latencies(repository: Repository, revision: str) -> dict[str, dict[int, float]]:
+    """Medians by variant and seeds of a batch, as a profile has them."""
+    loaded = repository.load(revision)
+    warm_up(loaded)
+    infer = partial(infer_each, loaded, with_embeddings=False)
+    found: dict[str, dict[int, float]] = {variant: {} for variant in loaded.variants}
+    for seeds in BATCH_SEEDS:
+        of_size = measure_latencies(
+            infer, [*found], loaded.splits.validation, seeds, budget_s=BUDGET_S, rounds=_LATENCY_ROUNDS
+        )
+        for variant, point in of_size.items():
+            found[variant][seeds] = point.p50_ms
+    return found
+
+
+def search_graph(name: str, seeds: int, root: Path) -> None:
+    """Search variants, with the first of `seeds`, and keep in `root` what was found and how long it took."""
+    if not _searched_file(name, root).exists() and seeds:
+        points, took_s = _search(name, root)
+        _searched_file(name, root).write_bytes(msgspec.json.encode(_Searched(points, took_s)))
+
+
+def _searched_file(name: str, root: Path) -> Path:
+    return root / f"{name}-searched.json"
+
+
+def _search(name: str, root: Path) -> tuple[tuple[Point, ...], float]:
     """What a search keeps, and how long it takes, training included."""
-    started = time.perf_counter()
-    service = service_of(name, source, 0, {"search": "Auto", "pruning": {"wideTables": "Keep"}})
-    profile = generate(service, Repository(root, "benchmarks", f"{name.replace('_', '-')}-searched")).profile
-    took_s = time.perf_counter() - started
+    service = service_of(name, _source(name), 0, {"search": "Auto", "pruning": {"wideTables": "Keep"}})
+    with tempfile.TemporaryDirectory(dir=root, prefix=f"{name}-searched-") as folder:
+        started = time.perf_counter()
+        profile = generate(service, _repository(name, Path(folder), "searched")).profile
+        took_s = time.perf_counter() - started
     points = [
         Point(
             variant.name, str(variant.family), (_accuracy(variant),), {p.seeds: p.p50_ms for p in variant.latency}, None
@@ -125,15 +190,16 @@ def _search(name: str, source: GraphSource, root: Path) -> tuple[tuple[Point, ..
     return tuple(points), took_s
 
 
-def _generate(name: str, source: GraphSource, root: Path, seed: int, factors: tuple[int, ...]) -> Profile:
-    repository = Repository(root, "benchmarks", f"{name.replace('_', '-')}-{seed}")
-    with _short_profile() if seed else nullcontext():
-        return generate(service_of(name, source, seed, _listed(factors)), repository).profile
+def _generate(name: str, source: GraphSource, root: Path, seed: int) -> RevisionManifest:
+    """The grid with the first seed; x1 and what is made of it with the others."""
+    with _short_profile():
+        listed = _listed(GRID if seed == 0 else (1,))
+        return generate(service_of(name, source, seed, listed), _repository(name, root, str(seed)))
 
 
 @contextmanager
 def _short_profile() -> Iterator[None]:
-    os.environ[BUDGET_VARIABLE] = _LATER_SEEDS_PROFILE_S
+    os.environ[BUDGET_VARIABLE] = _PROFILE_S
     try:
         yield
     finally:
@@ -166,28 +232,42 @@ def metric_choice(name: str) -> str:
     return "ROCAUC" if name in _ROC_AUC else "Auto"
 
 
-def _unseen(name: str, data: GraphData, root: Path, variants: list[str]) -> dict[str, Unseen]:
-    """Answers about test nodes, each brought by a request of its own with its edges to all other nodes."""
-    without = root / "without-test-nodes.npz"
-    kept = np.ones(len(data.labels), dtype=bool)
-    kept[data.splits.test] = False
-    graph = data.graph.induced(kept)
-    arrays = dict(np.load(DATASETS / f"{name}.npz"))
-    np.savez(without, **arrays | {"indptr": graph.indptr, "indices": graph.indices})
-    source = GraphSource(npz=NpzSource(uri=without.as_uri()))
-    repository = Repository(root, "benchmarks", f"{name.replace('_', '-')}-unseen")
+def _hidden(name: str, root: Path) -> tuple[Hidden, LoadedRevision, Metric]:
+    """Test nodes, each to be brought by a request of its own with its edges to all other nodes."""
+    source = _source(name)
+    data = load_source(source, root)
+    without = root / f"{name}-without-test-nodes.npz"
+    if not without.exists():
+        kept = np.ones(len(data.labels), dtype=bool)
+        kept[data.splits.test] = False
+        graph = data.graph.induced(kept)
+        arrays = dict(np.load(DATASETS / f"{name}.npz"))
+        np.savez(without, **arrays | {"indptr": graph.indptr, "indices": graph.indices})
+    repository = _repository(name, root, "unseen")
     with _short_profile():
-        revision = generate(service_of(name, source, 0, _listed((1,))), repository)
+        service = service_of(name, GraphSource(npz=NpzSource(uri=without.as_uri())), 0, _listed((1,)))
+        revision = generate(service, repository)
     loaded = repository.load(revision.revision)
-    hidden = Hidden(replace(loaded, graph=data.graph), data.features, loaded)
-    able = [variant for variant in variants if variant in loaded.variants and loaded.variants[variant].rows is not None]
-    p50_ms = hidden.p50_alone_ms(able, _UNSEEN_SEEDS, _UNSEEN_RUNS)
-    return {
-        variant: Unseen(
-            round(evaluate(hidden.scores_alone(variant), hidden.labels, revision.profile.metric), 4), p50_ms[variant]
-        )
-        for variant in able
-    }
+    return Hidden(replace(loaded, graph=data.graph), data.features, loaded), loaded, revision.profile.metric
+
+
+def _unseen_accuracies(name: str, root: Path, variants: list[str]) -> dict[str, float]:
+    """Accuracies of answers about test nodes that no stored list has, by variant. Kept in `root`."""
+    file = root / f"{name}-unseen.json"
+    if not file.exists():
+        hidden, loaded, metric = _hidden(name, root)
+        able = [each for each in variants if each in loaded.variants and loaded.variants[each].rows is not None]
+        found = {each: round(evaluate(hidden.scores_alone(each), hidden.labels, metric), 4) for each in able}
+        file.write_text(json.dumps(found))
+    return dict(json.loads(file.read_text()))
+
+
+def _unseen(name: str, root: Path, variants: list[str]) -> dict[str, Unseen]:
+    accuracies = _unseen_accuracies(name, root, variants)
+    hidden, loaded, _ = _hidden(name, root)
+    warm_up(loaded)
+    p50_ms = hidden.p50_alone_ms([*accuracies], _UNSEEN_SEEDS, _UNSEEN_RUNS)
+    return {variant: Unseen(accuracy, p50_ms[variant]) for variant, accuracy in accuracies.items()}
 
 
 def _find(profile: Profile, name: str) -> VariantProfile | None:

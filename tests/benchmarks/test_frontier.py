@@ -21,7 +21,7 @@ X1 = point("x1", (0.90, 0.91, 0.92), 100.0)
 
 
 def measured(*points: Point) -> Measured:
-    return Measured("made-up", "accuracy", 6000, 0.5, (X1, *points), 1.0)
+    return Measured("made-up", "accuracy", 6000, 0.5, (X1, *points))
 
 
 def test_losses_are_paired_by_seed() -> None:
@@ -47,7 +47,7 @@ def test_a_graph_passes_by_one_variant_that_is_close_and_fast_enough() -> None:
 def test_nodes_that_arrive_are_judged_apart() -> None:
     x1 = replace(X1, unseen=Unseen(0.9, 100.0))
     stored = replace(point("stored1", X1.accuracies, 5.0, "stored"), unseen=Unseen(0.899, 12.0))
-    graph = Measured("made-up", "accuracy", 6000, 0.5, (x1, stored), 1.0)
+    graph = Measured("made-up", "accuracy", 6000, 0.5, (x1, stored))
     _, (name, verdict) = verdicts_of(graph)
     assert name == "made-up, nodes that arrive as overlays"
     assert verdict["measured"] == "stored1: -0.10 points, 8.3 times"

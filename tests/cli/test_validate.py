@@ -75,11 +75,12 @@ def test_given_variants_are_named() -> None:
     assert "training       none: every variant is given\n" in alone.output
 
 
-def test_networks_with_fewer_channels_are_named(tmp_path: Path) -> None:
+def test_stored_layers_and_networks_with_fewer_channels_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
-    channels = "    channels: [{factor: 2}, {factor: 4, table: Projected}]\n"
-    manifest.write_text(DIGITS.read_text().replace("  variants:\n", f"  variants:\n{channels}"))
+    listed = "    stored: [2, 1]\n    channels: [{factor: 2}, {factor: 4, table: Projected}]\n"
+    manifest.write_text(DIGITS.read_text().replace("  variants:\n", f"  variants:\n{listed}"))
     understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
+    assert "; stored1, stored2, of layers computed ahead of time;" in understood
     assert "channels2, channels4-projected, of fewer hidden channels" in understood
 
 

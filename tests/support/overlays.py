@@ -108,7 +108,7 @@ def _stored_variant(
     )
     maker = StoredLayerMaker(
         stored, graph, Network((layer,), layer.outputs), table, aggregated if layer.aggregation.plain else None,
-        roots, first_products(projection),
+        roots, first_products(projection, stored.rows.values.shape[1]),
     )  # fmt: skip
     served = build_network(left, without_first_product(behind), stored.columns, True, "float32")
     return LoadedVariant("stored1", stored, stored.columns, fanouts[:1], served, StoredRowMaker(maker, products))

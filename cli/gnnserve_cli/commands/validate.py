@@ -12,7 +12,7 @@ import typer
 
 from gnnserve_api.device import Device
 from gnnserve_api.errors import InputError
-from gnnserve_api.variants import variant_name
+from gnnserve_api.variants import stored_layer_name, variant_name
 from gnnserve_cli.commands.options import Json, Manifests
 from gnnserve_cli.exits import ExitCode
 
@@ -179,6 +179,8 @@ def _listed(variants: Variants) -> Iterator[str]:
         yield f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}"
     if variants.given:
         yield f"{', '.join(variants.given_names())}, given"
+    if variants.stored:
+        yield f"{', '.join(map(stored_layer_name, sorted(variants.stored)))}, of layers computed ahead of time"
     if variants.channels:
         yield f"{', '.join(one.name for one in variants.channels)}, of fewer hidden channels"
     if variants.one_row:

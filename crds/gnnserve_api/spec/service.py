@@ -215,8 +215,8 @@ class GNNServiceSpec(ApiModel):
             not variants.cascades
             or count <= MAX_VARIANTS
             or (
-                f"{len(variants.cascades)} of variants.cascades, {MAX_PERCENTS} variants each, and {others} others "
-                f"must be at most {MAX_VARIANTS}: list fewer factors, storages, fanouts or cascades"
+                f"{len(variants.cascades)} of variants.cascades, counted as {MAX_PERCENTS} variants each, and {others} "
+                f"others must be at most {MAX_VARIANTS}: list fewer factors, storages, fanouts or cascades"
             )
         )
 

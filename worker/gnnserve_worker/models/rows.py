@@ -45,8 +45,10 @@ class Scaling:
             read = np.arange(len(read))
         make = np.empty if width == len(columns) else np.zeros
         scaled: np.ndarray = make((len(read), width), np.float32)
-        mean, deviation = (_NO_MOMENTS if given is None else given for given in (self.mean, self.deviation))
-        _scale(features, read, mean, deviation, columns, scaled)
+        if self.mean is None or self.deviation is None:
+            _scale(features, read, _NO_MOMENTS, _NO_MOMENTS, columns, scaled)
+        else:
+            _scale(features, read, self.mean, 1.0 / self.deviation, columns, scaled)
         return scaled
 
     @property
@@ -204,26 +206,36 @@ def write_rows(rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales:
 
 @kernel
 def _scale(
-    features: np.ndarray, read: np.ndarray, mean: np.ndarray, deviation: np.ndarray, columns: np.ndarray,
+    features: np.ndarray, read: np.ndarray, mean: np.ndarray, factors: np.ndarray, columns: np.ndarray,
     scaled: np.ndarray,
 ) -> None:  # fmt: skip
+    is_in_order = True
+    for i in range(len(columns)):
+        is_in_order = is_in_order and columns[i] == i
     for place in range(len(read)):
-        row = read[place]
-        for i in range(len(columns)):
-            column = columns[i]
-            if len(mean) > 0:
-                scaled[place, i] = (features[row, column] - mean[column]) / deviation[column]
-            else:
-                scaled[place, i] = features[row, column]
+        row = features[read[place]]
+        written = scaled[place]
+        # Columns in order are read and written as vectors: without a look-up for each, and without a division.
+        if is_in_order and len(mean) > 0:
+            for i in range(len(columns)):
+                written[i] = (row[i] - mean[i]) * factors[i]
+        elif is_in_order:
+            for i in range(len(columns)):
+                written[i] = row[i]
+        else:
+            for i in range(len(columns)):
+                column = columns[i]
+                written[i] = (row[column] - mean[column]) * factors[column] if len(mean) > 0 else row[column]
 
 
-def first_products(projection: Projection) -> tuple[Linear, ...]:
-    """What features are multiplied by for the rows of projected tables, whatever they are stored in."""
+def first_products(projection: Projection, width: int = 0) -> tuple[Linear, ...]:
+    """What features are multiplied by for the rows of projected tables, whatever they are stored in. `width`: least
+    columns of what they write; those beyond the projection's are zeros, as the padding of rows is."""
     # The networks' own products: another library's beside them would take turns with them in the processor's caches.
     matrices = (projection.rows,) if projection.own is None else (projection.rows, projection.own)
+    padded = [np.pad(matrix, ((0, 0), (0, max(0, width - matrix.shape[1])))) for matrix in matrices]
     return tuple(
-        Linear.build(matrix, np.zeros(matrix.shape[1], np.float32), relu=False, compute="float32")
-        for matrix in matrices
+        Linear.build(matrix, np.zeros(matrix.shape[1], np.float32), relu=False, compute="float32") for matrix in padded
     )
 
 

@@ -53,8 +53,9 @@ class StoredLayerMaker:
     neighbour_roots: np.ndarray | None
     """`inverse_roots` of the graph, where the layer weighs neighbours."""
     next_products: tuple[Linear, ...]
-    """What the layer's output is multiplied by: for the table's rows, and for those of a node itself. Empty: it is
-    stored as it is."""
+    """What the layer's output is multiplied by: for the table's rows, and for those of a node itself, as wide as these
+    with their padding: of a few classes that takes half as long as to multiply and to pad. Empty: it is stored as it
+    is."""
     number: int = 1
     """The first layer is 1."""
 

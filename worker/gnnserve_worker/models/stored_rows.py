@@ -10,6 +10,7 @@ what is made is what would have been stored, but for rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,13 +21,17 @@ from gnnserve_worker.models.network import multiply
 from gnnserve_worker.models.rows import RowMaker, multiplied
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.whole_lists import LayerScratch
-from gnnserve_worker.sampling.kernels import slot_of
+from gnnserve_worker.sampling.kernels import prefetch, slot_of
 from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, seen_as, unpack
 from gnnserve_worker.tables.table import RowsBehind
 
 _space = LayerScratch()
+_AHEAD = 2
+"""Nodes by which prefetching is ahead."""
+_LINE = 16
+"""Numbers of float32 in a cache line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +48,18 @@ class StoredRowMaker:
         return True
 
     def behind(self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool) -> RowsBehind | None:
-        """As `MakesRows.behind`; rows of neighbours and of nodes themselves have the same numbers."""
+        """As `MakesRows.behind`; rows of neighbours and of nodes themselves have the same numbers, and the latter are
+        the first ones."""
         stored, table = self.stored, self.stored.table
-        ids, views = _find_altered(view.sampling, sample, stored.graph, weighted=stored.layer.weighs_neighbours)
-        if not len(ids):
+        altered = _find_altered(view.sampling, sample, stored.graph, weighted=stored.layer.weighs_neighbours)
+        if not len(altered.ids):
             return None
         make = self._aggregate_anew if stored.aggregated is None else self._continue
-        hidden = make(view, ids, views)
-        made = [
-            multiplied(hidden, product, rows)
-            for product, rows in zip(stored.next_products, (table.rows, table.own), strict=False)
-        ]
-        (values, scales), (own_values, own_scales) = made[0], made[-1]
-        return RowsBehind(values, scales, own_values, own_scales)
+        hidden = make(view, altered.ids, altered.views)
+        values, scales = multiplied(hidden, stored.next_products[0], table.rows)
+        if len(stored.next_products) == 1:
+            return RowsBehind(values, scales, values, scales)
+        return RowsBehind(values, scales, *multiplied(hidden[: altered.own], stored.next_products[1], table.own))
 
     def _aggregate_anew(self, view: BatchView, ids: np.ndarray, views: np.ndarray) -> np.ndarray:
         """The layer's output of these nodes, float32 [nodes, width], from all of their neighbours."""
@@ -99,29 +103,38 @@ def _given(rows: np.ndarray | None) -> np.ndarray:
     return rows
 
 
-def _find_altered(
-    view: SampleView, sample: NeighbourSample, graph: Graph, *, weighted: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes that the sample reads and whose output of the first layer is another one in their view: their numbers
-    (int64) and views (int32). In the sample N + i is put in place of the i-th of them. `weighted`: a node's output
-    depends on the degrees of its neighbours, too."""
+class _Altered(NamedTuple):
+    """Nodes whose output of the layer is another one in their view."""
+
+    ids: np.ndarray
+    """int64"""
+    views: np.ndarray
+    """int32"""
+    own: int
+    """So many of the first are rows of the sample; all others are neighbours alone."""
+
+
+def _find_altered(view: SampleView, sample: NeighbourSample, graph: Graph, *, weighted: bool) -> _Altered:
+    """The altered nodes that the sample reads. In the sample N + i is put in place of the i-th of them. `weighted`: a
+    node's output depends on the degrees of its neighbours, too."""
     if sample.views is None:
         raise ValueError("the sample has no views")
     most = len(sample.nodes) + len(sample.neighbours)
     ids, views = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int32)
-    found = _find(
+    found, own = _find(
         graph.indptr, graph.indices, view.packed, sample.nodes, sample.starts, sample.neighbours, sample.views,
         HAS_OVERLAY if weighted else HAS_OVERRIDES, ids, views,
     )  # fmt: skip
-    return ids[:found], views[:found]
+    return _Altered(ids[:found], views[:found], own)
 
 
 @kernel
 def _find(
     indptr: np.ndarray, indices: np.ndarray, packed: np.ndarray, nodes: np.ndarray, starts: np.ndarray,
     neighbours: np.ndarray, row_views: np.ndarray, reaching: int, ids: np.ndarray, views: np.ndarray,
-) -> int:  # fmt: skip
-    """`reaching`: the flag of views in which a stored node may have another output through its neighbours."""
+) -> tuple[int, int]:  # fmt: skip
+    """`reaching`: the flag of views in which a stored node may have another output through its neighbours. Returns how
+    many were found, and how many of them are rows."""
     _, _, flags, origins, _, rows, _, _, found_keys, found_nodes, bits = unpack(packed)
     stored = list_count(indptr)
     places = np.full(len(origins), -1, dtype=np.int64)
@@ -135,42 +148,47 @@ def _find(
     keys = np.full(size, -1, dtype=np.int64)
     values = np.empty(size, dtype=np.int64)
     found = 0
-    for row in range(len(nodes)):
-        view = row_views[row]
-        looks = (flags[view] & reaching) != 0
-        for edge in range(starts[row] - 1, starts[row + 1]):
-            # The row itself first, then its neighbours.
-            node = int(nodes[row]) if edge < starts[row] else int(neighbours[edge])
-            place = -1
-            if node >= stored:
-                place = places[node - stored]
-                if place < 0:
-                    place = found
-                    places[node - stored] = found
-                    ids[found] = node
-                    views[found] = view
-                    found += 1
-            elif looks:
-                key = int((np.int64(view) << np.int64(32)) | np.int64(node))
-                slot = slot_of(key, keys)
-                if keys[slot] != key:
-                    keys[slot] = key
-                    values[slot] = -1
-                    for entry in range(list_begin(indptr, node), list_end(indptr, node)):
-                        seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
-                        if seen >= stored and (reaching == HAS_OVERLAY or rows[seen - stored] >= stored):
-                            values[slot] = found
-                            ids[found] = node
-                            views[found] = view
-                            found += 1
-                            break
-                place = values[slot]
-            if place >= 0:
-                if edge < starts[row]:
-                    nodes[row] = stored + place
-                else:
-                    neighbours[edge] = stored + place
-    return found
+    own = 0
+    for reads_neighbours in (False, True):
+        for row in range(len(nodes)):
+            view = row_views[row]
+            looks = (flags[view] & reaching) != 0
+            begin = starts[row] if reads_neighbours else 0
+            end = starts[row + 1] if reads_neighbours else 1
+            for edge in range(begin, end):
+                node = int(neighbours[edge]) if reads_neighbours else int(nodes[row])
+                place = -1
+                if node >= stored:
+                    place = places[node - stored]
+                    if place < 0:
+                        place = found
+                        places[node - stored] = found
+                        ids[found] = node
+                        views[found] = view
+                        found += 1
+                elif looks:
+                    key = int((np.int64(view) << np.int64(32)) | np.int64(node))
+                    slot = slot_of(key, keys)
+                    if keys[slot] != key:
+                        keys[slot] = key
+                        values[slot] = -1
+                        for entry in range(list_begin(indptr, node), list_end(indptr, node)):
+                            seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
+                            if seen >= stored and (reaching == HAS_OVERLAY or rows[seen - stored] >= stored):
+                                values[slot] = found
+                                ids[found] = node
+                                views[found] = view
+                                found += 1
+                                break
+                    place = values[slot]
+                if place >= 0:
+                    if reads_neighbours:
+                        neighbours[edge] = stored + place
+                    else:
+                        nodes[row] = stored + place
+        if not reads_neighbours:
+            own = found
+    return found, own
 
 
 @kernel
@@ -215,25 +233,35 @@ def _correct(
     _, _, flags, origins, _, rows, extra_starts, extra, found_keys, found_nodes, bits = unpack(packed)
     stored = list_count(indptr)
     factor = np.float32(own_factor)
+    floor = np.float32(0.0) if relu else np.float32(-np.inf)
+    no_bias = np.zeros(columns if len(bias) == 0 else 0, dtype=np.float32)
+    shift = bias if len(bias) > 0 else no_bias
     for i in range(len(ids)):
+        # Their rows are in no cache: what the node after next reads is fetched meanwhile.
+        ahead = ids[min(i + _AHEAD, len(ids) - 1)]
+        ahead = ahead if ahead < stored else origins[ahead - stored]
+        for column in range(0, columns if ahead >= 0 else 0, _LINE):
+            prefetch(aggregated, ahead * aggregated.shape[1] + column)
+            prefetch(own_products, ahead * own_products.shape[1] + column)
         node = ids[i]
         view = views[i]
         row = out[i * columns : (i + 1) * columns]
         origin = node if node < stored else origins[node - stored]
         degree = 0
         row[:] = 0.0
+        times = np.float32(1.0)
         if origin >= 0:
             degree = list_end(indptr, origin) - list_begin(indptr, origin)
-            times = np.float32(degree) if mean and degree > 0 else np.float32(1.0)
-            for column in range(columns):
-                row[column] = (aggregated[origin, column] - factor * own_products[origin, column]) * times
+            if mean and degree > 0:
+                times = np.float32(degree)
             if flags[view] & HAS_OVERRIDES:
                 for entry in range(list_begin(indptr, origin), list_end(indptr, origin)):
                     seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
                     if seen >= stored and rows[seen - stored] >= stored:
                         other = made[places[rows[seen - stored] - stored]]
+                        replaced = products[indices[entry]]
                         for column in range(columns):
-                            row[column] += other[column] - products[indices[entry], column]
+                            row[column] += other[column] - replaced[column]
         has_other = False
         if node >= stored:
             for entry in range(extra_starts[node - stored], extra_starts[node - stored + 1]):
@@ -241,22 +269,27 @@ def _correct(
                 if seen < stored:
                     seen = seen_as(seen, view, found_keys, found_nodes, bits)
                 place = seen if seen < stored else rows[seen - stored]
-                if place >= stored:
-                    added = made[places[place - stored]]
-                    for column in range(columns):
-                        row[column] += added[column]
-                else:
-                    for column in range(columns):
-                        row[column] += products[place, column]
+                added = made[places[place - stored]] if place >= stored else products[place]
+                for column in range(columns):
+                    row[column] += added[column]
                 degree += 1
             has_other = rows[node - stored] >= stored
         share = np.float32(1.0 / degree) if mean and degree > 0 else np.float32(1.0)
-        for column in range(columns):
-            if has_other:
-                own = own_made[own_places[rows[node - stored] - stored], column]
-            else:
-                own = own_products[origin, column]
-            value = row[column] * share + factor * own
-            if len(bias) > 0:
-                value += bias[column]
-            row[column] = max(value, np.float32(0.0)) if relu else value
+        if has_other:
+            other = own_made[own_places[rows[node - stored] - stored]]
+            for column in range(columns):
+                row[column] = row[column] * share + factor * other[column]
+        left = np.float32(1.0) if has_other else share
+        # One pass over all that is read, without a branch in it, so that it is read and added as vectors.
+        if origin >= 0:
+            of_sum = times * share
+            of_own = (np.float32(0.0) if has_other else factor) - factor * of_sum
+            known = aggregated[origin]
+            own = own_products[origin]
+            for column in range(columns):
+                value = row[column] * left + known[column] * of_sum + own[column] * of_own + shift[column]
+                row[column] = floor if value < floor else value
+        else:
+            for column in range(columns):
+                value = row[column] * left + shift[column]
+                row[column] = floor if value < floor else value

@@ -40,7 +40,7 @@ def followed_layers(
         source, left = tables[layer.products], tail_tensors(tensors, number - 1)
         network = build(tail_of(whole, number - 1), left, source.columns, projected=True, compute="float32")
         alone = Network(network.layers[:1], network.layers[0].outputs)
-        is_last = number == whole.layers
+        is_last, width = number == whole.layers, tables[output].rows.values.shape[1]
         makers.append(
             StoredLayerMaker(
                 tables[output],
@@ -49,7 +49,7 @@ def followed_layers(
                 source,
                 None if layer.aggregated is None else tables[layer.aggregated].rows,
                 roots() if alone.weighs_neighbours else None,
-                () if is_last else first_products(spec.project(tail_tensors(tensors, number))),
+                () if is_last else first_products(spec.project(tail_tensors(tensors, number)), width),
                 number,
             )
         )

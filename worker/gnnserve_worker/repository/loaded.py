@@ -371,15 +371,16 @@ def _stored_rows(parts: _Parts, variant: VariantManifest, tensors: Mapping[str, 
         return None
     own = {key.removeprefix(CORRECTION): tensor for key, tensor in tensors.items() if key.startswith(CORRECTION)}
     network = parts.build(correction.network, own, products.table.columns, projected=True, compute="float32")
-    layer = Network(network.layers[:1], network.layers[0].outputs)
+    layer, table = Network(network.layers[:1], network.layers[0].outputs), parts.tables[variant.table]
+    projection = spec_of(correction.network.architecture).project(tail_tensors(own, 1))
     stored = StoredLayerMaker(
-        parts.tables[variant.table],
+        table,
         parts.graph,
         layer,
         products.table,
         None if correction.aggregated is None else parts.tables[correction.aggregated].rows,
         parts.roots() if layer.weighs_neighbours else None,
-        first_products(spec_of(correction.network.architecture).project(tail_tensors(own, 1))),
+        first_products(projection, table.rows.values.shape[1]),
     )
     return StoredRowMaker(stored, products)
 
