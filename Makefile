@@ -13,7 +13,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-sweep bench-conformance bench-shared bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-unseen bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-sweep bench-conformance bench-shared bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -94,6 +94,9 @@ figures: .venv/installed ## write the figures of README.md and docs/benchmarks.m
 
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
 	$(BIN)/python -m benchmarks.generation $(if $(QUICK),--quick)
+
+bench-typed: .venv/installed ## graphs of several types: accuracy, time per row, beside torch_geometric behind FastAPI; six minutes
+	$(BIN)/python -m benchmarks.typed $(if $(QUICK),--quick)
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour
 	$(BIN)/python -m benchmarks.ranking $(if $(QUICK),--quick)

@@ -115,7 +115,7 @@ def _layer_operations(shape: BatchShape, network: NetworkShape, layer: int, inpu
 def _products(network: NetworkShape, inputs: int, outputs: int, *, stored: bool) -> float:
     """Operations of a layer's matrix products for one row. `stored`: the first of them is in the table."""
     match network.architecture:
-        case Architecture.GRAPHSAGE:
+        case Architecture.GRAPHSAGE | Architecture.RGCN:
             return 0.0 if stored else 2 * (2 * inputs * outputs)
         case Architecture.GIN:
             inner = network.mlp_hidden or outputs

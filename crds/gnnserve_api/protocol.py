@@ -7,7 +7,7 @@ ignored, so that a client may be older than the server.
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -118,6 +118,48 @@ class PredictRequest(
     ] = None
 
 
+class TypedNodeFeatures(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A node of a graph of several types, and its features as the graph's source has them."""
+
+    id: Annotated[Any, Meta(description='Its id with its type: "paper/17", or {"type": "paper", "id": 17}.')]
+    features: Annotated[
+        list[float] | dict[str, float | list[float]] | None,
+        Meta(
+            description="All features in the order of the source's columns, or an object by the names of columns; "
+            "absent for a type without features, whose new nodes begin with the mean of its embeddings."
+        ),
+    ] = None
+
+
+TypedEdge = tuple[Any, str, Any]
+
+
+class TypedOverlay(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """What a request brings that a graph of several types does not have. It holds for this request alone."""
+
+    nodes: Annotated[
+        tuple[TypedNodeFeatures, ...], Meta(description="New nodes. Their ids are none of the graph's of their type.")
+    ] = ()
+    edges: Annotated[
+        tuple[TypedEdge, ...],
+        Meta(
+            description="Edges between new and stored nodes: source, relation and target as in the graph's source. "
+            "Reverse relations that were added gain them too."
+        ),
+    ] = ()
+    overrides: Annotated[
+        tuple[TypedNodeFeatures, ...], Meta(description="Nodes of the graph with other features, all of them given.")
+    ] = ()
+
+
+class TypedPredictRequest(PredictRequest[Any], frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A request about a graph of several types."""
+
+    overlay: Annotated[
+        TypedOverlay | None, Meta(description="New nodes, edges and new features, for this request alone.")
+    ] = None  # type: ignore[assignment]
+
+
 class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """One entry per node, in the order asked; only what was asked for."""
 
@@ -197,6 +239,35 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
         tuple[VariantAccuracy, ...] | UnsetType,
         Meta(description="The variants in service, as `GET /v1/accuracy` has them; absent before the first label."),
     ] = UNSET
+    types: Annotated[
+        tuple[NodeTypeAnswer, ...] | UnsetType,
+        Meta(
+            description="Types of nodes, the one that is classified first; absent where nodes are of one type. `nodes` "
+            "and `nodeIds` are of the first."
+        ),
+    ] = UNSET
+    relations: Annotated[
+        tuple[RelationAnswer, ...] | UnsetType,
+        Meta(description="What nodes read, relation by relation; absent where nodes are of one type."),
+    ] = UNSET
+
+
+class NodeTypeAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """A type of nodes."""
+
+    name: Annotated[str, Meta(description="What ids of its nodes have before a slash: `paper/17`.")]
+    nodes: int
+    node_ids: NodeIdKind
+    features: Annotated[int | None, Meta(description="Features of a node; null: embeddings of its nodes were learned.")]
+
+
+class RelationAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """Edges of one kind, from nodes of one type to nodes of one type, which read them."""
+
+    source: str
+    name: str
+    target: str
+    edges: int
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -206,6 +277,7 @@ class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):
     start: Annotated[int, Meta(description="Position of the first of them.")]
     total: Annotated[int, Meta(description="How many nodes the graph has.")]
     node_ids: Annotated[NodeIdKind, Meta(description="What kind of ids these are.")]
+    type: Annotated[str | UnsetType, Meta(description="Their type; absent where nodes are of one type.")] = UNSET
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,6 +22,7 @@ from gnnserve_api.edges import EdgeRules
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Compute, Profile
 from gnnserve_api.training import TrainingManifest
+from gnnserve_api.typed import TypedGraphManifest, TypedTableManifest, TypeRows
 from gnnserve_api.variants import Storage
 
 SCHEMA_VERSION = 4
@@ -30,6 +31,8 @@ GRAPH_SCHEMA_VERSION = 3
 """Schema version of graphs of a source, whose files did not change since."""
 CHANGED_GRAPH_SCHEMA_VERSION = 4
 """Schema version of graphs that a log of changes is part of."""
+TYPED_SCHEMA_VERSION = 5
+"""Schema version of graphs of several types, and of their revisions."""
 
 
 class NodeIdKind(StrEnum):
@@ -95,6 +98,9 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Versions 1 and 2 knew no other."""
     version: GraphVersion | UnsetType = UNSET
     """Absent: it is the graph of its source."""
+    typed: TypedGraphManifest | UnsetType = UNSET
+    """Absent: its nodes are of one type. Otherwise `nodes` and `edges` count all types; labels, masks and `nodeIds` are
+    of the first type, and `features` is what the widest type has."""
     checksum: str = ""
     """`checksum_of` the rest."""
 
@@ -131,6 +137,8 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     made_by: str = ""
     """What the keys of the weights that a projected table was made by begin with, in `RowSource.tensors`. Empty: they
     are the model's."""
+    typed: TypedTableManifest | UnsetType = UNSET
+    """Absent: it has a row for each node."""
 
 
 class AttentionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -319,6 +327,8 @@ class RowSource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     """Path of a safetensors file: `mean` and `deviation`, float64 [features], with Standardize; with projected tables
     the first layer's weights that are in them, under the checkpoint's keys behind `TableManifest.made_by`. None: there
     are neither."""
+    types: tuple[TypeRows, ...] | UnsetType = UNSET
+    """Rows by type, where there are several; else absent."""
 
 
 class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

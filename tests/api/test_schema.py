@@ -21,6 +21,8 @@ CASCADE = {"first": "x8", "then": "x1"}
 GIVEN = {"checkpoint": {"uri": "file:///a.safetensors"}, "columns": ["fee", 0]}
 MINIMAL = {"graph": {"source": {"builtin": "Digits"}}}
 
+TYPED = {"graph": {"source": {"typed": {"npz": {"uri": "file:///graph"}}}}}
+
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -255,6 +257,22 @@ BREAKS_RULE = {
     "gpu must not be given with device CPU, which would leave it idle": {
         **MINIMAL,
         "worker": {"device": "CPU", "gpu": {}},
+    },
+    "model.architecture must be GraphSAGE or RGCN with graph.source.typed": {**TYPED, "model": {"architecture": "GIN"}},
+    "model.architecture RGCN must not be given without graph.source.typed, a graph of several relations": {
+        **MINIMAL,
+        "model": {"architecture": "RGCN"},
+    },
+    "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
+    "variants.given, oneRow, channels, cascades, search and projection must be left out with graph.source.typed, whose "
+    "variants are projected or stored ones": {**TYPED, "variants": {"oneRow": [{"hops": 0}]}},
+    "each of variants.stored must be a layer before the last one with graph.source.typed": {
+        **TYPED,
+        "variants": {"stored": [2]},
+    },
+    "updates must be left out with graph.source.typed: graphs of several types do not follow changes": {
+        **TYPED,
+        "updates": {"log": {"sqlite": {}}},
     },
     "exactly one of sqlite and postgres must be set": {**MINIMAL, "updates": {"log": {}}},
     "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "

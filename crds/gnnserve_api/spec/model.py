@@ -41,6 +41,8 @@ class Architecture(StrEnum):
     GAT = "GAT"
     """Graph attention network (torch_geometric.nn.GAT): neighbours and the node itself weighed by a softmax over those
     that were sampled."""
+    RGCN = "RGCN"
+    """Relational graph convolution (torch_geometric.nn.RGCNConv), of graphs of several types alone."""
 
 
 _PROPAGATING = (Architecture.SGC, Architecture.SIGN)
@@ -166,9 +168,13 @@ class Model(ApiModel):
     """GAT only: slope of the leaky ReLU over attention scores below 0. Absent: 0.2, torch_geometric's."""
     hops: Annotated[int, Field(ge=0, le=16)] | None = None
     """SGC and SIGN only: how often features are propagated (SGConv's K). Absent: 2. 0 with SIGN: never."""
+    bases: Annotated[int, Field(ge=1, le=128)] | None = None
+    """RGCN only: matrices of which those of all relations are made, each by numbers of its own. Absent: every relation
+    has a matrix of its own."""
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=MAX_LAYERS)] = (25, 10)
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour. All 0 with
-    SGC and SIGN, which sample none: `[0]` for SGC, `[0, 0]` for a SIGN of two layers."""
+    SGC and SIGN, which sample none: `[0]` for SGC, `[0, 0]` for a SIGN of two layers. In a graph of several types so
+    many are sampled by each relation that a node's type reads."""
     training: Training = Training()
     """How the model is trained. With a checkpoint only scope and seed count, unless one-row variants are trained
     beside it."""
@@ -205,6 +211,12 @@ class Model(ApiModel):
         if self.mlp_hidden is None or self.architecture is Architecture.GIN:
             return True
         return f"mlpHidden {self.mlp_hidden} may be given with architecture GIN only: leave it out, or use GIN"
+
+    @rule("self.architecture == 'RGCN' || !has(self.bases)", "bases may be given with architecture RGCN only")
+    def _bases_are_of_rgcn(self) -> bool | str:
+        if self.bases is None or self.architecture is Architecture.RGCN:
+            return True
+        return f"bases {self.bases} may be given with architecture RGCN only: leave it out, or use RGCN"
 
     @rule(
         "self.architecture == 'GAT' || !(has(self.heads) || has(self.outputHeads) || has(self.negativeSlope))",

@@ -25,6 +25,14 @@ from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.rules import rule, server_rule
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
+from gnnserve_api.spec.typed_rules import (
+    architecture_is_of_types,
+    made_variants,
+    relations_are_typed,
+    typed_graphs_stay,
+    typed_scores_are_not_stored,
+    typed_variants_are_projected,
+)
 from gnnserve_api.spec.updates import (
     UpdatesSpec,
     changes_fit_memory,
@@ -246,6 +254,11 @@ class GNNServiceSpec(ApiModel):
     _changes_fit_memory = changes_fit_memory
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
     _something_is_retrained = something_is_retrained
+    _architecture_is_of_types = architecture_is_of_types
+    _relations_are_typed = relations_are_typed
+    _typed_variants_are_projected = typed_variants_are_projected
+    _typed_scores_are_not_stored = typed_scores_are_not_stored
+    _typed_graphs_stay = typed_graphs_stay
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
@@ -276,13 +289,13 @@ class GNNServiceSpec(ApiModel):
         """Variants that `routing` names and that generation may leave out. With `revision` nothing is generated."""
         if self.revision is not None:
             return ()
-        certain = () if self.variants.is_searched else self.variants.listed_names()
+        certain = () if self.variants.is_searched else made_variants(self).listed_names()
         uncertain = {*self.possible_variants()}.difference(certain)
         return tuple(name for name in self.routing.named_variants if name in uncertain)
 
     def possible_variants(self) -> tuple[str, ...]:
         """All variants that a revision may have."""
-        variants = self.variants
+        variants = made_variants(self)
         if not variants.is_searched:
             return (*variants.listed_names(), *variants.optional_names())
         return tuple(name for searched in self._rounds() for name in searched.names)

@@ -22,6 +22,7 @@ from gnnserve_api.export import (
     ExportManifest,
 )
 from gnnserve_api.families import family_of
+from gnnserve_api.one_type import require_one_type
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_worker.export.contract import inputs_of, outputs_of
@@ -49,6 +50,7 @@ def build_exact(
 
 def check_variant(manifest: RevisionManifest, name: str) -> None:
     """Raises InputError where the revision has no such variant, or one that is no single network."""
+    require_one_type(manifest, "programs are made of networks over")
     exportable = ", ".join(variant.name for variant in manifest.variants)
     for cascade in manifest.cascades:
         if cascade.name == name:

@@ -44,11 +44,7 @@ def load_checkpoint(
 
     `columns_remedy`: what to change if the first layer reads another number of columns, which replaces `{}`.
     """
-    path = file_path(given.uri)
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise InputError(f"{FIELD}.uri", f"{path} changed while it was read", "start again when it is written")
-    tensors = _parse(path, data)
+    path, tensors = file_path(given.uri), read_checkpoint(given, digest)
     try:
         layout = layout_of(tensors, model.architecture)
     except LayoutError as error:
@@ -60,6 +56,15 @@ def load_checkpoint(
     )
     _check(path, renamed, layout, model, read, classes)
     return renamed
+
+
+def read_checkpoint(given: Checkpoint, digest: str) -> Tensors:
+    """The tensors of the file, as float32 under its own keys. InputError: it is not a file of finite numbers."""
+    path = file_path(given.uri)
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InputError(f"{FIELD}.uri", f"{path} changed while it was read", "start again when it is written")
+    return _parse(path, data)
 
 
 def _error(path: Path, problem: str, remedy: str) -> InputError:

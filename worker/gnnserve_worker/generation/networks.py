@@ -93,10 +93,11 @@ def rows_of(features: Features, nodes: np.ndarray, device: torch.device = CPU) -
     numbers = rows.shape[0] * rows.shape[1]
     if numbers in _NUMBERS_MADE_DENSE and MOST_NONZERO_SHARE * numbers < rows.nnz:
         return torch.from_numpy(rows.toarray()).to(device)
-    return SparseRows(_to_torch(rows, device), _to_torch(sp.csr_array(rows.T), device))
+    return SparseRows(to_torch(rows, device), to_torch(sp.csr_array(rows.T), device))
 
 
-def _to_torch(matrix: sp.csr_array, device: torch.device) -> torch.Tensor:
+def to_torch(matrix: sp.csr_array, device: torch.device) -> torch.Tensor:
+    """A constant matrix as a CSR tensor."""
     return _csr(matrix.indptr, matrix.indices, torch.from_numpy(matrix.data), matrix.shape, device)
 
 
@@ -164,7 +165,8 @@ class _SparseProduct(torch.autograd.Function):
         return torch.sparse.mm(ctx.transposed, gradients[0]).T, None, None
 
 
-def _multiply(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
+def multiply_rows(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
+    """rows · weightᵀ, with a quick backward pass where the rows are sparse."""
     if isinstance(rows, SparseRows):
         product: torch.Tensor = _SparseProduct.apply(weight, rows.rows, rows.transposed)
         return product
@@ -191,7 +193,7 @@ def _convolve(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
 
 def _first_sage(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
     width = conv.lin_l.weight.shape[0]
-    both = _multiply(rows, torch.cat([conv.lin_l.weight, conv.lin_r.weight]))
+    both = multiply_rows(rows, torch.cat([conv.lin_l.weight, conv.lin_r.weight]))
     means = conv.propagate(hop.adjacency, x=(both[:, :width], None))
     hidden: torch.Tensor = means + conv.lin_l.bias + both[: hop.targets, width:]
     return hidden
@@ -199,14 +201,14 @@ def _first_sage(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
 
 def _first_gin(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
     first, second = conv.nn.lins
-    projected = _multiply(rows, first.weight)
+    projected = multiply_rows(rows, first.weight)
     sums = conv.propagate(hop.adjacency, x=(projected, None)) + (1 + conv.eps) * projected[: hop.targets]
     hidden: torch.Tensor = second(conv.nn.act(sums + first.bias))
     return hidden
 
 
 def _first_gcn(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    return _normalised_sum(conv, _multiply(rows, conv.lin.weight), hop)
+    return _normalised_sum(conv, multiply_rows(rows, conv.lin.weight), hop)
 
 
 def _layer_gcn(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
@@ -221,7 +223,7 @@ def _normalised_sum(conv: Any, projected: torch.Tensor, hop: Hop) -> torch.Tenso
 
 
 def _first_gat(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    return _attend(conv, _multiply(rows, conv.lin.weight), hop)
+    return _attend(conv, multiply_rows(rows, conv.lin.weight), hop)
 
 
 def _layer_gat(conv: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
@@ -260,7 +262,7 @@ class SimpleGraphConvolution(nn.Module):
 
 
 def _first_sgc(conv: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    hidden: torch.Tensor = _multiply(rows, conv.lin.weight)[: hop.targets] + conv.lin.bias
+    hidden: torch.Tensor = multiply_rows(rows, conv.lin.weight)[: hop.targets] + conv.lin.bias
     return hidden
 
 
@@ -297,7 +299,7 @@ class PropagatedPerceptron(nn.Module):
 
 
 def _first_sign(layer: Any, rows: Rows, hop: Hop) -> torch.Tensor:
-    hidden: torch.Tensor = _multiply(rows, layer.weight)[: hop.targets] + layer.bias
+    hidden: torch.Tensor = multiply_rows(rows, layer.weight)[: hop.targets] + layer.bias
     return hidden
 
 

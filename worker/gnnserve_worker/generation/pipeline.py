@@ -15,6 +15,7 @@ from gnnserve_api.domination import says_expected
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+from gnnserve_api.spec.typed import TypedSource
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.checkpoint import load_checkpoint
@@ -59,6 +60,11 @@ def generate(
     identity = identity_of(spec, graph_version)
     if (published := _find(repository, identity)) is not None:
         return published
+    if isinstance(source := spec.graph.source.given(), TypedSource):
+        # Imported here: profiling loads every kernel, which a start that finds its revision does not need yet.
+        from gnnserve_worker.generation.typed.generate import generate_typed  # noqa: PLC0415
+
+        return generate_typed(spec, source, identity, repository, progress, use_gpu=use_gpu)
     # Errors of the input are found here, before torch is loaded and before anything is written.
     graph = _import_graph(spec, repository, graph_version, progress)
     columns = spec.model.row_columns(graph.features.shape[1])

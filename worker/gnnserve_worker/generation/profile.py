@@ -193,7 +193,9 @@ class _Subject:
     @staticmethod
     def of(revision: LoadedRevision, cascades: Sequence[FittedCascade] = ()) -> _Subject:
         manifests = [cascade.manifest for cascade in cascades]
-        able = [name for name, variant in revision.variants.items() if variant.rows is not None]
+        # New nodes of several types are not measured: what they cost is learnt in service.
+        is_measured = not revision.type_ids
+        able = [name for name, variant in revision.variants.items() if is_measured and variant.rows is not None]
         return _Subject(
             revision,
             (*revision.variants, *(manifest.name for manifest in manifests)),

@@ -64,8 +64,8 @@ from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.loaded import RowRecipe
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.repository.revision_files import RowRecipe
 from gnnserve_worker.repository.staged import StagedRevision
 
 _FLOAT16_END = 65_520.0

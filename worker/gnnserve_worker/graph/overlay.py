@@ -37,6 +37,8 @@ class Overlay(msgspec.Struct, frozen=True):
     """Number of overlay nodes."""
     edges: int
     """Number of entries that lists gain: an edge that goes both ways counts twice."""
+    stride: int = 1
+    """Nodes that `packed` has for each one: more than 1 where a node has several lists (`typed_overlay.py`)."""
 
     @property
     def origins(self) -> np.ndarray:

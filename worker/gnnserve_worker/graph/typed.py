@@ -40,6 +40,10 @@ class Relation:
     """Row i lists the nodes of the source type, by position, that node i of the target type reads."""
     reverse_of: str | None = None
     """The relation that it is the reverse of, which importing added; None: it is the source's."""
+    merges: bool = False
+    """Whether edges between the same two nodes count once."""
+    both_ways: bool = False
+    """Whether an edge between two nodes of one type lets either read the other."""
 
     @property
     def key(self) -> str:

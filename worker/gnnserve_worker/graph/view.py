@@ -80,8 +80,8 @@ def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView |
             flags |= HAS_OVERLAY
             overlays.append(overlay.packed)
             features.append(overlay.features)
-            rows = len(overlay.features)
-            flags |= HAS_OVERRIDES if rows > overlay.new_nodes else 0
+            rows = len(overlay.features) * overlay.stride
+            flags |= HAS_OVERRIDES if len(overlay.features) > overlay.new_nodes else 0
             count += overlay.nodes
             entries += overlay.edges
         view = views if flags else 0

@@ -19,6 +19,8 @@ import numpy as np
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay, number_overlay
+from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.graph.typed_overlay import smallest_typed_overlay
 from gnnserve_worker.graph.view import BatchView, Part, view_of
 from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
@@ -26,6 +28,7 @@ from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
+from gnnserve_worker.sampling.typed import TypedScratch, sample_typed
 from gnnserve_worker.sampling.view import SampleView
 from gnnserve_worker.tables.gather import gathered_bytes
 from gnnserve_worker.tables.table import RowsBehind
@@ -99,6 +102,7 @@ class _Workspace(threading.local):
 
     def __init__(self) -> None:
         self.scratch = Scratch()
+        self.typed = TypedScratch()
         self.distinct = DistinctScratch()
         self.weights = WeightScratch()
         self.activations = Activations()
@@ -181,7 +185,7 @@ def warm_up(revision: LoadedRevision) -> None:
     """Compile or load every kernel and touch every variant, so that no request pays for it."""
     limit_blas_to_one_thread()
     # Enough for two chunks, so that the threads are there too.
-    seeds = np.arange(2 * _FEWEST_SEEDS, dtype=np.int64) % revision.graph.nodes
+    seeds = np.arange(2 * _FEWEST_SEEDS, dtype=np.int64) % revision.answered_nodes
     for name, variant in revision.variants.items():
         infer_each(revision, name, seeds, key=0)
         infer_batch(revision, name, seeds[:2], key=0)
@@ -195,6 +199,8 @@ def warm_up(revision: LoadedRevision) -> None:
 def _smallest_overlay(revision: LoadedRevision) -> Overlay:
     """One new node that reads another one."""
     nodes = revision.graph.nodes
+    if isinstance(revision.graph, TypedGraph):
+        return smallest_typed_overlay(revision.graph)
     features, edge = np.zeros((1, revision.features), np.float32), np.array([[0, nodes]])
     number_overlay(np.array([0, -1]), features.ravel(), 1, 2, nodes)  # as it is in the body of a request
     overlay, _ = arrange_overlay(
@@ -264,6 +270,11 @@ def draw_sample(
 ) -> NeighbourSample:  # fmt: skip
     """What the variant gathers for these seeds, with what neighbours weigh where its layers read that; in scratch."""
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
+    if isinstance(graph, TypedGraph):
+        fanouts = _by_relation(variant.fanouts, len(graph.typed.relations))
+        return sample_typed(
+            graph.indptr, graph.indices, graph.layout, seeds, fanouts, key, _workspace.typed, share=share, view=view
+        )
     names_leaves = is_weighed or (variant.rows is not None and variant.rows.names_leaves)
     sample = sample_neighbours(
         graph.indptr, graph.indices, seeds, variant.fanouts, key, scratch, share=share, view=view,
@@ -272,6 +283,12 @@ def draw_sample(
     if is_weighed and revision.neighbour_roots is not None:
         return weigh(sample, graph.indptr, revision.neighbour_roots, weights, view)
     return sample
+
+
+@lru_cache(256)
+def _by_relation(fanouts: tuple[int, ...], relations: int) -> np.ndarray:
+    """Fan-outs of each layer and relation, int64: the same by all relations."""
+    return np.repeat(np.array(fanouts, dtype=np.int64)[:, None], relations, axis=1)
 
 
 def make_rows(

@@ -22,17 +22,20 @@ from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.tiers import points_of, stated_tiers
+from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
+from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.models.rows import RowMaker, keeper_of
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.loaded import LoadedRevision, TypeRowRecipe
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
 
@@ -65,6 +68,29 @@ class OverlaySupport:
     not keep them, or not exactly."""
 
 
+class ArrangeTyped(Protocol):
+    def __call__(
+        self,
+        features: np.ndarray,
+        new_types: np.ndarray,
+        overridden: np.ndarray,
+        edges: np.ndarray,
+        seeds: np.ndarray,
+    ) -> tuple[Overlay, np.ndarray]: ...  # pragma: no cover
+
+
+@dataclass(frozen=True, slots=True)
+class TypedOverlaySupport:
+    """The same for a graph of several types."""
+
+    graph: TypedGraphManifest
+    types: tuple[TypeRowRecipe, ...]
+    width: int
+    """Columns of a row of features: those of the widest type, or of an embedding."""
+    arrange: ArrangeTyped
+    """`arrange_typed_overlay` of the revision's graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """Nodes that took no part in training, with their labels."""
@@ -91,6 +117,10 @@ class ServedRevision:
     """Run once, before the first batch."""
     ids: NodeIds | LivingIds | None = None
     """Ids by which requests name nodes; None: their positions, 0 to nodes - 1."""
+    types: TypedGraphManifest | None = None
+    """Types of nodes and relations; `nodes` and `ids` are of the type that is classified. None: nodes have one type."""
+    type_ids: Mapping[str, NodeIds | None] = field(default_factory=dict)
+    """`ids` of each of `types`."""
     files: WatchedFiles | None = None
     """Files that the revision is mapped from; None: none that could change."""
     device_stats: Callable[[], DeviceStats] = lambda: ON_CPU
@@ -105,6 +135,9 @@ class ServedRevision:
     overlays: OverlaySupport | None = None
     """None: requests cannot bring anything along, and `no_overlays` says why."""
     no_overlays: str = ""
+    typed_overlays: TypedOverlaySupport | None = None
+    """The same of a graph of several types, whose requests have another form, in JSON alone; `overlays` is None then.
+    """
     replica: LivingRevision | None = None
     """What applies changes to it; None: its graph stays as it is."""
     applied_offset: Callable[[], int] | None = None
@@ -181,10 +214,11 @@ class ServedRevision:
 
     def shown_ids(self, start: int, end: int) -> list[int | str]:
         """Ids of the nodes at positions start to end - 1, as far as they exist."""
-        end = min(end, self.nodes)
-        if start >= end:
-            return []
-        return [*(range(start, end) if self.ids is None else self.ids.shown(start, end))]
+        return _shown(self.ids, self.nodes, start, end)
+
+    def shown_ids_of(self, kind: TypeManifest, start: int, end: int) -> list[int | str]:
+        """The same of one of `types`."""
+        return _shown(self.type_ids[kind.name], kind.nodes, start, end)
 
     def check(self, table: RoutingTable) -> None:
         """Raises TableError where the table routes to variants that do not exist here. Their costs do no harm."""
@@ -198,6 +232,13 @@ class ServedRevision:
             )
 
 
+def _shown(ids: NodeIds | LivingIds | None, nodes: int, start: int, end: int) -> list[int | str]:
+    end = min(end, nodes)
+    if start >= end:
+        return []
+    return [*(range(start, end) if ids is None else ids.shown(start, end))]
+
+
 def _most_drawn(fanouts: tuple[int, ...]) -> float:
     if FULL_NEIGHBOURHOOD in fanouts:
         return math.inf
@@ -208,18 +249,21 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     """`replica`: what applies changes to it, where it was opened for them."""
     if loaded.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
-    no_overlays = _why_no_overlays(loaded.manifest)
+    no_overlays = _why_no_overlays(loaded.manifest, is_typed=isinstance(loaded.graph, TypedGraph))
     infer = with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades)
     edges = loaded.graph.edges if replica is None else replica.first_edges
     return ServedRevision(
         manifest=loaded.manifest,
-        nodes=loaded.graph.nodes,
+        nodes=loaded.answered_nodes,
         classes=loaded.classes,
         multi_label=loaded.multi_label,
         provenance=provenance_of(loaded.manifest, loaded.source, edges, len(loaded.splits.train)),
         infer=infer if replica is None else replica.guarded(infer),
         warm_up=partial(_warm_up, loaded),
         ids=loaded.ids if replica is None else replica.graph.ids,
+        typed_overlays=_typed_support(loaded),
+        types=loaded.graph.typed if isinstance(loaded.graph, TypedGraph) else None,
+        type_ids=loaded.type_ids,
         replica=replica,
         applied_offset=None if replica is None else lambda: replica.offset,
         is_gone=None if replica is None else replica.graph.ids.is_gone,
@@ -245,13 +289,24 @@ def _held_out(loaded: LoadedRevision, manifest: RevisionManifest) -> HeldOut | N
     return HeldOut(spread[is_known], truths[is_known])
 
 
-def _why_no_overlays(manifest: RevisionManifest) -> str:
+def _why_no_overlays(manifest: RevisionManifest, *, is_typed: bool) -> str:
     """Empty: at least one variant can answer such requests."""
+    if is_typed:
+        return "its graph has several types of nodes, and what requests bring to it is written in JSON"
     if not any(family_of(variant).capabilities.overlay for variant in manifest.variants):
         return "its variants read features that were propagated over the graph as it was generated"
     if manifest.row_source is None or manifest.edge_rules is None:
         return "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"
     return ""
+
+
+def _typed_support(loaded: LoadedRevision) -> TypedOverlaySupport | None:
+    if not isinstance(loaded.graph, TypedGraph) or not loaded.type_rows:
+        return None
+    widths = [0 if one.columns is None else one.columns.features for one in loaded.type_rows]
+    widths += [len(one.default) for one in loaded.type_rows if one.default is not None]
+    arrange = partial(arrange_typed_overlay, loaded.graph)
+    return TypedOverlaySupport(loaded.graph.typed, loaded.type_rows, max(widths), arrange)
 
 
 def _overlay_support(loaded: LoadedRevision, manifest: RevisionManifest) -> OverlaySupport | None:

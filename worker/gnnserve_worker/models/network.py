@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.rows import grown
 from gnnserve_worker.tables.gather import Aggregation, aggregate, gather
 from gnnserve_worker.tables.table import RowsBehind, Table
+
+Memory = TypeVar("Memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Activations:
         self._aggregated: dict[type[np.generic], np.ndarray] = {}
         self._hidden = [np.empty(0, dtype=np.float32) for _ in range(3)]
         self._turn = 0
+        self._beside: dict[type, Any] = {}
 
     def aggregated(self, size: int, dtype: type[np.generic]) -> np.ndarray:
         array = self._aggregated.get(dtype)
@@ -60,6 +64,14 @@ class Activations:
         if len(self._hidden[self._turn]) < size:
             self._hidden[self._turn] = np.empty(grown(size), dtype=np.float32)
         return self._hidden[self._turn]
+
+    def beside(self, kind: type[Memory]) -> Memory:
+        """The thread's own object of a kind that a network needs beside; made when it is first asked for."""
+        found = self._beside.get(kind)
+        if found is None:
+            found = self._beside[kind] = kind()
+        memory: Memory = found
+        return memory
 
 
 @dataclass(frozen=True, slots=True)

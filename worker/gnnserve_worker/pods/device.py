@@ -83,6 +83,10 @@ def _on_gpu(
 ) -> ServedRevision:
     if absent is not None:
         raise _absence(absent)
+    if loaded.type_ids:
+        raise DeviceError(
+            "graphs of several types are computed on the CPU alone", "use spec.worker.device (--device) CPU"
+        )
     try:
         # Imported here: only workers that see a GPU pay for torch.
         from gnnserve_worker.gpu.served import serve_on_gpu  # noqa: PLC0415

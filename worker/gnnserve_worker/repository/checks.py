@@ -22,11 +22,12 @@ from msgspec import UNSET
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
-    CHANGED_GRAPH_SCHEMA_VERSION,
     SCHEMA_VERSION,
+    TYPED_SCHEMA_VERSION,
     CascadeManifest,
     FileEntry,
     GraphManifest,
+    NodeIdKind,
     RevisionManifest,
     TableManifest,
     VariantManifest,
@@ -42,9 +43,9 @@ from gnnserve_worker.tables.table import map_array
 _MOST_HASHING_THREADS = 8
 _SURVEYED_AT_ONCE = 128 * 1024
 """Values per part of a survey: as many as a core's own cache keeps from the digest to the survey."""
-_GRAPH_VERSIONS = range(1, CHANGED_GRAPH_SCHEMA_VERSION + 1)
+_GRAPH_VERSIONS = range(1, TYPED_SCHEMA_VERSION + 1)
 """Schema versions of graphs that can be read: fields that came later have defaults."""
-_REVISION_VERSIONS = range(3, SCHEMA_VERSION + 1)
+_REVISION_VERSIONS = range(3, TYPED_SCHEMA_VERSION + 1)
 """Schema versions of revisions that can be read: 3 by `RevisionManifest3`."""
 _Manifest = TypeVar("_Manifest", GraphManifest, RevisionManifest, RevisionManifest3)
 
@@ -69,6 +70,9 @@ def read_graph_manifest(folder: Path) -> GraphManifest:
     _require_safe(path, manifest.files, remedy(folder))
     _require_safe(path, {} if manifest.version is UNSET else manifest.version.files, remedy(folder))
     _require_listed(path, manifest.files, (*paths.GRAPH_FILES, *paths.ID_FILES[manifest.node_ids]), remedy(folder))
+    for kind in manifest.typed.types[1:] if manifest.typed else ():
+        own = [paths.of_type(kind.name, name) for name in paths.ID_FILES[NodeIdKind(kind.node_ids)]]
+        _require_listed(path, manifest.files, own, remedy(folder))
     _require_sealed(path, content, remedy(folder))
     return manifest
 

@@ -13,7 +13,15 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import FileEntry, GraphManifest, GraphVersion, NodeIdKind, SourceColumn
+from gnnserve_api.repository import (
+    CHANGED_GRAPH_SCHEMA_VERSION,
+    GRAPH_SCHEMA_VERSION,
+    FileEntry,
+    GraphManifest,
+    GraphVersion,
+    NodeIdKind,
+    SourceColumn,
+)
 from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
 from gnnserve_worker.graph.store import FeatureColumn, Features, Graph, GraphData, Splits
 from gnnserve_worker.repository import checks, files, paths
@@ -33,11 +41,11 @@ def arrays_of(data: GraphData) -> dict[str, np.ndarray]:
         paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
         paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
         paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
-        **_id_arrays(data.ids),
+        **id_arrays(data.ids),
     }
 
 
-def _id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
+def id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
     if ids is None:
         return {}
     arrays = {paths.IDS: ids.values, paths.ID_OFFSETS: ids.offsets, paths.ID_SLOTS: ids.slots}
@@ -53,6 +61,29 @@ def feature_arrays(data: GraphData) -> dict[str, np.ndarray]:
         return {paths.FEATURES: np.asarray(features, np.float32)}
     parts = (np.asarray(features.data, np.float32), features.indices, features.indptr)
     return dict(zip(paths.SPARSE_FEATURES, parts, strict=True))
+
+
+def write_graph(folder: Path, data: GraphData) -> GraphManifest:
+    """Write all that is kept of it; the manifest, which is not sealed yet, names it."""
+    arrays, features = arrays_of(data), feature_arrays(data)
+    files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
+    version = write_version(folder, data, features)
+    return GraphManifest(
+        schema_version=GRAPH_SCHEMA_VERSION if version is UNSET else CHANGED_GRAPH_SCHEMA_VERSION,
+        digest=data.digest,
+        source=data.source,
+        nodes=data.graph.nodes,
+        edges=data.graph.edges,
+        features=data.features.shape[1],
+        node_ids=NodeIdKind.POSITIONS if data.ids is None else data.ids.kind,
+        classes=data.classes,
+        multi_label=data.multi_label,
+        train_nodes=len(data.splits.train),
+        validation_nodes=len(data.splits.validation),
+        test_nodes=len(data.splits.test),
+        files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
+        version=version,
+    )
 
 
 def write_version(folder: Path, data: GraphData, features: Mapping[str, np.ndarray]) -> GraphVersion | UnsetType:
@@ -109,7 +140,11 @@ def read_graph(folder: Path) -> GraphData:
 
 def open_ids(manifest: GraphManifest, mapped: Callable[..., np.ndarray]) -> NodeIds | None:
     """`mapped` opens an array by file, dtype and shape. None: nodes are called by position."""
-    kind, nodes = manifest.node_ids, manifest.nodes
+    return open_ids_of(manifest.node_ids, manifest.nodes, mapped)
+
+
+def open_ids_of(kind: NodeIdKind, nodes: int, mapped: Callable[..., np.ndarray]) -> NodeIds | None:
+    """The same of so many nodes."""
     if kind is NodeIdKind.POSITIONS:
         return None
     slots = mapped(paths.ID_SLOTS, np.int32, slot_count(nodes))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import safetensors.numpy
 from msgspec import UNSET
 from safetensors import SafetensorError
 
@@ -22,17 +21,16 @@ from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import (
     ChangedSource,
-    GraphManifest,
     NetworkManifest,
     RevisionManifest,
-    RowsManifest,
-    TableManifest,
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph, Splits
+from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.registry import spec_of
@@ -44,12 +42,17 @@ from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.draft import Draft, draft_of
 from gnnserve_worker.repository.followed import correction_of, followed_layers, followed_of, made_of_features
 from gnnserve_worker.repository.graph_files import open_ids
-from gnnserve_worker.repository.room import GraphRoom, draft_graph, living_graph, roots_with_room
+from gnnserve_worker.repository.revision_files import (
+    RevisionFiles,
+    RowRecipe,
+    open_graph_array,
+    open_table,
+    read_tensors,
+)
+from gnnserve_worker.repository.room import draft_graph, living_graph, roots_with_room
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
-from gnnserve_worker.tables.formats import FORMATS
-from gnnserve_worker.tables.growing import read_only
-from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, WritableRows
+from gnnserve_worker.tables.table import Table
 
 
 class NetworkBuilder(Protocol):
@@ -81,6 +84,17 @@ class LoadedVariant:
     rows: MakesRows | None = None
     """Makes rows of the table for nodes that it has none for. None: its family cannot, or nothing of what the table's
     rows were made by is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRowRecipe:
+    """What a new node of a type comes with."""
+
+    columns: FeatureColumns | None
+    """Features of a node, as in the source; None: its type has none."""
+    scaling: Scaling
+    default: np.ndarray | None
+    """The mean of the type's embeddings, float32, in place of features; None: it has features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,55 +137,23 @@ class LoadedRevision:
     variant stand together, the first layer's first."""
     draft: Draft | None = None
     """What changes are applied to first, where it was opened for them."""
+    type_ids: Mapping[str, NodeIds | None] = field(default_factory=dict)
+    """`ids` of each type, where nodes are of several; else empty."""
 
-
-@dataclass(frozen=True, slots=True)
-class RowRecipe:
-    """What rows of tables are made by, for nodes that the graph does not have."""
-
-    normalization: Normalization
-    tensors: Mapping[str, np.ndarray]
-    """Moments of the columns, and what projected tables were made by."""
-    columns: np.ndarray
-    """Source columns of those tables that do not name theirs: int64, in the order of the ranking."""
-
-
-@dataclass(frozen=True, slots=True)
-class RevisionFiles:
-    """What to open, whether published or staged."""
-
-    graph_folder: Path
-    graph: GraphManifest
-    folder: Path
-    tables: Mapping[str, TableManifest]
-    variants: Sequence[VariantManifest]
-    manifest: RevisionManifest | None
-    rows: RowRecipe | None = None
-    """What rows of a staged revision are made by; a published one has it in its manifest and its files."""
-    verified: checks.VerifiedFiles = field(default_factory=checks.VerifiedFiles)
-    """Files that were verified; empty while it is staged, when no other process reaches them."""
-    room: GraphRoom | None = None
-    """What changes may need; None: it is opened to stay as it is."""
+    type_rows: tuple[TypeRowRecipe, ...] = ()
+    """How rows of new nodes are made, of each type; empty where nodes are of one, or none are made."""
 
     @property
-    def node_room(self) -> int:
-        """Nodes that tables have rows for."""
-        return self.graph.nodes + (0 if self.room is None else self.room.nodes)
-
-    @property
-    def remedy(self) -> str:
-        return checks.remedy(self.folder)
-
-    @property
-    def graph_remedy(self) -> str:
-        """Names both folders, because generation starts only when the revision is gone, and keeps a graph that is
-        there."""
-        return checks.remedy(self.graph_folder, self.folder)
+    def answered_nodes(self) -> int:
+        """Nodes that can be asked about, which are the first ones: of several types, those of the one that is
+        classified."""
+        return self.graph.typed.target.nodes if isinstance(self.graph, TypedGraph) else self.graph.nodes
 
 
-def open_revision(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevision:
+def open_one_type(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevision:
+    """A revision over a graph whose nodes are of one type."""
     graph = revision.graph
-    mapped = partial(_open_graph_array, revision)
+    mapped = partial(open_graph_array, revision)
     indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
     indices = mapped(paths.INDICES, np.int32, graph.edges)
     tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
@@ -248,34 +230,6 @@ def _open_draft(
     )
 
 
-def _open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
-    path = revision.graph_folder / name
-    return checks.open_array(path, np.dtype(dtype), shape, revision.graph_remedy, revision.verified.mapped.get(path))
-
-
-def open_table(revision: RevisionFiles, table: TableManifest) -> Table:
-    rows = _open_rows(revision, table, table.rows)
-    own = rows if table.own is None else _open_rows(revision, table, table.own)
-    return Table(table.kind, table.columns, rows, own)
-
-
-def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest) -> Rows:
-    def mapped(name: str, dtype: np.dtype, *shape: int) -> np.ndarray:
-        path = revision.folder / name
-        if revision.room is not None:
-            return checks.open_growing(path, dtype, shape, revision.node_room, revision.remedy)
-        return checks.open_array(path, dtype, shape, revision.remedy, revision.verified.mapped.get(path))
-
-    nodes = revision.graph.nodes
-    table_format = FORMATS[table.storage]
-    values = mapped(rows.values, table_format.dtype, nodes, table_format.padded_columns(table.columns))
-    scales = NO_SCALES if rows.scales is None else mapped(rows.scales, np.dtype(np.float32), nodes)
-    if revision.room is None:
-        return Rows(table_format, values, scales)
-    # Read-only like mapped files, so that the kernels that read them are the same.
-    return Rows(table_format, read_only(values), read_only(scales), WritableRows(values, scales))
-
-
 def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> dict[str, RowMaker]:
     """For the tables of variants that can answer about nodes that the graph does not have."""
     source = None if revision.manifest is None else revision.manifest.row_source
@@ -314,7 +268,7 @@ def _read_recipe(revision: RevisionFiles, path: Path) -> RowRecipe:
     source = manifest.row_source
     return RowRecipe(
         Normalization(source.normalization),
-        {} if source.tensors is None else _read_tensors(revision, path),
+        {} if source.tensors is None else read_tensors(revision, path),
         np.array(manifest.ranking.columns, np.int64),
     )
 
@@ -325,11 +279,6 @@ def _first_products(variant: VariantManifest, prefix: str, tensors: Mapping[str,
     followed = followed_of(variant)
     network = variant.network if followed is None else followed.network
     return first_products(spec_of(network.architecture).project(found))
-
-
-def _read_tensors(revision: RevisionFiles, path: Path) -> dict[str, np.ndarray]:
-    content = revision.verified.read.get(path)
-    return safetensors.numpy.load_file(path) if content is None else safetensors.numpy.load(content)
 
 
 @dataclass(frozen=True)
@@ -356,7 +305,7 @@ def _open_variant(parts: _Parts, variant: VariantManifest) -> LoadedVariant:
         )
     path = revision.folder / variant.weights
     try:
-        tensors = _read_tensors(revision, path)
+        tensors = read_tensors(revision, path)
         network = parts.build(variant.network, tensors, columns, table.projected, variant.compute)
         rows = _stored_rows(parts, variant, tensors) or parts.makers.get(variant.table)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
@@ -390,7 +339,7 @@ def _followed(parts: _Parts) -> tuple[StoredLayerMaker, ...]:
     found: dict[int, StoredLayerMaker] = {}
     for variant in parts.revision.variants:
         if (followed := followed_of(variant)) is not None:
-            tensors = _read_tensors(parts.revision, parts.revision.folder / variant.weights)
+            tensors = read_tensors(parts.revision, parts.revision.folder / variant.weights)
             own = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
             layers = followed_layers(followed, variant.table, own, parts.tables, parts.graph, parts.build, parts.roots)
             found |= {id(maker.table): maker for maker in layers}

@@ -90,6 +90,11 @@ def scales_of(rows: str) -> str:
     return f"{rows.removesuffix('.npy')}.scales.npy"
 
 
+def of_type(kind: str, name: str) -> str:
+    """A file of a graph of several types that holds `name` of one of them."""
+    return f"types/{kind}/{name}"
+
+
 def revision_id(
     recipe: str, graph_digest: str, checkpoint: str | None = None, given: Mapping[str, str] = NONE_GIVEN
 ) -> str:

@@ -7,8 +7,9 @@ value is checked once, part by part, while the file is read for its digest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,21 +35,31 @@ class Positions:
 
 def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
     """The positions that a graph's files hold, by path. Tables and weights hold none."""
-    node = Positions(np.dtype(np.int64), 0, graph.nodes - 1)
+    asked = graph.typed.target.nodes if graph.typed else graph.nodes
+    node = Positions(np.dtype(np.int64), 0, asked - 1)
     found = {
         paths.INDPTR: Positions(np.dtype(np.int64), 0, graph.edges, is_rising=True, last=graph.edges),
         paths.INDICES: Positions(np.dtype(np.int32), 0, graph.nodes - 1),
         paths.TRAIN: node,
         paths.VALIDATION: node,
         paths.TEST: node,
+        **_of_ids(graph, graph.node_ids, asked, lambda name: name),
     }
-    if graph.node_ids is not NodeIdKind.POSITIONS:
-        # A search ends at an empty slot, so there must be one.
-        found[paths.ID_SLOTS] = Positions(np.dtype(np.int32), -1, graph.nodes - 1, needed=-1)
-    if graph.node_ids is NodeIdKind.STRINGS:
-        text_bytes = graph.files[paths.IDS].bytes  # and a header: the array's own length is compared with the last one
-        found[paths.ID_OFFSETS] = Positions(np.dtype(np.int64), 0, text_bytes, is_rising=True)
+    for kind in graph.typed.types[1:] if graph.typed else ():
+        found |= _of_ids(graph, NodeIdKind(kind.node_ids), kind.nodes, partial(paths.of_type, kind.name))
     return {folder / name: positions for name, positions in found.items()}
+
+
+def _of_ids(graph: GraphManifest, kind: NodeIdKind, nodes: int, path_of: Callable[[str], str]) -> dict[str, Positions]:
+    """Positions in the hash table of so many ids. `path_of`: the path of one of its files."""
+    found = {}
+    if kind is not NodeIdKind.POSITIONS:
+        # A search ends at an empty slot, so there must be one.
+        found[path_of(paths.ID_SLOTS)] = Positions(np.dtype(np.int32), -1, nodes - 1, needed=-1)
+    if kind is NodeIdKind.STRINGS:
+        text_bytes = graph.files[path_of(paths.IDS)].bytes  # and a header: the array's own length is compared later
+        found[path_of(paths.ID_OFFSETS)] = Positions(np.dtype(np.int64), 0, text_bytes, is_rising=True)
+    return found
 
 
 NO_POSITIONS: Mapping[Path, Positions] = {}

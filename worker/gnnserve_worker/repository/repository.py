@@ -25,28 +25,24 @@ from msgspec import UNSET
 
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.repository import (
-    CHANGED_GRAPH_SCHEMA_VERSION,
-    GRAPH_SCHEMA_VERSION,
     ChangedSource,
     GraphManifest,
-    NodeIdKind,
     RevisionManifest,
     sealed,
 )
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository import checks, files, graph_files, paths
 from gnnserve_worker.repository.kept import KeptNetworks
-from gnnserve_worker.repository.loaded import (
-    LoadedRevision,
-    NetworkBuilder,
-    RevisionFiles,
-    open_revision,
-)
+from gnnserve_worker.repository.loaded import LoadedRevision, NetworkBuilder
 from gnnserve_worker.repository.lock import ServiceLock
+from gnnserve_worker.repository.opening import open_revision
 from gnnserve_worker.repository.positions import positions_of
+from gnnserve_worker.repository.revision_files import RevisionFiles
 from gnnserve_worker.repository.room import room_of
 from gnnserve_worker.repository.staged import StagedRevision, to_json
+from gnnserve_worker.repository.typed_files import write_typed_graph
 from gnnserve_worker.repository.watched import FileChange, WatchedFiles, stamp_at
 
 _log = logging.getLogger(__name__)
@@ -235,7 +231,7 @@ class Repository:
         """The same, unless another process is writing; tells whether others are excluded."""
         return self._lock.held_if_free()
 
-    def put_graph(self, data: GraphData) -> GraphManifest:
+    def put_graph(self, data: GraphData | TypedGraphData) -> GraphManifest:
         """Write a graph. Idempotent: a graph that exists stays as it is."""
         if not paths.is_name(data.digest):
             raise ValueError(f"digest {data.digest!r} is not safe as a folder name")
@@ -244,27 +240,11 @@ class Repository:
             if _is_committed(folder, paths.GRAPH_COMMIT):
                 return checks.read_graph_manifest(folder)
             files.remove_uncommitted(self._layout.graphs, paths.GRAPH_COMMIT)
-            arrays, features = graph_files.arrays_of(data), graph_files.feature_arrays(data)
-            files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
             with files.discarding_unfinished(folder, paths.GRAPH_COMMIT):
-                version = graph_files.write_version(folder, data, features)
                 manifest = sealed(
-                    GraphManifest(
-                        schema_version=GRAPH_SCHEMA_VERSION if version is UNSET else CHANGED_GRAPH_SCHEMA_VERSION,
-                        digest=data.digest,
-                        source=data.source,
-                        nodes=data.graph.nodes,
-                        edges=data.graph.edges,
-                        features=data.features.shape[1],
-                        node_ids=NodeIdKind.POSITIONS if data.ids is None else data.ids.kind,
-                        classes=data.classes,
-                        multi_label=data.multi_label,
-                        train_nodes=len(data.splits.train),
-                        validation_nodes=len(data.splits.validation),
-                        test_nodes=len(data.splits.test),
-                        files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
-                        version=version,
-                    )
+                    write_typed_graph(folder, data)
+                    if isinstance(data, TypedGraphData)
+                    else graph_files.write_graph(folder, data)
                 )
                 files.commit(folder / paths.GRAPH_COMMIT, to_json(manifest))
             return manifest

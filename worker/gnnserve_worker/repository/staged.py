@@ -13,11 +13,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import safetensors.numpy
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
     SCHEMA_VERSION,
+    TYPED_SCHEMA_VERSION,
     CascadeManifest,
     FileEntry,
     GraphManifest,
@@ -32,16 +34,12 @@ from gnnserve_api.repository import (
     sealed,
 )
 from gnnserve_api.training import TrainingManifest
+from gnnserve_api.typed import TypedTableManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.repository import checks, files, paths
-from gnnserve_worker.repository.loaded import (
-    LoadedRevision,
-    NetworkBuilder,
-    RevisionFiles,
-    RowRecipe,
-    open_revision,
-    open_table,
-)
+from gnnserve_worker.repository.loaded import LoadedRevision, NetworkBuilder
+from gnnserve_worker.repository.opening import open_revision
+from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import Rows, Table, copy_rows, write_rows
 
@@ -85,22 +83,27 @@ class StagedRevision:
         own: Iterable[np.ndarray] | None = None,
         source_columns: tuple[int, ...] | None = None,
         made_by: str = "",
+        typed: TypedTableManifest | UnsetType = UNSET,
     ) -> TableManifest:
-        """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them.
-        `source_columns` and `made_by`: as in the manifest.
+        """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them, or to
+        as many rows as `typed` says. `source_columns`, `made_by` and `typed`: as in the manifest.
 
         Raises ValueError for a number that the storage cannot hold; then no file of the table is left.
         """
         written: list[str] = []
+        counts = (self._graph.nodes,) * 2 if typed is UNSET else (typed.rows, typed.own_rows)
         try:
             table = TableManifest(
                 kind=kind,
                 storage=storage,
                 columns=columns,
-                rows=self._write_rows(paths.rows_of(name), rows, columns, storage, written),
-                own=None if own is None else self._write_rows(paths.own_rows_of(name), own, columns, storage, written),
+                rows=self._write_rows(paths.rows_of(name), rows, counts[0], columns, storage, written),
+                own=None
+                if own is None
+                else self._write_rows(paths.own_rows_of(name), own, counts[1], columns, storage, written),
                 source_columns=source_columns,
                 made_by=made_by,
+                typed=typed,
             )
         except ValueError:
             self._remove(written)
@@ -138,10 +141,9 @@ class StagedRevision:
         self._files[name] = files.write_file(path, content)
 
     def _write_rows(
-        self, name: str, blocks: Iterable[np.ndarray], columns: int, storage: Storage, written: list[str]
+        self, name: str, blocks: Iterable[np.ndarray], nodes: int, columns: int, storage: Storage, written: list[str]
     ) -> RowsManifest:
         path = self._folder / name
-        nodes = self._graph.nodes
         wanted_bytes = stored_bytes(nodes, columns, storage)
         files.require_free(path, wanted_bytes)
         files.make_folder(path.parent)
@@ -255,7 +257,7 @@ class StagedRevision:
             raise RuntimeError(problem)
         manifest = sealed(
             RevisionManifest(
-                schema_version=SCHEMA_VERSION,
+                schema_version=TYPED_SCHEMA_VERSION if self._graph.typed else SCHEMA_VERSION,
                 revision=self.revision,
                 recipe=self._recipe,
                 graph=self._graph.digest,

@@ -14,6 +14,7 @@ import numpy as np
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
+from gnnserve_api.one_type import require_one_type
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
@@ -29,6 +30,7 @@ _FLOAT32 = FORMATS[Storage.FLOAT32]
 
 def check_embeddings(manifest: RevisionManifest, name: str) -> VariantManifest:
     """Find the variant. Raises InputError where the revision has none of this name, or one without embeddings."""
+    require_one_type(manifest, "embeddings are exported of")
     giving = [variant.name for variant in manifest.variants if gives_embeddings(variant)]
     others = f"name one of {', '.join(giving)}" if giving else "none of its variants has any"
     known = {variant.name for variant in manifest.variants} | {cascade.name for cascade in manifest.cascades}

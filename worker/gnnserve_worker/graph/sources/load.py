@@ -71,8 +71,8 @@ def load_source(source: GraphSource, downloads: Path, progress: ProgressListener
             return load_tables(given, digest, progress)
         case TypedSource():
             raise InputError(
-                "spec.graph.source.typed", "is a graph of several types, which `gnnserve graph inspect` reads and "
-                "nothing else does yet", "use a graph of one type here",
+                "spec.graph.source.typed", "is a graph of several types, and this is done for graphs of one type alone",
+                "use such a graph here",
             )  # fmt: skip
         case _:
             assert_never(given)

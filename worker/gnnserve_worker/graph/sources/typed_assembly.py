@@ -187,7 +187,10 @@ def _with_reverses(
             direction, duplicates = Direction.DIRECTED, relation.duplicates
         lists, told = _lists(relation.sources, relation.targets, sizes, direction, duplicates)
         findings += starmap(Finding, ((f"{what} ({relation.key})", count) for what, count in told))
-        built.append(Relation(relation.source, relation.name, relation.target, lists))
+        merges, both_ways = duplicates is Duplicates.MERGE, direction is Direction.UNDIRECTED
+        built.append(
+            Relation(relation.source, relation.name, relation.target, lists, merges=merges, both_ways=both_ways)
+        )
         if not adds or relation.source == relation.target:
             continue
         reverse = f"{_REVERSE}{relation.name}"
@@ -197,7 +200,7 @@ def _with_reverses(
                 "set it to Disabled, or leave that relation out of the source",
             )  # fmt: skip
         lists, _ = _lists(relation.targets, relation.sources, sizes[::-1], direction, duplicates)
-        built.append(Relation(relation.target, reverse, relation.source, lists, reverse_of=relation.name))
+        built.append(Relation(relation.target, reverse, relation.source, lists, relation.name, merges))
     return built
 
 

@@ -19,6 +19,8 @@ _INT64 = range(-(2**63), 2**63)
 def find_nodes(ids: Sequence[NodeId], revision: ServedRevision) -> np.ndarray:
     """Positions int64 of nodes; -1 where the graph has no such node, an id of the other kind among them."""
     positions = np.full(len(ids), -1, np.int64)
+    if revision.types is not None:
+        ids = [_within(node, f"{revision.types.target.name}/", revision) for node in ids]
     wanted = str if revision.has_text_ids else int
     places = [i for i, node in enumerate(ids) if isinstance(node, wanted) and (wanted is str or node in _INT64)]
     if not places:
@@ -34,6 +36,14 @@ def find_nodes(ids: Sequence[NodeId], revision: ServedRevision) -> np.ndarray:
     else:
         positions[places] = np.where((integers >= 0) & (integers < revision.nodes), integers, -1)
     return positions
+
+
+def _within(node: NodeId, begins: str, revision: ServedRevision) -> NodeId:
+    """The id within its type, of one that names it: only nodes of one type have labels. `begins`: that type's name."""
+    if not isinstance(node, str) or not node.startswith(begins):
+        return node
+    id_ = node.removeprefix(begins)
+    return int(id_) if not revision.has_text_ids and id_.isascii() and id_.isdigit() else id_
 
 
 def find_truths(labels: Sequence[Label], revision: ServedRevision) -> tuple[np.ndarray, np.ndarray]:

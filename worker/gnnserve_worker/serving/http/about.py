@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from gnnserve_api.live_accuracy import VariantAccuracy
-from gnnserve_api.protocol import AccuracyTier, VariantsAnswer
+from gnnserve_api.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
+from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.routing import CredentialState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.changes.report import state_of
@@ -36,7 +37,23 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
             for permille, within in stated_tiers(points_of(manifest.profile)).items()
         ),
         accuracy=_observed(watch),
+        types=_types(revision),
+        relations=_relations(revision),
     )
+
+
+def _types(revision: ServedRevision) -> tuple[NodeTypeAnswer, ...] | msgspec.UnsetType:
+    if revision.types is None:
+        return msgspec.UNSET
+    return tuple(
+        NodeTypeAnswer(kind.name, kind.nodes, NodeIdKind(kind.node_ids), kind.features) for kind in revision.types.types
+    )
+
+
+def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec.UnsetType:
+    if revision.types is None:
+        return msgspec.UNSET
+    return tuple(RelationAnswer(one.source, one.name, one.target, one.edges) for one in revision.types.relations)
 
 
 def describe_route(
@@ -47,7 +64,7 @@ def describe_route(
     return msgspec.structs.replace(
         route,
         # Limits of what is refused whatever they are would promise it.
-        overlay=msgspec.UNSET if revision.overlays is None else route.overlay,
+        overlay=route.overlay if revision.overlays or revision.typed_overlays else msgspec.UNSET,
         needs_token=needs_token,
         credentials=credentials,
         device=device.device,

@@ -59,15 +59,28 @@ def write_features(
     what columns that are not given stay at; otherwise those get what missing values get."""
     for i, node in enumerate(given):
         values = node.features
-        if isinstance(values, dict):
-            _write_named(values, f"{field}[{i}].features", columns, rows[i], are_kept=are_kept)
+        if isinstance(values, dict) or len(values) != columns.features:
+            write_row(values, f"{field}[{i}].features", columns, rows[i], are_kept=are_kept)
             continue
-        if len(values) != columns.features:
-            raise _wrong_length(f"{field}[{i}].features", len(values), columns)
         try:
             columns.row.pack_into(rows[i].data, 0, *values)
         except OverflowError:
             raise _out_of_range(f"{field}[{i}].features", enumerate(values)) from None
+
+
+def write_row(
+    values: list[float] | _Named, where: str, columns: FeatureColumns, row: np.ndarray, *, are_kept: bool = False
+) -> None:
+    """Write the row of one node; `row`: float32 [features], C-contiguous."""
+    if not isinstance(values, list):
+        _write_named(values, where, columns, row, are_kept=are_kept)
+        return
+    if len(values) != columns.features:
+        raise _wrong_length(where, len(values), columns)
+    try:
+        columns.row.pack_into(row.data, 0, *values)
+    except OverflowError:
+        raise _out_of_range(where, enumerate(values)) from None
 
 
 def _write_named(values: _Named, where: str, columns: FeatureColumns, row: np.ndarray, *, are_kept: bool) -> None:

@@ -6,6 +6,8 @@ import re
 from urllib.parse import parse_qsl
 
 from gnnserve_api.protocol import NodesAnswer
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut
 
@@ -19,18 +21,31 @@ MOST_START = 10**_MOST_DIGITS - 1
 
 def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
     """A page of node ids. Raises RequestError."""
-    start, count = 0, NODES_OF_A_PAGE
+    start, count, kind = 0, NODES_OF_A_PAGE, None
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         match name:
             case "start":
                 start = _read_number(name, value, 0, None)
             case "count":
                 count = _read_number(name, value, 1, MOST_NODES_OF_A_PAGE)
+            case "type" if revision.types is not None:
+                kind = _read_type(value, revision.types)
             case _:
-                raise RequestError(
-                    ErrorCode.UNKNOWN_FIELD, cut(name), "there is no such field", "known are start, count"
-                )
+                known = "start, count" if revision.types is None else "start, count, type"
+                raise RequestError(ErrorCode.UNKNOWN_FIELD, cut(name), "there is no such field", f"known are {known}")
+    if revision.types is not None:
+        shown = kind or revision.types.target
+        ids = revision.shown_ids_of(shown, start, start + count)
+        return NodesAnswer(ids, start, shown.nodes, NodeIdKind(shown.node_ids), shown.name)
     return NodesAnswer(revision.shown_ids(start, start + count), start, revision.node_count, revision.node_ids)
+
+
+def _read_type(value: str, types: TypedGraphManifest) -> TypeManifest:
+    found = next((kind for kind in types.types if kind.name == value), None)
+    if found is None:
+        there = ", ".join(kind.name for kind in types.types)
+        raise RequestError(ErrorCode.INVALID_VALUE, "type", f"{cut(value)!r} is no type of nodes", f"types are {there}")
+    return found
 
 
 def _read_number(name: str, value: str, least: int, most: int | None) -> int:

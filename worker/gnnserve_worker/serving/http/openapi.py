@@ -22,6 +22,7 @@ from gnnserve_api.protocol import (
     NodesAnswer,
     PredictAnswer,
     PredictRequest,
+    TypedOverlay,
     VariantsAnswer,
 )
 from gnnserve_api.routing import Route
@@ -134,6 +135,7 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
             changes,
             ChangesAnswer,
             ChangesPage,
+            TypedOverlay,
         ],
         ref_template=REFERENCE,
     )
@@ -156,6 +158,7 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
         nodes["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
     if not _takes_overlays(revision):
         del schemas["RequestOverlay"], schemas["PredictRequest"]["properties"]["overlay"]
+    _describe_types(schemas, revision)
     if not _changes(revision):
         del schemas["PredictRequest"]["properties"]["minOffset"], schemas["PredictAnswer"]["properties"]["offset"]
     if revision is not None:
@@ -164,6 +167,19 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     objective["latencyMs"] |= _LATENCY_BOUNDS
     objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
     return schemas
+
+
+def _describe_types(schemas: dict[str, Any], revision: ServedRevision | None) -> None:
+    """Ids and overlays of a graph of several types; of one type, what there is for several is left out."""
+    properties = schemas["PredictRequest"]["properties"]
+    if revision is None or revision.typed_overlays is None:
+        del schemas["TypedOverlay"], schemas["TypedNodeFeatures"]
+    else:
+        properties["overlay"] = {"$ref": REFERENCE.format(name="TypedOverlay")}
+    if revision is not None and revision.types is not None:
+        named = {"type": {"type": "string", "enum": [kind.name for kind in revision.types.types]}, "id": {}}
+        of_type = {"type": "object", "properties": named, "required": ["type", "id"]}
+        properties["nodes"]["items"] = {"anyOf": [{"type": "integer"}, {"type": "string"}, of_type]}
 
 
 def _takes_overlays(revision: ServedRevision | None) -> bool:

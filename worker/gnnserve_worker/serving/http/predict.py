@@ -167,7 +167,7 @@ class Predict:
         overlay, read_ms = question.overlay, 0.0
         if overlay is not None:
             read_ms = monotonic_ms() - begun_ms
-            if len(overlay.features):
+            if len(overlay.features) and revision.types is None:
                 self._model.watch.note_inputs(revision, overlay.features)
             self._metrics.count_overlay(overlay.new_nodes, overlay.edges, read_ms)
         receive_ms = None

@@ -19,7 +19,14 @@ from msgspec import UNSET
 
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
+from gnnserve_api.protocol import (
+    ErrorAnswer,
+    ErrorDetail,
+    PredictAnswer,
+    PredictRequest,
+    TypedOverlay,
+    TypedPredictRequest,
+)
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json_mistakes import FIELDS, PREDICTION, field_error
@@ -44,6 +51,8 @@ from gnnserve_worker.serving.http.question import (
     cut,
     require_offset,
 )
+from gnnserve_worker.serving.http.typed_ids import ids_of_target
+from gnnserve_worker.serving.http.typed_overlay import arrange_typed
 from gnnserve_worker.serving.http.wishes import OFFSET_WISH_HEADER, VARIANT_HEADER, Wishes
 from gnnserve_worker.serving.requests import Answer
 
@@ -55,6 +64,8 @@ _ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 _decoder = msgspec.json.Decoder(PredictRequest[int])
 _text_decoder = msgspec.json.Decoder(PredictRequest[str])
 """Decodes requests for graphs whose node ids are texts."""
+_typed_decoder = msgspec.json.Decoder(TypedPredictRequest)
+"""Decodes requests for graphs of several types, whose ids may be objects."""
 _encoder = msgspec.json.Encoder()
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
 JSON_HEAD = b"content-type: application/json\r\n"
@@ -136,11 +147,16 @@ class JsonCodec:
         if variant is not None:
             where = VARIANT_HEADER.decode() if request.variant is None else "variant"
             check_variant(variant, outputs, overlay is not None, revision, where)
+        if isinstance(overlay, TypedOverlay):
+            arranged, seeds = arrange_typed(nodes, overlay, revision, limits)
+            return Question(seeds, objective, strict, outputs, arranged, seed, variant)
         if overlay is not None:
             support = support_of(revision, limits)
             brought = read_overlay(nodes, overlay, revision, support, limits)
             arranged, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
             return Question(seeds, objective, strict, outputs, arranged, seed, variant)
+        if revision.types is not None:
+            nodes = ids_of_target(nodes, revision.types, revision)
         positions = find_texts if revision.has_text_ids else find_listed
         otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
         return Question(positions(nodes, revision, otherwise), objective, strict, outputs, None, seed, variant)
@@ -248,8 +264,10 @@ def _encode_rows(matrix: np.ndarray) -> Iterator[bytes]:
         yield block[1:-1] if start == 0 else b"," + block[1:-1]
 
 
-def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[int] | PredictRequest[str]:
+def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[Any]:
     try:
+        if revision.types is not None:
+            return _typed_decoder.decode(body)
         return (_text_decoder if revision.has_text_ids else _decoder).decode(body)
     except msgspec.ValidationError as error:
         raise field_error(str(error), body, revision) from None

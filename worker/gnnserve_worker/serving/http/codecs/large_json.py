@@ -63,6 +63,8 @@ def check_values(
     What no request can mean counts too: the values of a field that is given twice, and what is not JSON.
     """
     features = 0 if revision.overlays is None else revision.overlays.columns.features
+    if revision.typed_overlays is not None:
+        features = revision.typed_overlays.width
     columns = 0 if revision.overlays is None else len(revision.overlays.columns.columns)
     numbers = min(limits.max_nodes * features, MOST_FEATURE_BYTES // NUMBER_BYTES)
     most_commas = max(_ALWAYS_VALUES, max_nodes + numbers + 4 * limits.max_nodes + 2 * limits.max_edges + _OTHER)

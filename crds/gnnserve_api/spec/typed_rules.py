@@ -1,0 +1,105 @@
+"""What a spec may ask for of a graph of several types: rules over its graph, model and variants."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.model import Architecture, Model
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.updates import UpdatesSpec
+from gnnserve_api.spec.variants import Projection, Variants
+
+_TYPED = "has(self.graph.source.typed)"
+_OF_TYPES = (Architecture.GRAPHSAGE, Architecture.RGCN)
+"""Architectures over several types."""
+_OF_TYPES_ALONE = (Architecture.RGCN,)
+
+
+class _Spec(Protocol):
+    """The parts of a GNNServiceSpec that rules about typed graphs read."""
+
+    graph: Graph
+    model: Model
+    variants: Variants
+    updates: UpdatesSpec | None
+
+
+def is_typed(spec: _Spec) -> bool:
+    return spec.graph.source.typed is not None
+
+
+def _listed(architectures: tuple[Architecture, ...]) -> str:
+    return "[" + ", ".join(f"'{one}'" for one in architectures) + "]"
+
+
+@rule(
+    f"!{_TYPED} || self.model.architecture in {_listed(_OF_TYPES)}",
+    f"model.architecture must be {' or '.join(_OF_TYPES)} with graph.source.typed",
+)
+def architecture_is_of_types(spec: _Spec) -> bool | str:
+    if not is_typed(spec) or spec.model.architecture in _OF_TYPES:
+        return True
+    return f"model.architecture {spec.model.architecture} must be {' or '.join(_OF_TYPES)} with graph.source.typed"
+
+
+@rule(
+    f"{_TYPED} || !(self.model.architecture in {_listed(_OF_TYPES_ALONE)})",
+    "model.architecture RGCN must not be given without graph.source.typed, a graph of several relations",
+)
+def relations_are_typed(spec: _Spec) -> bool:
+    return is_typed(spec) or spec.model.architecture not in _OF_TYPES_ALONE
+
+
+_EMPTY = " && ".join(
+    f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)"
+    for name in ("given", "oneRow", "channels", "cascades")
+)
+
+
+@rule(
+    f"!{_TYPED} || ({_EMPTY} && (!has(self.variants.search) || self.variants.search != 'Auto') && "
+    "self.variants.projection != 'Disabled')",
+    "variants.given, oneRow, channels, cascades, search and projection must be left out with graph.source.typed, whose "
+    "variants are projected or stored ones",
+)
+def typed_variants_are_projected(spec: _Spec) -> bool | str:
+    variants = spec.variants
+    asked = {
+        "given": variants.given,
+        "oneRow": variants.one_row,
+        "channels": variants.channels,
+        "cascades": variants.cascades,
+        "search": variants.is_searched,
+        "projection": variants.projection is Projection.DISABLED,
+    }
+    found = [name for name, value in asked.items() if value]
+    if not is_typed(spec) or not found:
+        return True
+    return f"variants.{found[0]} must be left out with graph.source.typed, whose variants are projected or stored ones"
+
+
+@rule(
+    f"!{_TYPED} || !has(self.variants.stored) || self.variants.stored.all(layer, layer < size(self.model.fanouts))",
+    "each of variants.stored must be a layer before the last one with graph.source.typed",
+)
+def typed_scores_are_not_stored(spec: _Spec) -> bool | str:
+    last = len(spec.model.fanouts)
+    if not is_typed(spec) or last not in spec.variants.stored:
+        return True
+    return f"variants.stored {last} must be a layer before the last one with graph.source.typed: the model has {last}"
+
+
+@rule(
+    f"!{_TYPED} || !has(self.updates)",
+    "updates must be left out with graph.source.typed: graphs of several types do not follow changes",
+)
+def typed_graphs_stay(spec: _Spec) -> bool:
+    return not is_typed(spec) or spec.updates is None
+
+
+def made_variants(spec: _Spec) -> Variants:
+    """The variants of which names are possible: over several types none is made for factors of pruning."""
+    if not is_typed(spec):
+        return spec.variants
+    return spec.variants.model_copy(update={"pruning": spec.variants.pruning.model_copy(update={"factors": ()})})

@@ -1,0 +1,123 @@
+"""Requests about graphs of several types: how they name nodes, and what they are told where they name others."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.serving import Client, FakeWorker, running, service
+
+from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
+from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
+from gnnserve_worker.inference.served import ServedRevision
+
+PAPERS, AUTHORS = ("p/1", "author/2", "plain"), (70, -3)
+
+
+class TypedWorker(FakeWorker):
+    """A worker over papers and authors, which classifies papers."""
+
+    def revision(self) -> ServedRevision:
+        kind = "Positions" if self.ids is None else "Strings"
+        types = TypedGraphManifest(
+            (
+                TypeManifest("paper", self.nodes, 4, kind),  # type: ignore[arg-type]
+                TypeManifest("author", len(AUTHORS), None, "Integers"),
+            ),
+            (RelationManifest("author", "writes", "paper", 5, None, merges=False, both_ways=False),),
+        )
+        type_ids: dict[str, NodeIds | None] = {"paper": self.ids, "author": integer_ids(np.array(AUTHORS))}  # type: ignore[dict-item]
+        return dataclasses.replace(super().revision(), types=types, type_ids=type_ids)
+
+
+def by_position() -> TypedWorker:
+    return TypedWorker(nodes=20)
+
+
+def by_text() -> TypedWorker:
+    return TypedWorker(nodes=len(PAPERS), ids=string_ids(*lay_out(PAPERS)))
+
+
+def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker) -> None:
+    async def run() -> None:
+        async with running(worker, service()) as client:
+            await scenario(client)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("worker", "nodes", "positions"),
+    [
+        pytest.param(by_position, [3, 5], [3, 5], id="positions of the type that is classified"),
+        pytest.param(by_position, ["paper/3", {"type": "paper", "id": 5}, 7, {"type": "paper", "id": "9"}],
+                     [3, 5, 7, 9], id="in every form"),
+        pytest.param(by_text, ["plain", "paper/plain", {"type": "paper", "id": "p/1"}], [2, 2, 0], id="texts"),
+        pytest.param(by_text, ["p/1", "paper/author/2"], [0, 1], id="texts with a slash of their own"),
+    ],
+)  # fmt: skip
+def test_nodes_are_named_by_type_and_id(worker: Callable[[], TypedWorker], nodes: Any, positions: list[int]) -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.predict(nodes, **{"return": ["embeddings"]})
+        assert response.status_code == 200, response.text
+        assert [int(row[0]) for row in response.json()["embeddings"]] == positions
+
+    on_worker(scenario, worker())
+
+
+@pytest.mark.parametrize(
+    ("worker", "nodes", "message"),
+    [
+        pytest.param(
+            by_position, [0, "author/70"], 'nodes[1]: "author/70" is of type author, and answers are about nodes of '
+            'type paper; name nodes as "paper/0" or {"type": "paper", "id": 0}', id="another type",
+        ),
+        pytest.param(
+            by_position, ["papr/3"], 'nodes[0]: "papr" is no type of nodes; types are paper, author', id="no type",
+        ),
+        pytest.param(by_position, ["3"], 'ids of type paper are integers, got "3"', id="a text without a type"),
+        pytest.param(by_position, ["paper/three"], 'ids of type paper are integers, got "three"', id="no integer"),
+        pytest.param(by_position, ["paper/20"], "node 20 is not in the graph", id="beyond the last"),
+        pytest.param(by_position, [{"id": 3}], 'expected an object with type and id, got {"id":3}', id="no type in it"),
+        pytest.param(by_position, [1.5], "ids of type paper are integers, got 1.5", id="a fraction"),
+        pytest.param(by_text, [3], "ids of type paper are texts, got 3", id="an integer where ids are texts"),
+
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_an_id_is_told(worker: Callable[[], TypedWorker], nodes: Any, message: str) -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.predict(nodes)
+        assert response.status_code in (400, 404, 422), response.text
+        assert message in response.json()["error"]["message"]
+
+    on_worker(scenario, worker())
+
+
+def test_nodes_of_each_type_and_the_types_are_listed() -> None:
+    async def scenario(client: Client) -> None:
+        own = (await client.http.get("/v1/nodes?count=2")).json()
+        assert own == {"nodes": [0, 1], "start": 0, "total": 20, "nodeIds": "Positions", "type": "paper"}
+        authors = (await client.http.get("/v1/nodes?type=author")).json()
+        assert (authors["nodes"], authors["total"], authors["nodeIds"]) == ([70, -3], 2, "Integers")
+        wrong = (await client.http.get("/v1/nodes?type=editor")).json()["error"]["message"]
+        assert wrong == "type: 'editor' is no type of nodes; types are paper, author"
+        told = (await client.http.get("/v1/variants")).json()
+        assert [kind["name"] for kind in told["types"]] == ["paper", "author"]
+        assert told["types"][1]["features"] is None
+        assert told["relations"] == [{"source": "author", "name": "writes", "target": "paper", "edges": 5}]
+
+    on_worker(scenario, by_position())
+
+
+def test_a_graph_of_one_type_says_nothing_of_types() -> None:
+    async def scenario(client: Client) -> None:
+        assert "types" not in (await client.http.get("/v1/variants")).json()
+        assert "type" not in (await client.http.get("/v1/nodes")).json()
+        refused = (await client.http.get("/v1/nodes?type=paper")).json()["error"]["message"]
+        assert refused == "type: there is no such field; known are start, count"
+
+    on_worker(scenario, FakeWorker(nodes=5))

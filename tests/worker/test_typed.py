@@ -1,0 +1,247 @@
+"""Graphs of several types, from generation to answers: equal to torch_geometric over the whole neighbourhood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from tests.support.typed import TypedParts, shop, typed_source, write_folder, write_tables
+from tests.support.typed_pyg import CLASSES, HIDDEN, HeteroModel, RelationalModel
+from torch import nn
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.manifest import parse_manifest
+from gnnserve_api.spec.service import GNNService
+from gnnserve_api.typed import TypedGraphManifest
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, typed_graph
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.typed import TypedSample, TypedScratch, sample_typed
+
+
+@pytest.fixture(autouse=True)
+def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+
+
+def service_of(given: dict[str, Any], model: dict[str, Any], variants: dict[str, Any] | None = None) -> GNNService:
+    spec = {
+        "graph": {"source": {"typed": given}, "normalization": "Disabled"},
+        "model": {"hidden": HIDDEN, "fanouts": [-1, -1], **model},
+        "variants": variants or {},
+    }
+    body = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "shop"}, "spec": spec}
+    return GNNService.model_validate(body)
+
+
+def generated(folder: Path, service: GNNService) -> LoadedRevision:
+    repository = Repository(folder / "repository", "default", "shop")
+    return repository.load(generate(service, repository).revision)
+
+
+def saved(model: nn.Module, path: Path) -> dict[str, Any]:
+    safetensors.torch.save_file({key: value.contiguous() for key, value in model.state_dict().items()}, path)
+    return {"checkpoint": {"uri": path.as_uri()}}
+
+
+def scores_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray, key: int = 0) -> np.ndarray:
+    return infer_batch(loaded, variant, nodes, key=key).scores
+
+
+def data_of(folder: Path, parts: TypedParts | None = None, **options: Any) -> tuple[dict[str, Any], TypedGraphData]:
+    given = {**write_folder(folder / "graph", parts or shop()), **options}
+    return given, load_typed_source(typed_source(given))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_answers_of_a_given_heteroconv_equal_torch_geometrics(tmp_path: Path, layers: int) -> None:
+    given, data = data_of(tmp_path)
+    torch.manual_seed(1)
+    model = HeteroModel(data, layers)
+    with torch.no_grad():
+        expected = model(data).numpy()
+    model_spec = {**saved(model, tmp_path / "model.safetensors"), "fanouts": [-1] * layers}
+    stored = [1] if layers > 1 else []
+    loaded = generated(tmp_path, service_of(given, model_spec, {"stored": stored}))
+    nodes = np.arange(data.target.nodes)
+    for variant in ["projected", *(["stored1"] if stored else [])]:
+        np.testing.assert_allclose(scores_of(loaded, variant, nodes), expected, atol=1e-5)
+        repeated = np.array([5, 3, 5, 0, 3] * 30)
+        np.testing.assert_allclose(scores_of(loaded, variant, repeated), expected[repeated], atol=1e-5)
+
+
+@pytest.mark.parametrize("bases", [None, 2])
+def test_answers_of_a_given_rgcn_equal_torch_geometrics(tmp_path: Path, bases: int | None) -> None:
+    given, data = data_of(tmp_path)
+    torch.manual_seed(2)
+    model = RelationalModel(data, bases)
+    with torch.no_grad():
+        expected = model(data).numpy()
+    model_spec = {**saved(model, tmp_path / "model.safetensors"), "architecture": "RGCN", "bases": bases}
+    loaded = generated(tmp_path, service_of(given, model_spec, {"stored": [1]}))
+    for variant in ("projected", "stored1"):
+        np.testing.assert_allclose(scores_of(loaded, variant, np.arange(data.target.nodes)), expected, atol=1e-5)
+
+
+def test_relations_that_nothing_reads_back_still_equal_torch_geometrics(tmp_path: Path) -> None:
+    parts = shop()
+    parts.edges[("item", "bought_by", "user")] = {
+        "src": parts.edges[("user", "buys", "item")]["dst"], "dst": parts.edges[("user", "buys", "item")]["src"],
+    }  # fmt: skip
+    del parts.edges[("user", "buys", "item")]
+    parts.edges[("tag", "of", "item")] = {
+        "src": parts.edges[("item", "has", "tag")]["dst"], "dst": parts.edges[("item", "has", "tag")]["src"],
+    }  # fmt: skip
+    del parts.edges[("item", "has", "tag")]
+    given, data = data_of(tmp_path, parts, reverse="Disabled")
+    # Tags read nothing: only layer 1 has a state of theirs, and layer 2 has no weights for them.
+    architecture_keys = _expected_keys(data)
+    assert not any("convs.1" in key and "<tag___" in key for key in architecture_keys)
+    loaded = generated(tmp_path, service_of(given, {"training": {"epochs": 2}}, {"stored": [1]}))
+    nodes = np.arange(data.target.nodes)
+    np.testing.assert_allclose(scores_of(loaded, "stored1", nodes), scores_of(loaded, "projected", nodes), atol=1e-5)
+
+
+def _expected_keys(data: TypedGraphData) -> set[str]:
+    from gnnserve_worker.models.typed.architecture import TypedShape
+    from gnnserve_worker.models.typed.graphsage import TypedGraphSageSpec
+
+    return {*TypedGraphSageSpec().shapes(TypedShape(describe_typed(data), HIDDEN, CLASSES, 2))}
+
+
+@pytest.mark.parametrize("variants", [{"storage": ["float32", "float16", "int8"], "fanouts": [[2, 2]], "stored": [1]}])
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "RGCN"])
+def test_training_learns_from_labels_and_serves_every_storage(
+    tmp_path: Path, variants: dict[str, Any], architecture: str
+) -> None:
+    given, data = data_of(tmp_path)
+    model = {"architecture": architecture, "fanouts": [5, 5], "training": {"epochs": 60, "scope": "Transductive"}}
+    service = service_of(given, model, variants)
+    loaded = generated(tmp_path, service)
+    assert loaded.manifest is not None
+    assert {variant.name for variant in loaded.manifest.variants} == set(service.spec.possible_variants())
+    assert all(variant.validation_accuracy >= 0.6 for variant in loaded.manifest.profile.variants)
+    nodes = np.arange(data.target.nodes)
+    exact = scores_of(loaded, "projected", nodes)
+    for storage in ("float16", "int8"):
+        np.testing.assert_allclose(scores_of(loaded, f"projected-{storage}", nodes), exact, atol=0.2)
+
+
+def test_equal_manifests_give_equal_weights_and_an_interruption_loses_no_training(tmp_path: Path) -> None:
+    given, _ = data_of(tmp_path)
+    service = service_of(given, {"training": {"epochs": 3}})
+    first, second = (generated(tmp_path / name, service) for name in ("one", "two"))
+    assert first.manifest is not None and second.manifest is not None
+    assert first.manifest.model == second.manifest.model
+    assert first.manifest.revision == second.manifest.revision
+
+
+def graph_of(data: TypedGraphData) -> tuple[TypedGraphManifest, TypedGraph]:
+    typed = describe_typed(data)
+    return typed, typed_graph(typed, *merged_lists(typed, [one.lists for one in data.relations]))
+
+
+def sampled(graph: TypedGraph, seeds: np.ndarray, fanouts: Any, key: int = 0, *, share: bool) -> TypedSample:
+    relations = len(graph.typed.relations)
+    wanted = np.repeat(np.array(fanouts, np.int64)[:, None], relations, axis=1)
+    return sample_typed(graph.indptr, graph.indices, graph.layout, seeds, wanted, key, TypedScratch(), share=share)
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("fanouts", [(-1, -1), (2, 3), (1, 40, 2)])
+def test_each_row_draws_distinct_neighbours_by_each_relation_of_its_type(
+    tmp_path: Path, fanouts: tuple[int, ...], share: bool
+) -> None:
+    _, data = data_of(tmp_path)
+    typed, graph = graph_of(data)
+    stride = int(graph.layout[1])
+    seeds = np.array([3, 3, 0, typed.first_nodes[1], typed.first_nodes[2] + 1])
+    sample = sampled(graph, seeds, fanouts, share=share)
+    assert sample.seed_rows is not None
+    np.testing.assert_array_equal(sample.nodes[sample.seed_rows], seeds)
+    hops = np.searchsorted(sample.ends, np.arange(len(sample.nodes)), side="right")
+    for row, node in enumerate(sample.nodes.tolist()):
+        kind = int(np.searchsorted(typed.first_nodes, node, side="right")) - 1
+        read = [place for place, one in enumerate(typed.relations) if one.target == typed.types[kind].name]
+        for slot, place in enumerate(read):
+            begin, end = sample.segments[row * stride + slot : row * stride + slot + 2]
+            drawn = sample.neighbours[begin:end]
+            first = typed.first_nodes[typed.place_of(typed.relations[place].source)]
+            listed = data.relations[place].lists.list_of(node - typed.first_nodes[kind]) + first
+            fanout = fanouts[hops[row]]
+            assert len(drawn) == (len(listed) if fanout < 0 else min(fanout, len(listed)))
+            assert len(set(drawn.tolist())) == len(drawn)
+            assert set(drawn.tolist()) <= set(listed.tolist())
+            if hops[row] < len(fanouts) - 1:
+                np.testing.assert_array_equal(sample.nodes[sample.children[begin:end]], drawn)
+        assert sample.starts[row + 1] == sample.segments[(row + 1) * stride]
+
+
+def test_rows_of_each_hop_stand_type_after_type(tmp_path: Path) -> None:
+    _, data = data_of(tmp_path)
+    typed, graph = graph_of(data)
+    sample = sampled(graph, np.arange(20), (3, 3, 3), share=False)
+    kinds = np.searchsorted(typed.first_nodes, sample.nodes, side="right") - 1
+    begin = 0
+    for place, end in enumerate(sample.type_ends.tolist()):
+        assert (kinds[begin:end] == place % len(typed.types)).all()
+        begin = end
+    assert begin == len(sample.nodes)
+
+
+def test_a_checkpoint_of_other_relations_is_refused_by_the_key(tmp_path: Path) -> None:
+    given, data = data_of(tmp_path)
+    model = HeteroModel(data)
+    with torch.no_grad():
+        model(data)
+    path = tmp_path / "model.safetensors"
+    state = {key: value.contiguous() for key, value in model.state_dict().items() if "knows" not in key}
+    safetensors.torch.save_file(state, path)
+    service = service_of(given, {"checkpoint": {"uri": path.as_uri()}})
+    with pytest.raises(InputError, match=r"has no convs\.0\.convs\.<user___knows___user>\.lin_l\.weight, expected"):
+        generate(service, Repository(tmp_path / "repository", "default", "shop"))
+
+
+@pytest.mark.parametrize(
+    ("model", "variants", "said"),
+    [
+        ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE or RGCN with graph.source.typed"),
+        ({}, {"oneRow": [{"hops": 0}]}, "variants.oneRow must be left out with graph.source.typed"),
+        ({}, {"projection": "Disabled"}, "variants.projection must be left out with graph.source.typed"),
+        ({}, {"stored": [2]}, "variants.stored 2 must be a layer before the last one"),
+        ({"bases": 2}, {}, "bases 2 may be given with architecture RGCN only"),
+    ],
+)
+def test_what_cannot_be_had_of_several_types_is_refused_in_a_sentence(
+    tmp_path: Path, model: dict[str, Any], variants: dict[str, Any], said: str
+) -> None:
+    given, _ = data_of(tmp_path)
+    with pytest.raises(ValueError, match=said):
+        service_of(given, model, variants)
+
+
+def test_ids_of_the_source_are_kept_for_each_type(tmp_path: Path) -> None:
+    given = write_tables(tmp_path / "tables", shop(), ids={"user": "u", "tag": "t"})
+    loaded = generated(tmp_path, service_of(given, {"training": {"epochs": 2}}))
+    assert loaded.ids is not None
+    assert loaded.ids.find_texts(["u3", "t1"]).tolist() == [3, -1]
+    tags = loaded.type_ids["tag"]
+    assert tags is not None
+    assert tags.find_texts(["u3", "t1"]).tolist() == [-1, 1]
+
+
+def test_parse_manifest_knows_rgcn_only_with_types() -> None:
+    text = (
+        "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: a}\n"
+        "spec: {graph: {source: {builtin: Digits}}, model: {architecture: RGCN}}\n"
+    )
+    with pytest.raises(InputError, match=r"RGCN must not be given without graph\.source\.typed"):
+        parse_manifest(text, "a.yaml")

@@ -1,0 +1,169 @@
+"""Requests that bring nodes and edges to a graph of several types are answered as if the graph had them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.support.typed import shop, typed_source, write_folder
+from tests.support.typed_pyg import HIDDEN, HeteroModel, RelationalModel, with_overlay
+from tests.worker.test_typed import generated, saved, service_of
+
+from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
+from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.view import Part, view_of
+from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.serving.http.codecs.json import JsonCodec
+from gnnserve_worker.serving.http.question import Question, RequestError
+from gnnserve_worker.serving.http.wishes import NO_WISHES
+
+Given = tuple[TypedGraphData, LoadedRevision, Any]
+
+
+@pytest.fixture(scope="module", params=["GraphSAGE", "RGCN"])
+def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Given]:
+    """The graph, its revision with given weights over the whole neighbourhood, and torch_geometric's model."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+        yield made(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def made(folder: Path, architecture: str) -> Given:
+    source = write_folder(folder / "graph", shop())
+    data = load_typed_source(typed_source(source))
+    torch.manual_seed(3)
+    model: Any = HeteroModel(data) if architecture == "GraphSAGE" else RelationalModel(data, 2)
+    with torch.no_grad():
+        model(data)
+    spec = {**saved(model, folder / "model.safetensors"), "architecture": architecture}
+    spec |= {"bases": 2} if architecture == "RGCN" else {}
+    return data, generated(folder, service_of(source, spec)), model
+
+
+def drawn_overlay(data: TypedGraphData, draw: np.random.Generator) -> dict[str, Any]:
+    """A request's body, with new nodes of any types, edges by any relations and other features, in random forms."""
+    counts = {kind.name: kind.nodes for kind in data.types}
+    new, nodes = dict.fromkeys(counts, 0), []
+    for _ in range(draw.integers(0, 5)):
+        kind = data.types[draw.integers(len(data.types))]
+        name = kind.name
+        node: dict[str, Any] = {"id": f"{name}/{counts[name] + new[name]}"}
+        if kind.features is not None:
+            node["features"] = draw.normal(size=kind.features.shape[1]).tolist()
+        new[name] += 1
+        nodes.append(node)
+    own = [one for one in data.relations if one.reverse_of is None]
+    edges = []
+    for _ in range(draw.integers(0, 9)):
+        one = own[draw.integers(len(own))]
+        ends = [int(draw.integers(counts[name] + new[name])) for name in (one.source, one.target)]
+        edges.append([f"{one.source}/{ends[0]}", one.name, {"type": one.target, "id": ends[1]}])
+    overrides = [
+        {"id": f"{kind.name}/{node}", "features": draw.normal(size=kind.features.shape[1]).tolist()}
+        for kind in data.types
+        if kind.features is not None
+        for node in draw.choice(kind.nodes, draw.integers(0, 3), replace=False).tolist()
+    ]
+    asked = draw.integers(0, counts[data.target.name] + new[data.target.name], draw.integers(1, 6)).tolist()
+    return {
+        "nodes": [f"{data.target.name}/{node}" for node in asked],
+        "overlay": {"nodes": nodes, "edges": edges, "overrides": overrides},
+    }
+
+
+def expected_of(data: TypedGraphData, model: Any, body: dict[str, Any]) -> np.ndarray:
+    """What torch_geometric's model says of the graph that has all that the request brings."""
+    overlay, features, edges = body["overlay"], {}, {}
+    embeddings = {name: module.weight.detach().numpy() for name, module in model.embeddings.items()}
+    for kind in data.types:
+        rows = np.array(embeddings[kind.name] if kind.features is None else kind.features)
+        begins = f"{kind.name}/"
+        default = rows.mean(axis=0) if kind.features is None else None
+        added = [one.get("features", default) for one in overlay["nodes"] if one["id"].startswith(begins)]
+        rows = np.concatenate([rows, np.array(added, np.float32).reshape(len(added), rows.shape[1])])
+        for one in overlay["overrides"]:
+            if one["id"].startswith(begins):
+                rows[int(one["id"].removeprefix(begins))] = one["features"]
+        features[kind.name] = rows.astype(np.float32)
+    for source, name, target in overlay["edges"]:
+        kind, _, place = source.partition("/")
+        edges.setdefault((kind, name, target["type"]), []).append((int(place), target["id"]))
+    changed = with_overlay(data, features, {key: np.array(pairs) for key, pairs in edges.items()})
+    with embeddings_of(model, features), torch.no_grad():
+        scores: np.ndarray = model(changed).numpy()
+    return scores[[int(node.partition("/")[2]) for node in body["nodes"]]]
+
+
+@contextmanager
+def embeddings_of(model: Any, features: dict[str, np.ndarray]) -> Iterator[None]:
+    """The model with embeddings of more nodes."""
+    before = dict(model.embeddings.items())
+    for name in before:
+        rows = torch.from_numpy(features[name])
+        model.embeddings[name] = torch.nn.Embedding.from_pretrained(rows)
+    yield
+    for name, module in before.items():
+        model.embeddings[name] = module
+
+
+def read(served: ServedRevision, body: dict[str, Any]) -> Question:
+    return JsonCodec().parse_question(json.dumps(body).encode(), b"", NO_WISHES, served, 1_000, DEFAULT_OVERLAY_LIMITS)
+
+
+def answered(loaded: LoadedRevision, questions: list[Question]) -> list[np.ndarray]:
+    """Answers of one batch, as the engine makes it."""
+    parts = [Part(len(one.nodes), one.overlay, one.seed) for one in questions]
+    seeds = np.concatenate([one.nodes for one in questions])
+    view = view_of(loaded.graph.nodes, parts, seeds)
+    scores = infer_batch(loaded, "projected", seeds, key=0, view=view).scores
+    return np.split(scores, np.cumsum([len(one.nodes) for one in questions])[:-1])
+
+
+def test_a_thousand_random_overlays_are_answered_as_torch_geometric_does(given: Given) -> None:
+    data, loaded, model = given
+    served, draw = served_revision(loaded), np.random.default_rng(11)
+    for _ in range(125):
+        bodies = [drawn_overlay(data, draw) for _ in range(4)]
+        for body, found in zip(bodies, answered(loaded, [read(served, body) for body in bodies]), strict=True):
+            np.testing.assert_allclose(found, expected_of(data, model, body), atol=1e-4, rtol=1e-4)
+
+
+def test_a_revision_with_overlays_warms_up(given: Given) -> None:
+    warm_up(given[1])
+
+
+@pytest.mark.parametrize(
+    ("overlay", "said"),
+    [
+        ({"nodes": [{"id": "user/3", "features": [0, 0, 0, 0]}]}, '"user/3" is a node of the graph'),
+        ({"nodes": [{"id": "user/99"}]}, "overlay.nodes[0].features: it is missing; nodes of type user have 4"),
+        ({"nodes": [{"id": "tag/99", "features": [1]}]}, "nodes of type tag have no features; leave them out"),
+        ({"nodes": [{"id": "user/99", "features": [1]}]}, "1 number, where the graph has 4 features"),
+        ({"nodes": [{"id": "shop/1"}]}, '"shop" is no type of nodes; types are user, item, tag'),
+        ({"edges": [["user/1", "sells", "item/2"]]},
+         "overlay.edges[0][1]: no relation is user sells item; relations are user knows user, user buys item"),
+        ({"edges": [["item/1", "buys", "user/2"]]}, "no relation is item buys user"),
+        ({"edges": [["item/1", "rev_buys", "user/2"]]}, "item rev_buys user is the reverse of a relation"),
+        ({"edges": [["user/1", "buys", "item/99"]]},
+         'overlay.edges[0][2]: node "item/99" is not in the graph; a new node goes into overlay.nodes'),
+        ({"overrides": [{"id": "tag/1", "features": [1]}]}, "overlay.overrides[0]: nodes of type tag have no features"),
+        ({"nodes": [{"id": "tag/9"}, {"id": "tag/9"}]}, "overlay.nodes[1].id: \"tag/9\" is another new node's id too"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_an_overlay_is_told(given: Given, overlay: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        read(served_revision(given[1]), {"nodes": [0], "overlay": overlay})
+    assert said in str(raised.value)
+
+
+def test_an_embedding_is_as_wide_as_hidden_layers(given: Given) -> None:
+    assert [None if one.default is None else len(one.default) for one in given[1].type_rows] == [None, None, HIDDEN]

@@ -1,0 +1,69 @@
+"""What networks over a graph of several types are trained on: scaled features by type, and means by relation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from gnnserve_api.profile import Metric
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.model import Scope
+from gnnserve_api.typed import TypedGraphManifest
+from gnnserve_worker.generation.features import Normalized, fit_normalization
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.typed import TypedGraphData
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTrainingSet:
+    data: TypedGraphData
+    typed: TypedGraphManifest
+    features: Sequence[Normalized | None]
+    """Features by type; None: it has none."""
+    means: Sequence[sp.csr_array]
+    """By relation, float32 [nodes of the target, nodes of the source]: rows that average what a node reads."""
+    visible_means: Sequence[sp.csr_array]
+    """The same over the edges that training may see."""
+    metric: Metric
+
+
+def typed_training_set(
+    data: TypedGraphData, typed: TypedGraphManifest, method: Normalization, scope: Scope, metric: Metric
+) -> TypedTrainingSet:
+    """With inductive training, edges of nodes of the classified type that are not for training are hidden, and so are
+    the features of these nodes; nodes of other types belong to no part of the split, and are always seen."""
+    is_seen = np.ones(data.target.nodes, dtype=bool)
+    if scope is Scope.INDUCTIVE:
+        is_seen[:] = False
+        is_seen[data.splits.train] = True
+    seen = {kind.name: np.ones(kind.nodes, dtype=bool) for kind in data.types} | {data.target.name: is_seen}
+    features = [
+        None if kind.features is None else fit_normalization(kind.features, method, np.flatnonzero(seen[kind.name]))
+        for kind in data.types
+    ]
+    means = [_means(one.lists, data.type_named(one.source).nodes) for one in data.relations]
+    if scope is Scope.TRANSDUCTIVE:
+        return TypedTrainingSet(data, typed, features, means, means, metric)
+    visible = [
+        _means(_kept(one.lists, seen[one.source], seen[one.target]), data.type_named(one.source).nodes)
+        for one in data.relations
+    ]
+    return TypedTrainingSet(data, typed, features, means, visible, metric)
+
+
+def _means(lists: Graph, sources: int) -> sp.csr_array:
+    degrees = np.diff(lists.indptr)
+    values = np.repeat((1.0 / np.maximum(degrees, 1)).astype(np.float32), degrees)
+    return sp.csr_array((values, lists.indices, lists.indptr), shape=(len(degrees), sources))
+
+
+def _kept(lists: Graph, sources: np.ndarray, targets: np.ndarray) -> Graph:
+    """The edges whose two ends are kept: bool of each position of either type."""
+    of_edge = lists.targets()
+    is_kept = targets[of_edge] & sources[lists.indices]
+    counts = np.bincount(of_edge[is_kept], minlength=lists.nodes)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Graph(indptr, np.ascontiguousarray(lists.indices[is_kept]))

@@ -1,0 +1,114 @@
+"""What the worker may ask of an architecture over a graph of several types: one object each, in a file beside this one.
+
+All that exist so far are of one form, whatever their checkpoints look like:
+
+    h'(i) = Σ over relations r that i's type reads: mean over neighbours j of h(j) · W_r + c_r,
+            + h(i) · W_type + b_type,   ReLU between layers
+
+so an architecture says which tensors a checkpoint has, and what W_r, c_r, W_type and b_type of each layer are made of.
+Tables store h(j) · W_r + c_r and h(i) · W_type + b_type (`projection`), which is exact, since means and sums commute
+with linear maps. An architecture computes them by operators that numpy's arrays and torch's tensors share (`@`, `+`,
+`.T`), so that training (`generation/typed/train.py`) needs no module of each, and serving never imports torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from gnnserve_api.spec.model import Architecture
+from gnnserve_api.typed import RelationManifest, TypedGraphManifest
+
+Array = Any
+"""A numpy array; or, while a network is trained, a tensor of torch."""
+Tensors = Mapping[str, Array]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class RelationalLayer:
+    """The matrices of a layer, float32. Relations and types are named by their places in the graph's manifest."""
+
+    relations: Mapping[int, Array]
+    """W_r [columns of the source, outputs]. Absent: nothing is read by the relation."""
+    own: Mapping[int, Array]
+    """W_type [columns of the type, outputs]. Absent: a node's own row is not read."""
+    biases: Mapping[int, Array]
+    """b_type [outputs]. Absent: the layer gives nothing for nodes of the type: its output is 0."""
+    shifts: Mapping[int, Array] = field(default_factory=dict)
+    """c_r [outputs]; absent: 0."""
+
+    @property
+    def outputs(self) -> int:
+        return int(next(iter(self.biases.values())).shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TypedShape:
+    """What the shapes of a network's tensors follow from."""
+
+    graph: TypedGraphManifest
+    hidden: int
+    classes: int
+    layers: int
+    bases: int | None = None
+    """Matrices that those of all relations are combined from; None: each has its own."""
+
+    def width(self, kind: int) -> int:
+        """Columns that layer 1 reads of a node of that type: its features, or an embedding as wide as the hidden
+        layers."""
+        features = self.graph.types[kind].features
+        return self.hidden if features is None else features
+
+    def outputs(self, layer: int) -> int:
+        return self.classes if layer == self.layers - 1 else self.hidden
+
+    def embedded(self) -> list[int]:
+        """Places of the types whose embeddings are learned."""
+        return [place for place, kind in enumerate(self.graph.types) if kind.features is None]
+
+    def reached(self) -> list[frozenset[int]]:
+        """Places of the types that have a hidden state before each layer, and behind the last one: at first all, then
+        those that read one that has."""
+        ends = [(self.graph.place_of(one.source), self.graph.place_of(one.target)) for one in self.graph.relations]
+        found = [frozenset(range(len(self.graph.types)))]
+        for _ in range(self.layers):
+            found.append(frozenset(target for source, target in ends if source in found[-1]))
+        return found
+
+    def read(self, layer: int) -> list[tuple[int, RelationManifest]]:
+        """Relations that the layer reads, by place."""
+        before = self.reached()[layer]
+        relations = enumerate(self.graph.relations)
+        return [(place, one) for place, one in relations if self.graph.place_of(one.source) in before]
+
+
+def embedding_key(kind: str) -> str:
+    """Key of the embeddings of a type, float32 [nodes, hidden]: a torch.nn.ModuleDict `embeddings` of Embedding."""
+    return f"embeddings.{kind}.weight"
+
+
+class TypedArchitectureSpec(ABC):
+    """Everything that differs between architectures. Specs have no state: one object serves every revision."""
+
+    architecture: ClassVar[Architecture]
+    module: ClassVar[str]
+    """What of torch_geometric.nn a checkpoint is of, for messages."""
+    learning_rate: ClassVar[float]
+    """Step size of Adam where the manifest gives none."""
+
+    def shapes(self, shape: TypedShape) -> Shapes:
+        """The tensors of a checkpoint, by key."""
+        kinds = shape.graph.types
+        embedded = {embedding_key(kinds[place].name): (kinds[place].nodes, shape.hidden) for place in shape.embedded()}
+        return {**embedded, **self.layer_shapes(shape)}
+
+    @abstractmethod
+    def layer_shapes(self, shape: TypedShape) -> Shapes:
+        """The tensors beside embeddings."""
+
+    @abstractmethod
+    def layers(self, tensors: Tensors, shape: TypedShape) -> Sequence[RelationalLayer]:
+        """The layers of a checkpoint that has all of `shapes`."""

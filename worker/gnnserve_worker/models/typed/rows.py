@@ -1,0 +1,160 @@
+"""Rows of a table of products over several types, made of the features of nodes that the table has no row for.
+
+A new node is read by each relation through other weights, so that it has a row for each relation by which a sample
+reads it, and one for itself. A node of a type without features comes with its default embedding in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_worker.graph.view import BatchView
+from gnnserve_worker.kernel_cache import brief_kernel
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.rows import Scaling, encode_rows
+from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedShape
+from gnnserve_worker.models.typed.network import as_typed
+from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.sampling.typed_layout import unpack_layout
+from gnnserve_worker.sampling.view import unpack
+from gnnserve_worker.tables.table import Rows, RowsBehind, Table
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRowMaker:
+    """Makes rows of one table: a `models.rows.MakesRows`."""
+
+    table: Table
+    layout: np.ndarray
+    """`sampling.typed_layout.pack_layout` of the graph."""
+    scalings: Sequence[Scaling]
+    """How the features of each type were scaled."""
+    widths: Sequence[int]
+    """Columns of each type: its features, or its embedding."""
+    sources: Sequence[int]
+    """The type that each relation reads."""
+    relations: Sequence[Linear]
+    """The product of each relation."""
+    own: Sequence[Linear]
+    """That of each type with its own weights."""
+
+    @property
+    def names_leaves(self) -> bool:
+        return False
+
+    def behind(self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool) -> RowsBehind | None:
+        """As `MakesRows.behind`. Rows of neighbours and of nodes themselves are numbered apart in any case."""
+        if view.features is None:
+            return None
+        typed, features = as_typed(sample), view.features
+        count, relations = len(features), len(self.relations)
+        read, own_read = np.empty((2, count * relations), np.int64), np.empty((2, count * len(self.own)), np.int64)
+        found, found_own = _name_rows(
+            self.layout, view.sampling.packed, typed.type_ends, typed.segments, typed.nodes, typed.neighbours,
+            len(self.table.own.values), count, read, own_read,
+        )  # fmt: skip
+        values, scales = self._make(features, read[:, :found], self.relations, self.sources, self.table.rows)
+        kinds = range(len(self.own))
+        own_values, own_scales = self._make(features, own_read[:, :found_own], self.own, kinds, self.table.own)
+        return RowsBehind(values, scales, own_values, own_scales)
+
+    def _make(
+        self, features: np.ndarray, read: np.ndarray, products: Sequence[Linear], kinds: Sequence[int], rows: Rows
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A row for each of `read`: the place of its product, and of its features, int64 [2, rows]. `kinds`: the type
+        that each product reads."""
+        made = np.zeros((read.shape[1], rows.values.shape[1]), np.float32)
+        for place in np.unique(read[0]).tolist():
+            product, kind = products[place], kinds[place]
+            wanted = np.flatnonzero(read[0] == place)
+            width = self.widths[kind]
+            scaled = self.scalings[kind].scale(features, read[1, wanted], np.arange(width), width)
+            out = np.empty((len(wanted), product.outputs), np.float32)
+            product.apply(scaled.ravel(), len(wanted), out.ravel())
+            made[wanted, : product.outputs] = out
+        return encode_rows(rows, made)
+
+
+def typed_row_maker(
+    table: Table, shape: TypedShape, layout: np.ndarray, layer: RelationalLayer, scalings: Sequence[Scaling]
+) -> TypedRowMaker:
+    """`layer`: the first one. ValueError: it does not fit the table or the types."""
+    graph = shape.graph
+    widths = [shape.width(place) for place in range(len(graph.types))]
+    sources = [graph.place_of(relation.source) for relation in graph.relations]
+
+    def product(width: int, matrix: np.ndarray | None, shift: np.ndarray | None) -> Linear:
+        found = np.zeros((width, table.columns), np.float32) if matrix is None else matrix
+        if found.shape != (width, table.columns):
+            raise ValueError(f"a matrix of the first layer is {list(found.shape)}, expected {[width, table.columns]}")
+        added = np.zeros(table.columns, np.float32) if shift is None else shift
+        return Linear.build(found, added, relu=False, compute="float32")
+
+    return TypedRowMaker(
+        table,
+        layout,
+        scalings,
+        widths,
+        sources,
+        [
+            product(widths[source], layer.relations.get(place), layer.shifts.get(place))
+            for place, source in enumerate(sources)
+        ],
+        [product(width, layer.own.get(kind), layer.biases.get(kind)) for kind, width in enumerate(widths)],
+    )
+
+
+@brief_kernel
+def _name_rows(
+    layout: np.ndarray, packed: np.ndarray, type_ends: np.ndarray, segments: np.ndarray, nodes: np.ndarray,
+    neighbours: np.ndarray, own_rows: int, features: int, read: np.ndarray, own_read: np.ndarray,
+) -> tuple[int, int]:  # fmt: skip
+    """Put the rows that are gathered in place of overlay nodes, in the sample's own arrays: stored nodes that keep
+    their features by their number, neighbours as N + i for the i-th of `read`, and nodes themselves as what is i behind
+    the table's own rows for the i-th of `own_read`. Both get the place of a relation or type, and of features."""
+    types, stride, first_nodes, _, slots, relation_of, _ = unpack_layout(layout)
+    stored = first_nodes[types]
+    _, _, _, _, _, rows, _, _, _, _, _ = unpack(packed)
+    places = np.full(features * layout[2], -1, dtype=np.int64)
+    own_places = np.full(features * types, -1, dtype=np.int64)
+    found = 0
+    found_own = 0
+    begin = 0
+    for block in range(len(type_ends)):
+        kind = block % types
+        for row in range(begin, type_ends[block]):
+            if nodes[row] >= stored:
+                made = rows[nodes[row] - stored]
+                if made < stored:
+                    nodes[row] = made
+                else:
+                    place = (made - stored) // stride
+                    key = kind * features + place
+                    if own_places[key] < 0:
+                        own_places[key] = found_own
+                        own_read[0, found_own] = kind
+                        own_read[1, found_own] = place
+                        found_own += 1
+                    nodes[row] = own_rows + own_places[key]
+            for slot in range(slots[kind]):
+                relation = relation_of[kind * stride + slot]
+                for edge in range(segments[row * stride + slot], segments[row * stride + slot + 1]):
+                    if neighbours[edge] < stored:
+                        continue
+                    made = rows[neighbours[edge] - stored]
+                    if made < stored:
+                        neighbours[edge] = made
+                        continue
+                    place = (made - stored) // stride
+                    key = relation * features + place
+                    if places[key] < 0:
+                        places[key] = found
+                        read[0, found] = relation
+                        read[1, found] = place
+                        found += 1
+                    neighbours[edge] = stored + places[key]
+        begin = type_ends[block]
+    return found, found_own

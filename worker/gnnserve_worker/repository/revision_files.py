@@ -1,0 +1,98 @@
+"""The files of a revision that is to be opened, whether published or staged, and its arrays, tables and tensors, each
+opened where it is needed. What is made of them is `loaded.py`, and of graphs of several types `typed_revision.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from msgspec import UNSET
+
+from gnnserve_api.repository import GraphManifest, RevisionManifest, RowsManifest, TableManifest, VariantManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.repository import checks
+from gnnserve_worker.repository.room import GraphRoom
+from gnnserve_worker.tables.formats import FORMATS
+from gnnserve_worker.tables.growing import read_only
+from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, WritableRows
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecipe:
+    """What rows of tables are made by, for nodes that the graph does not have."""
+
+    normalization: Normalization
+    tensors: Mapping[str, np.ndarray]
+    """Moments of the columns, and what projected tables were made by."""
+    columns: np.ndarray
+    """Source columns of those tables that do not name theirs: int64, in the order of the ranking."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionFiles:
+    """What to open, whether published or staged."""
+
+    graph_folder: Path
+    graph: GraphManifest
+    folder: Path
+    tables: Mapping[str, TableManifest]
+    variants: Sequence[VariantManifest]
+    manifest: RevisionManifest | None
+    rows: RowRecipe | None = None
+    """What rows of a staged revision are made by; a published one has it in its manifest and its files."""
+    verified: checks.VerifiedFiles = field(default_factory=checks.VerifiedFiles)
+    """Files that were verified; empty while it is staged, when no other process reaches them."""
+    room: GraphRoom | None = None
+    """What changes may need; None: it is opened to stay as it is."""
+
+    @property
+    def node_room(self) -> int:
+        """Nodes that tables have rows for."""
+        return self.graph.nodes + (0 if self.room is None else self.room.nodes)
+
+    @property
+    def remedy(self) -> str:
+        return checks.remedy(self.folder)
+
+    @property
+    def graph_remedy(self) -> str:
+        """Names both folders, because generation starts only when the revision is gone, and keeps a graph that is
+        there."""
+        return checks.remedy(self.graph_folder, self.folder)
+
+
+def open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
+    path = revision.graph_folder / name
+    return checks.open_array(path, np.dtype(dtype), shape, revision.graph_remedy, revision.verified.mapped.get(path))
+
+
+def open_table(revision: RevisionFiles, table: TableManifest) -> Table:
+    counts = (revision.graph.nodes,) * 2 if table.typed is UNSET else (table.typed.rows, table.typed.own_rows)
+    rows = _open_rows(revision, table, table.rows, counts[0])
+    own = rows if table.own is None else _open_rows(revision, table, table.own, counts[1])
+    return Table(table.kind, table.columns, rows, own)
+
+
+def _open_rows(revision: RevisionFiles, table: TableManifest, rows: RowsManifest, count: int) -> Rows:
+    def mapped(name: str, dtype: np.dtype, *shape: int) -> np.ndarray:
+        path = revision.folder / name
+        if revision.room is not None:
+            return checks.open_growing(path, dtype, shape, revision.node_room, revision.remedy)
+        return checks.open_array(path, dtype, shape, revision.remedy, revision.verified.mapped.get(path))
+
+    table_format = FORMATS[table.storage]
+    values = mapped(rows.values, table_format.dtype, count, table_format.padded_columns(table.columns))
+    scales = NO_SCALES if rows.scales is None else mapped(rows.scales, np.dtype(np.float32), count)
+    if revision.room is None:
+        return Rows(table_format, values, scales)
+    # Read-only like mapped files, so that the kernels that read them are the same.
+    return Rows(table_format, read_only(values), read_only(scales), WritableRows(values, scales))
+
+
+def read_tensors(revision: RevisionFiles, path: Path) -> dict[str, np.ndarray]:
+    content = revision.verified.read.get(path)
+    return safetensors.numpy.load_file(path) if content is None else safetensors.numpy.load(content)

@@ -1,0 +1,108 @@
+"""The arrays of the folder of a graph of several types, and the checks that kernels rely on.
+
+Lists of all types are one array, as `graph/typed_lists.py` has them. Labels, splits and the ids without a folder are of
+the type that is classified; ids of the other types lie in `types/<name>/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.errors import DamagedError
+from gnnserve_api.repository import TYPED_SCHEMA_VERSION, GraphManifest, NodeIdKind
+from gnnserve_api.typed import TypeManifest
+from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, typed_graph
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.repository import files, paths
+from gnnserve_worker.repository.graph_files import id_arrays, open_ids_of
+from gnnserve_worker.sampling.typed_layout import unpack_layout
+
+Mapped = Callable[..., np.ndarray]
+"""Opens an array of the graph's folder by file, dtype and shape."""
+
+
+def write_typed_graph(folder: Path, data: TypedGraphData) -> GraphManifest:
+    """Write all that is kept of it; the manifest, which is not sealed yet, names it."""
+    typed = describe_typed(data)
+    indptr, indices = merged_lists(typed, [relation.lists for relation in data.relations])
+    arrays = {
+        paths.INDPTR: indptr,
+        paths.INDICES: indices,
+        paths.LABELS: np.asarray(data.labels, dtype=np.uint8 if data.multi_label else np.int64),
+        paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
+        paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
+        paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
+        **id_arrays(data.target.ids),
+    }
+    for kind in data.types[1:]:
+        arrays |= {paths.of_type(kind.name, name): array for name, array in id_arrays(kind.ids).items()}
+    files.require_free(folder, sum(array.nbytes for array in arrays.values()))
+    for kind in data.types[1:]:
+        if kind.ids is not None:
+            files.make_folder((folder / paths.of_type(kind.name, paths.IDS)).parent)
+    return GraphManifest(
+        schema_version=TYPED_SCHEMA_VERSION,
+        digest=data.digest,
+        source=data.source,
+        nodes=data.nodes,
+        edges=data.edges,
+        features=max(kind.features or 0 for kind in typed.types),
+        node_ids=NodeIdKind(typed.target.node_ids),
+        classes=data.classes,
+        multi_label=data.multi_label,
+        train_nodes=len(data.splits.train),
+        validation_nodes=len(data.splits.validation),
+        test_nodes=len(data.splits.test),
+        files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
+        typed=typed,
+    )
+
+
+def open_typed_graph(graph: GraphManifest, mapped: Mapped, path: Path, remedy: str) -> TypedGraph:
+    """`path`: of its lists, for messages. DamagedError: a list names a node of another type than its relation reads,
+    which kernels would take for one of that type."""
+    assert graph.typed  # noqa: S101 - only such graphs come here
+    opened = typed_graph(
+        graph.typed,
+        mapped(paths.INDPTR, np.int64, graph.typed.lists + 1),
+        mapped(paths.INDICES, np.int32, graph.edges),
+    )
+    wrong = int(_first_wrong_entry(opened.indptr, opened.indices, opened.layout))
+    if wrong >= 0:
+        found = f"holds node {int(opened.indices[wrong]):,} at position {wrong:,}"
+        raise DamagedError(path, f"{found}, which is of another type than its relation reads", remedy)
+    return opened
+
+
+def open_type_ids(graph: GraphManifest, mapped: Mapped) -> Mapping[str, NodeIds | None]:
+    """The source's own ids of the nodes of each type, by name; None: it numbers them from 0."""
+    assert graph.typed  # noqa: S101 - only such graphs come here
+    target, *others = graph.typed.types
+
+    def ids_of(kind: TypeManifest, opened: Mapped) -> NodeIds | None:
+        return open_ids_of(NodeIdKind(kind.node_ids), kind.nodes, opened)
+
+    def inside(name: str) -> Mapped:
+        return lambda file, dtype, *shape: mapped(paths.of_type(name, file), dtype, *shape)
+
+    return {target.name: ids_of(target, mapped), **{kind.name: ids_of(kind, inside(kind.name)) for kind in others}}
+
+
+@kernel
+def _first_wrong_entry(indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray) -> int:
+    """The first entry that is no node of the type that its relation reads; -1: there is none."""
+    types, stride, first_nodes, first_lists, slots, relation_of, source_of = unpack_layout(layout)
+    for kind in range(types):
+        if slots[kind] == 0:
+            continue
+        for one in range(first_lists[kind], first_lists[kind + 1]):
+            source = source_of[relation_of[kind * stride + (one - first_lists[kind]) % slots[kind]]]
+            for entry in range(indptr[one], indptr[one + 1]):
+                if indices[entry] < first_nodes[source] or indices[entry] >= first_nodes[source + 1]:
+                    return int(entry)
+    return -1

@@ -1,0 +1,333 @@
+"""Neighbour sampling in a graph of several types: as `neighbours.py`, with a draw of its own for each relation.
+
+Rows of a hop stand type after type, so that each type's matrix products run over rows that lie together. The
+neighbours of a row stand together, relation after relation: layer 1 gathers them by one weighted sum. A graph of one
+type and one relation draws what `neighbours.py` draws of it.
+
+Overlay node j of a batch's view is called N + j · `stride`: it has that many entries in `sampling/view.py`, one for the
+list of each slot, the first of which stands for the node. Where it stands for no stored node, the first entry has
+-1 - its type as its origin.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.sampling.kernels import choose_positions, prefetch, scratch_bitmap, scratch_table, stream
+from gnnserve_worker.sampling.neighbours import NeighbourSample
+from gnnserve_worker.sampling.rows import KnownNodes, grown, row_in_view, row_of
+from gnnserve_worker.sampling.typed_layout import type_of, unpack_layout
+from gnnserve_worker.sampling.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, seen_as, unpack
+
+_BLOCK = 32
+"""Rows whose positions are drawn before the first of their neighbours is read."""
+_DEPTHS_OF_SLOT = 64
+"""Draws of a node for its next list depend on a depth that is this much larger: more than any network has layers."""
+
+
+class TypedSample(NeighbourSample, frozen=True):
+    """Views into scratch memory, valid until the same scratch is used for another sample."""
+
+    segments: np.ndarray = np.zeros(1, dtype=np.int64)
+    """Where the neighbours of each row by each slot begin in `neighbours`, int64 [rows · stride + 1]; those of slots
+    that a type lacks are empty."""
+    type_ends: np.ndarray = np.zeros(0, dtype=np.int64)
+    """Where the rows of each type end in each hop, int64 [layers · types]."""
+
+
+class TypedScratch:
+    """Scratch memory that one thread samples into. It grows to the largest sample seen."""
+
+    def __init__(self) -> None:
+        self.seeds = np.empty(0, dtype=np.int64)
+        self.seed_rows = np.empty(0, dtype=np.int32)
+        self.nodes = np.empty(0, dtype=np.int32)
+        self.views = np.empty(0, dtype=np.int32)
+        self.types = np.empty(0, dtype=np.int32)
+        """Type of each row of the hop that is being made."""
+        self.fresh = np.empty(0, dtype=np.int32)
+        """Room to put rows into another order: three numbers for each."""
+        self.starts = np.empty(1, dtype=np.int64)
+        self.segments = np.empty(1, dtype=np.int64)
+        self.neighbours = np.empty(0, dtype=np.int32)
+        self.children = np.empty(0, dtype=np.int32)
+        self.ends = np.zeros(8, dtype=np.int64)
+        self.type_ends = np.zeros(0, dtype=np.int64)
+        self.offsets = np.empty(0, dtype=np.int64)
+        self.bitmap = scratch_bitmap()
+        self.table = scratch_table(1)
+        self.known = KnownNodes()
+
+    def reserve(self, seeds: int, rows: int, edges: int, fanout: int, stride: int, type_ends: int) -> None:
+        if len(self.seed_rows) < seeds:
+            self.seed_rows = np.empty(grown(seeds), dtype=np.int32)
+            self.seeds = np.empty(len(self.seed_rows), dtype=np.int64)
+        if len(self.nodes) < rows:
+            self.nodes, self.views, self.types = (np.empty(grown(rows), dtype=np.int32) for _ in range(3))
+            self.fresh = np.empty(3 * len(self.nodes), dtype=np.int32)
+            self.starts = np.empty(len(self.nodes) + 1, dtype=np.int64)
+        if len(self.segments) < len(self.nodes) * stride + 1:
+            self.segments = np.empty(len(self.nodes) * stride + 1, dtype=np.int64)
+        self.known.reserve(rows)
+        if len(self.neighbours) < edges:
+            self.neighbours = np.empty(grown(edges), dtype=np.int32)
+            self.children = np.empty(len(self.neighbours), dtype=np.int32)
+        if len(self.type_ends) < type_ends:
+            self.type_ends = np.zeros(type_ends, dtype=np.int64)
+        if len(self.offsets) < _BLOCK * stride * fanout:
+            self.offsets = np.empty(_BLOCK * stride * fanout, dtype=np.int64)
+            self.table = scratch_table(fanout)
+
+
+def sample_typed(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    layout: np.ndarray,
+    seeds: np.ndarray,
+    fanouts: np.ndarray,
+    key: int,
+    scratch: TypedScratch,
+    *,
+    share: bool,
+    view: SampleView | None = None,
+) -> TypedSample:
+    """Sample up to `fanouts[d, r]` distinct neighbours of every row of hop d by relation r; -1 takes all of them.
+
+    `indptr`: int64 [lists + 1]. `indices`: numbers of nodes, int32. `layout`: `typed_layout.pack_layout` of the graph.
+    `seeds`: numbers of nodes of any types, int64. `fanouts`: int64 [layers, relations]. `share` gives a node that a hop
+    meets twice one row. Equal keys draw the same sample.
+    """
+    types, stride, layers = int(layout[0]), int(layout[1]), len(fanouts)
+    rows, edges, most = len(seeds), 1, max(1, int(fanouts.max(initial=1)))
+    while True:
+        scratch.reserve(len(seeds), rows, edges, most, stride, layers * types)
+        overlay = None if view is None else (scratch.views, view.packed, view.first_seed)
+        known = scratch.known
+        scratch.seeds[: len(seeds)] = seeds
+        rows, edges = _sample(
+            indptr, indices, layout, scratch.seeds[: len(seeds)], fanouts, key, share,
+            scratch.nodes, scratch.types, scratch.fresh, scratch.starts, scratch.segments,
+            scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends, scratch.type_ends,
+            scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, overlay,
+        )  # fmt: skip
+        if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
+            break
+    return TypedSample(
+        tuple(scratch.ends[:layers].tolist()), scratch.nodes[:rows], scratch.starts[: rows + 1],
+        scratch.neighbours[:edges], scratch.children, scratch.seed_rows[: len(seeds)],
+        views=None if view is None else scratch.views[:rows],
+        segments=scratch.segments[: rows * stride + 1], type_ends=scratch.type_ends[: layers * types],
+    )  # fmt: skip
+
+
+@kernel
+def _sample(
+    indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray, seeds: np.ndarray, fanouts: np.ndarray, key: int,
+    share: bool, nodes: np.ndarray, row_types: np.ndarray, fresh: np.ndarray, starts: np.ndarray, segments: np.ndarray,
+    neighbours: np.ndarray, children: np.ndarray, seed_rows: np.ndarray, ends: np.ndarray, type_ends: np.ndarray,
+    offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
+    known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
+    overlay: tuple[np.ndarray, np.ndarray, int] | None,
+) -> tuple[int, int]:  # fmt: skip
+    """Rows and edges that were sampled; where scratch is too small, a lower bound of those needed.
+
+    What stands under `overlay is None` is left out of the compiled code where there is one, and the other way round.
+    """
+    types, stride, first_nodes, first_lists, slots, relation_of, source_of = unpack_layout(layout)
+    stored = first_nodes[types]
+    if overlay is not None:
+        views, packed, first_seed = overlay
+        seed_views, keys, flags, origins, streams, _, extra_starts, extra, found_keys, found_nodes, bits = unpack(
+            packed
+        )
+    layers = len(fanouts)
+    rows = 0
+    generation[0] += 1
+    for i in range(len(seeds)):
+        node = seeds[i]
+        row = rows
+        if share:
+            if overlay is None:
+                row = row_of(node, rows, known, known_rows, generation[0])
+            else:
+                row = row_in_view(node, seed_views[first_seed + i], rows, known, known_rows, views, generation[0])
+        seed_rows[i] = row
+        if row == rows:
+            nodes[rows] = node
+            if overlay is None or node < stored:
+                row_types[rows] = type_of(node, first_nodes)
+            else:
+                row_types[rows] = _overlay_type(origins[node - stored], first_nodes)
+            if overlay is not None:
+                views[rows] = seed_views[first_seed + i]
+            rows += 1
+    _group(0, rows, types, nodes, row_types, fresh, seed_rows, 0, len(seeds), type_ends, 0)
+    if overlay is not None:
+        _reorder(0, rows, views, fresh)
+    starts[0] = 0
+    segments[0] = 0
+    begin = 0
+    edges = 0
+    for depth in range(layers):
+        end = rows
+        ends[depth] = end
+        generation[0] += 1
+        first_edge = edges
+        kind = 0
+        block = begin
+        while block < end:
+            while block >= type_ends[depth * types + kind]:
+                kind += 1
+            lists = slots[kind]
+            stop = min(block + _BLOCK, type_ends[depth * types + kind])
+            for row in range(block, stop):
+                if overlay is None:
+                    prefetch(indptr, first_lists[kind] + (nodes[row] - first_nodes[kind]) * lists)
+                else:
+                    origin = nodes[row] if nodes[row] < stored else origins[nodes[row] - stored]
+                    prefetch(indptr, first_lists[kind] + (max(origin, first_nodes[kind]) - first_nodes[kind]) * lists)
+            # First draw for every row of the block and prefetch what was drawn; then read it.
+            first_of_block = edges
+            chosen = 0
+            for row in range(block, stop):
+                node = np.int64(nodes[row])
+                origin = node
+                drawn_by = node
+                own_key = np.int64(key)
+                if overlay is not None:
+                    own_key = keys[views[row]] if flags[views[row]] & HAS_KEY else np.int64(key)
+                    if node >= stored:
+                        origin = origins[node - stored]
+                        drawn_by = streams[node - stored]
+                first_list = first_lists[kind] + (origin - first_nodes[kind]) * lists
+                for slot in range(stride):
+                    degree = 0
+                    first = np.int64(0)
+                    if slot < lists:
+                        if origin >= 0:
+                            first = indptr[first_list + slot]
+                            degree = indptr[first_list + slot + 1] - first
+                        if overlay is not None and node >= stored:
+                            degree += extra_starts[node - stored + slot + 1] - extra_starts[node - stored + slot]
+                        fanout = fanouts[depth, relation_of[kind * stride + slot]]
+                        if fanout < 0 or degree <= fanout:
+                            prefetch(indices, first)
+                            edges += degree
+                        else:
+                            draws = stream(int(own_key), depth + _DEPTHS_OF_SLOT * slot, int(drawn_by))
+                            choose_positions(degree, fanout, draws, offsets, chosen, bitmap, table)
+                            for i in range(chosen, chosen + fanout):
+                                prefetch(indices, first + offsets[i])
+                            chosen += fanout
+                            edges += fanout
+                    segments[row * stride + slot + 1] = edges
+                starts[row + 1] = edges
+            if edges > len(neighbours):
+                return rows, 2 * edges
+            chosen = 0
+            for row in range(block, stop):
+                node = np.int64(nodes[row])
+                origin = node if overlay is None or node < stored else origins[node - stored]
+                first_list = first_lists[kind] + (origin - first_nodes[kind]) * lists
+                for slot in range(lists):
+                    edge = segments[row * stride + slot]
+                    count = segments[row * stride + slot + 1] - edge
+                    first = np.int64(0)
+                    listed = 0
+                    if origin >= 0:
+                        first = indptr[first_list + slot]
+                        listed = indptr[first_list + slot + 1] - first
+                    degree = listed
+                    extra_first = np.int64(0)
+                    if overlay is not None and node >= stored:
+                        extra_first = extra_starts[node - stored + slot]
+                        degree += extra_starts[node - stored + slot + 1] - extra_first
+                    is_whole = count == degree
+                    for i in range(count):
+                        place = i if is_whole else offsets[chosen + i]
+                        if overlay is None or place < listed:
+                            neighbours[edge + i] = indices[first + place]
+                        else:
+                            neighbours[edge + i] = extra[extra_first + place - listed]
+                    if not is_whole:
+                        chosen += count
+                    if overlay is not None:
+                        view = views[row]
+                        if flags[view] & (HAS_OVERLAY if depth < layers - 1 else HAS_OVERRIDES):
+                            for i in range(edge, edge + count):
+                                if neighbours[i] < stored:
+                                    neighbours[i] = seen_as(neighbours[i], view, found_keys, found_nodes, bits)
+            if depth < layers - 1:
+                if rows + edges - first_of_block > len(nodes):
+                    return 2 * (rows + edges - first_of_block), edges
+                for row in range(block, stop):
+                    for slot in range(lists):
+                        source = source_of[relation_of[kind * stride + slot]]
+                        for edge in range(segments[row * stride + slot], segments[row * stride + slot + 1]):
+                            node = np.int64(neighbours[edge])
+                            child = rows
+                            if share:
+                                if overlay is None:
+                                    child = row_of(int(node), rows, known, known_rows, generation[0])
+                                else:
+                                    child = row_in_view(
+                                        int(node), views[row], rows, known, known_rows, views, generation[0]
+                                    )
+                            children[edge] = child
+                            if child == rows:
+                                nodes[rows] = node
+                                row_types[rows] = source
+                                if overlay is not None:
+                                    views[rows] = views[row]
+                                rows += 1
+            block = stop
+        if depth < layers - 1:
+            _group(
+                end, rows, types, nodes, row_types, fresh, children, first_edge, edges, type_ends, (depth + 1) * types
+            )
+            if overlay is not None:
+                _reorder(end, rows, views, fresh)
+        begin = end
+    return rows, edges
+
+
+@inlined
+def _overlay_type(origin: int, first_nodes: np.ndarray) -> int:
+    """The type of an overlay node, by what it stands for."""
+    return type_of(origin, first_nodes) if origin >= 0 else int(-1 - origin)
+
+
+@inlined
+def _group(
+    begin: int, end: int, types: int, nodes: np.ndarray, row_types: np.ndarray, fresh: np.ndarray,
+    named: np.ndarray, first_named: int, end_named: int, type_ends: np.ndarray, first_end: int,
+) -> None:  # fmt: skip
+    """Put rows begin to end - 1 type after type, keeping their order within a type, and name them anew in that part of
+    `named`. `fresh` has the new place of each afterwards."""
+    for kind in range(types):
+        type_ends[first_end + kind] = 0
+    for row in range(begin, end):
+        type_ends[first_end + row_types[row]] += 1
+    # First where each type begins; each row moves that on, up to where it ends.
+    before = begin
+    for kind in range(types):
+        count = type_ends[first_end + kind]
+        type_ends[first_end + kind] = before
+        before += count
+    for row in range(begin, end):
+        fresh[row - begin] = type_ends[first_end + row_types[row]]
+        type_ends[first_end + row_types[row]] += 1
+    _reorder(begin, end, nodes, fresh)
+    for i in range(first_named, end_named):
+        named[i] = fresh[named[i] - begin]
+
+
+@inlined
+def _reorder(begin: int, end: int, values: np.ndarray, fresh: np.ndarray) -> None:
+    """Move each of values[begin:end] to its new place, which `fresh` has first."""
+    count = end - begin
+    for i in range(count):
+        fresh[count + i] = values[begin + i]
+    for i in range(count):
+        values[fresh[i]] = fresh[count + i]
