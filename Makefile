@@ -13,7 +13,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-sweep bench-conformance bench-shared bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-sweep bench-conformance bench-shared bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -157,6 +157,9 @@ bench-decision: .venv/installed ## what one decision about a batch costs
 
 bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs built anew, and hidden test nodes; 30 minutes
 	$(BIN)/python -m benchmarks.unseen $(if $(QUICK),--quick)
+
+bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published figures, and pairs beside nodes; an hour, ONLY=gowalla,lastfm,one_type in parts
+	QUICK=$(QUICK) ONLY=$(ONLY) $(BIN)/python -m benchmarks.links
 
 bench-updates: .venv/installed wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY=part in parts
 	$(BIN)/python -m benchmarks.updates $(if $(QUICK),--quick) $(if $(ONLY),--parts $(ONLY))

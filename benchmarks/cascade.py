@@ -36,9 +36,9 @@ from benchmarks.cascade_curves import (
 )
 from benchmarks.frontier_graphs import DATASETS, service_of
 from benchmarks.results import write_result
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Metric
-from gnnserve_api.repository import CascadeManifest
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.variants import cascade_name
 from gnnserve_worker.generation.calibration import fit_temperature, threshold_for

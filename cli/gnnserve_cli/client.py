@@ -21,7 +21,15 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
-from gnnserve_api.protocol import Id, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
+from gnnserve_api.protocol import (
+    Id,
+    NodesAnswer,
+    PairsAnswer,
+    PairsRequest,
+    PredictAnswer,
+    PredictRequest,
+    VariantsAnswer,
+)
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
@@ -93,8 +101,11 @@ def fetch_variants(endpoint: Endpoint) -> VariantsAnswer:
 def _misfit(answer: VariantsAnswer) -> str | None:
     """What no gnnserve says: what is shown of an answer divides by its numbers, and pairs one with another. Limits of
     single numbers are the profile's own, and were checked while it was read."""
-    for number, what in ((answer.nodes, "nodes"), (answer.features, "features"), (len(answer.classes), "classes")):
-        if not 1 <= number < _MOST:
+    has_classes = isinstance(answer.links, msgspec.UnsetType)
+    for number, what, least in (
+        (answer.nodes, "nodes", 1), (answer.features, "features", 1), (len(answer.classes), "classes", has_classes),
+    ):  # fmt: skip
+        if not least <= number < _MOST:
             return f"a graph of {number} {what}"
     return _network_misfit(answer.provenance.network) or _profile_misfit(answer.profile, answer.features)
 
@@ -150,6 +161,17 @@ def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[P
         found = 0 if isinstance(rows, msgspec.UnsetType) else len(rows)
         if found != len(request.nodes):
             raise NotGnnserveError(endpoint.url, f"{found} {name} for {len(request.nodes)} nodes")
+    return answer, reply
+
+
+def fetch_pairs(endpoint: Endpoint, request: PairsRequest[Id]) -> tuple[PairsAnswer, Reply]:
+    reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
+    answer = _decoded(endpoint, reply, PairsAnswer)
+    for name in request.outputs:
+        rows = getattr(answer, name)
+        found = 0 if isinstance(rows, msgspec.UnsetType) else len(rows)
+        if found != len(request.pairs):
+            raise NotGnnserveError(endpoint.url, f"{found} {name} for {len(request.pairs)} pairs")
     return answer, reply
 
 

@@ -27,6 +27,8 @@ METRIC_NAMES: Mapping[Metric, str] = {
     "f1Macro": "macro-averaged F1",
     "averagePrecision": "average precision",
     "rocAuc": "ROC-AUC",
+    "mrr": "mean reciprocal rank",
+    "recallAtK": "recall@k",
 }
 _OWN_HEADERS = ("Variant", "Storage", "Columns", "Validation", "Test", "Size", "Memory")
 _TIMING_HEADERS = ("Seeds", "p50 ms", "p99 ms", "Sample", "Gather", "Compute", "Bytes")
@@ -191,6 +193,19 @@ def nodes_table(nodes: Sequence[int | str], columns: Sequence[tuple[str, Sequenc
     for row, node in enumerate(nodes):
         # As rich's own texts: what comes from a graph may look like markup.
         table.add_row(Text(format_name(node)), *(Text(values[row]) for _, values in columns))
+    return table
+
+
+def pairs_table(pairs: Sequence[tuple[int | str, int | str]], columns: Sequence[tuple[str, Sequence[str]]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    for header in ("First", "Second"):
+        table.add_column(header, overflow="fold")
+    for header, _ in columns:
+        table.add_column(header, justify="right", overflow="fold")
+    for row, (first, second) in enumerate(pairs):
+        table.add_row(
+            Text(format_name(first)), Text(format_name(second)), *(Text(values[row]) for _, values in columns)
+        )
     return table
 
 

@@ -73,6 +73,26 @@ class AsyncClient:
         question = ask(nodes, outputs, overlay, latency_ms, tolerance_permille, strict, variant, seed, min_offset)
         return await self._connection.run(predict(self._asking, question, timeout_s))
 
+    async def predict_pairs(
+        self,
+        pairs: ArrayLike,
+        *,
+        outputs: str | Sequence[str] = ("scores", "probabilities"),
+        latency_ms: float | None = None,
+        tolerance_permille: float | None = None,
+        strict: bool = False,
+        variant: str | None = None,
+        seed: int | None = None,
+        overlay: Overlay | None = None,
+        timeout_s: float | None = None,
+    ) -> Prediction:
+        """Score links: `pairs` of node ids, [pairs, 2]. `outputs`: scores, probabilities or both; one of them alone
+        goes as arrays where ids are integers. The other arguments are those of `predict`."""
+        question = ask(
+            pairs, outputs, overlay, latency_ms, tolerance_permille, strict, variant, seed, None, are_pairs=True
+        )
+        return await self._connection.run(predict(self._asking, question, timeout_s))
+
     async def variants(self, *, timeout_s: float | None = None) -> VariantsAnswer:
         """What is served, and what each variant costs and gives."""
         return await self._connection.run(telling.fetch_variants(self._asking, timeout_s))

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gnnserve_api.changes import MIN_OFFSET_HEADER, OFFSET_HEADER
 from gnnserve_api.errors import InputError
-from gnnserve_api.protocol import Output, PredictAnswer
-from gnnserve_client.arrays import Ids, read_ids
+from gnnserve_api.protocol import Output, PairOutput, PairsAnswer, PredictAnswer
+from gnnserve_client.arrays import Ids, read_edges, read_ids
 from gnnserve_client.asking import Asking
 from gnnserve_client.errors import NotGnnserveError, RefusedError
 from gnnserve_client.exchange import Call, Reply, Steps
@@ -36,7 +36,8 @@ VARIANT_HEADER = "gnnserve-variant"
 BINARY_TYPE = "application/octet-stream"
 OVERLAY_TYPE = "application/vnd.gnnserve.overlay"
 _OUTPUTS: tuple[Output, ...] = ("labels", "scores", "embeddings")
-_ARRAY_TYPES = {"labels": "<i8", "scores": "<f4", "embeddings": "<f4"}
+_PAIR_OUTPUTS: tuple[PairOutput, ...] = ("scores", "probabilities")
+_ARRAY_TYPES = {"labels": "<i8", "scores": "<f4", "embeddings": "<f4", "probabilities": "<f4"}
 _NOT_AS_ARRAYS = frozenset({"NoBinaryNodes", "NoBinaryLabels"})
 """Codes that say that the same request may be answered in JSON."""
 
@@ -46,6 +47,7 @@ class Question:
     """A prediction that is asked for, checked as far as a client can."""
 
     nodes: Ids
+    """[nodes], or [pairs, 2] where pairs are asked about."""
     outputs: tuple[str, ...]
     overlay: Overlay | None
     latency_ms: float | None
@@ -55,15 +57,19 @@ class Question:
     seed: int | None
     min_offset: int | None
 
+    @property
+    def has_pairs(self) -> bool:
+        return self.nodes.ndim == 2
+
     def to_json(self) -> bytes:
         objective = {"latencyMs": self.latency_ms, "accuracyTolerancePermille": self.tolerance_permille}
         stated = {name: number for name, number in objective.items() if number is not None}
         fields: dict[str, Any] = {
-            "nodes": self.nodes.tolist(),
+            "pairs" if self.has_pairs else "nodes": self.nodes.tolist(),
             "objective": stated or None,
             "strict": self.strict or None,
             "return": self.outputs,
-            "overlay": None if self.overlay is None else self.overlay.to_builtins(self.nodes) or None,
+            "overlay": None if self.overlay is None else self.overlay.to_builtins(self.nodes.ravel()) or None,
             "seed": self.seed,
             "variant": self.variant,
             "minOffset": self.min_offset,
@@ -97,7 +103,7 @@ class Question:
         if self.overlay is None:
             body, content_type = np.ascontiguousarray(self.nodes, "<i8").tobytes(), BINARY_TYPE
         else:
-            body, content_type = self.overlay.to_bytes(self.nodes), OVERLAY_TYPE
+            body, content_type = self.overlay.to_bytes(self.nodes.ravel()), OVERLAY_TYPE
         return Call("POST", path, {"Content-Type": content_type, **self.headers()}, body)
 
 
@@ -111,15 +117,18 @@ def ask(
     variant: str | None,
     seed: int | None,
     min_offset: int | None,
+    *,
+    are_pairs: bool = False,
 ) -> Question:
-    """Raises InputError."""
-    ids = read_ids(nodes, "nodes")
+    """`nodes`: pairs of them where `are_pairs`. Raises InputError."""
+    where, possible = ("pairs", _PAIR_OUTPUTS) if are_pairs else ("nodes", _OUTPUTS)
+    ids = read_edges(nodes, where) if are_pairs else read_ids(nodes, where)
     wanted = (outputs,) if isinstance(outputs, str) else tuple(dict.fromkeys(outputs))
     for name in wanted:
-        if name not in _OUTPUTS:
-            raise InputError("outputs", f"{name!r} is unknown", f"choose from {', '.join(_OUTPUTS)}")
+        if name not in possible:
+            raise InputError("outputs", f"{name!r} is unknown", f"choose from {', '.join(possible)}")
     if not len(ids) or not wanted:
-        raise InputError("outputs" if len(ids) else "nodes", "the list is empty", "name at least one")
+        raise InputError("outputs" if len(ids) else where, "the list is empty", "name at least one")
     return Question(
         ids,
         wanted,
@@ -165,7 +174,9 @@ def _read_binary(url: str, question: Question, reply: Reply) -> Prediction:
 
 
 def _read_json(asking: Asking, question: Question, reply: Reply) -> Prediction:
-    answer, url = asking.decode(reply.body, PredictAnswer), asking.endpoint.url
+    url = asking.endpoint.url
+    answer: PredictAnswer | PairsAnswer
+    answer = asking.decode(reply.body, PairsAnswer) if question.has_pairs else asking.decode(reply.body, PredictAnswer)
     outputs: dict[str, NDArray[Any]] = {}
     for name in question.outputs:
         rows = getattr(answer, name)
@@ -174,8 +185,9 @@ def _read_json(asking: Asking, question: Question, reply: Reply) -> Prediction:
             outputs[name] = labels_array(listed) if name == "labels" else np.array(listed, np.float32)
         except ValueError as error:
             raise NotGnnserveError(url, f"its {name} are no array: {error}") from error
+    seen = answer.offset if isinstance(answer, PredictAnswer) else msgspec.UNSET
     offset, tier = (
-        None if isinstance(number, msgspec.UnsetType) else number for number in (answer.offset, answer.tier_permille)
+        None if isinstance(number, msgspec.UnsetType) else number for number in (seen, answer.tier_permille)
     )
     return _checked(
         url, question, reply, outputs, (answer.variant, answer.revision, answer.objective_met, offset, tier)
@@ -191,7 +203,8 @@ def _checked(
 ) -> Prediction:
     for name, array in outputs.items():
         if len(array) != len(question.nodes):
-            raise NotGnnserveError(url, f"{len(array)} {name} for {len(question.nodes)} nodes")
+            asked = "pairs" if question.has_pairs else "nodes"
+            raise NotGnnserveError(url, f"{len(array)} {name} for {len(question.nodes)} {asked}")
     return Prediction(*facts, parse_server_timing(reply.headers.get("server-timing", "")), reply.elapsed_ms, outputs)
 
 

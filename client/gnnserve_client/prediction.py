@@ -14,7 +14,7 @@ from gnnserve_api.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One row per node, in the order asked; reading an output that was not asked for raises InputError."""
+    """One row per node, or per pair, in the order asked; reading an output that was not asked for raises InputError."""
 
     variant: str
     """The variant that answered."""
@@ -40,13 +40,19 @@ class Prediction:
 
     @property
     def scores(self) -> NDArray[np.float32]:
-        """Float32 [nodes, classes]: raw outputs of the network, before softmax, or sigmoid on multi-label graphs."""
+        """Float32 [nodes, classes]: raw outputs of the network, before softmax, or sigmoid on multi-label graphs. Of
+        pairs, float32 [pairs]."""
         return self._output("scores")
 
     @property
     def embeddings(self) -> NDArray[np.float32]:
         """Float32 [nodes, hidden]: the last hidden layer."""
         return self._output("embeddings")
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        """Float32 [pairs]: calibrated probabilities of links. Only where pairs were asked about."""
+        return self._output("probabilities")
 
     def _output(self, name: str) -> NDArray[Any]:
         try:

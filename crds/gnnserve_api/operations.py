@@ -120,7 +120,7 @@ def _products(network: NetworkShape, inputs: int, outputs: int, *, stored: bool)
         case Architecture.GIN:
             inner = network.mlp_hidden or outputs
             return 2 * inner * outputs + inner + (0.0 if stored else 2 * inputs * inner)
-        case Architecture.GCN | Architecture.SGC | Architecture.SIGN | Architecture.GAT:
+        case Architecture.GCN | Architecture.SGC | Architecture.SIGN | Architecture.GAT | Architecture.LIGHT_GCN:
             return 0.0 if stored else 2 * inputs * outputs
         case _:
             assert_never(network.architecture)

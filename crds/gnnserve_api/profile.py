@@ -18,7 +18,7 @@ from gnnserve_api.families import FamilyName
 from gnnserve_api.search import SearchRecord
 from gnnserve_api.variants import Storage
 
-Metric = Literal["accuracy", "f1Micro", "f1Macro", "averagePrecision", "rocAuc"]
+Metric = Literal["accuracy", "f1Micro", "f1Macro", "averagePrecision", "rocAuc", "mrr", "recallAtK"]
 Compute = Literal["float32", "bfloat16"]
 # What a reader may rely on, of a file or of a server: reports divide by these, and draw them. No float loses a count.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -78,6 +78,23 @@ class NewNodesLatency(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     it."""
 
 
+class LinkScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """How well a variant tells links from other pairs, as fractions of 1."""
+
+    links: Count
+    """Held-out links that it was judged by; as many pairs without a link stood beside them."""
+    roc_auc: Share
+    average_precision: Share
+    sources: Count
+    """First nodes of these links whose pairs were ranked: all of them, or a sample."""
+    candidates: Count
+    """Second nodes that each was paired with: all that may be one, or a sample and those of its links."""
+    mrr: Share
+    recall_at_k: Share
+    ndcg_at_k: Share
+    k: Positive
+
+
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
 
@@ -111,6 +128,11 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     cascade: CascadeProfile | None = None
     """None: it is a network of its own. Table, columns and storage of a cascade are those of its first stage; its
     weights and memory are those of both."""
+    validation_links: LinkScores | None = None
+    """None: it classifies nodes. By validation links; the accuracies are the one of these figures that the metric
+    names."""
+    test_links: LinkScores | None = None
+    """By test links; None where there are none too."""
     new_nodes: tuple[NewNodesLatency, ...] = ()
     """Latencies of batches of new nodes, ascending in `seeds`. Empty where the variant cannot answer requests with an
     overlay, and of a profile that an earlier gnnserve wrote."""

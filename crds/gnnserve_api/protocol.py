@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.links import LinksManifest
 from gnnserve_api.live_accuracy import VariantAccuracy
 from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
@@ -160,6 +161,75 @@ class TypedPredictRequest(PredictRequest[Any], frozen=True, rename="camel", forb
     ] = None  # type: ignore[assignment]
 
 
+PairOutput = Literal["scores", "probabilities"]
+
+
+class PairsRequest(
+    msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Pairs of nodes to score, and how well or fast. Other fields are those of `PredictRequest`."""
+
+    pairs: Annotated[
+        tuple[tuple[Id, Id], ...],
+        Meta(
+            description="Pairs of node ids, the first and the second node of a link. They may repeat; the answer keeps "
+            "their order.",
+            extra_json_schema={"minItems": 1},
+        ),
+    ]
+    objective: Annotated[
+        Objective | None, Meta(description="Replaces the service's objective as a whole; absent or empty: that holds.")
+    ] = None
+    strict: Annotated[
+        bool | UnsetType,
+        Meta(description="Refuse with 422, instead of answering by the nearest variant, what no variant can meet."),
+    ] = UNSET
+    outputs: Annotated[
+        tuple[PairOutput, ...], Meta(description="What to return.", extra_json_schema={"minItems": 1})
+    ] = msgspec.field(name="return", default=("scores", "probabilities"))
+    overlay: Annotated[
+        RequestOverlay[Id] | None, Meta(description="New nodes, edges and new features, for this request alone.")
+    ] = None
+    seed: Annotated[
+        int | None,
+        Meta(
+            description="The draws of neighbours depend on it alone. Absent: each request draws its own.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_SEED},
+        ),
+    ] = None
+    variant: Annotated[
+        str | None, Meta(description="The variant that is to answer, whatever routing and load call for.")
+    ] = None
+    min_offset: Annotated[
+        int | None,
+        Meta(
+            description="Refused: the graph of a service that scores links does not change.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_OFFSET},
+        ),
+    ] = None
+
+
+class PairsAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """One entry per pair, in the order asked; only what was asked for."""
+
+    variant: Annotated[str, Meta(description="The variant that answered.")]
+    revision: Annotated[str, Meta(description="The revision that it belongs to.")]
+    objective_met: Annotated[
+        bool, Meta(description="Whether the answer came within the latency that was asked for; true where none was.")
+    ]
+    tier_permille: Annotated[
+        int | UnsetType, Meta(description="The accuracy tolerance from which on that variant answers.")
+    ] = UNSET
+    scores: Annotated[
+        list[float] | UnsetType,
+        Meta(description="What the decoder makes of the two embeddings: the higher, the likelier."),
+    ] = UNSET
+    probabilities: Annotated[
+        list[float] | UnsetType,
+        Meta(description="Calibrated probability of a link, among as many links as other pairs."),
+    ] = UNSET
+
+
 class PredictAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """One entry per node, in the order asked; only what was asked for."""
 
@@ -235,6 +305,10 @@ class VariantsAnswer(msgspec.Struct, frozen=True, rename="camel"):
             "batches: between two of them a larger tolerance changes nothing."
         ),
     ] = ()
+    links: Annotated[
+        LinksManifest | UnsetType,
+        Meta(description="What pairs are scored by; absent where nodes are classified. Then there are no classes."),
+    ] = UNSET
     accuracy: Annotated[
         tuple[VariantAccuracy, ...] | UnsetType,
         Meta(description="The variants in service, as `GET /v1/accuracy` has them; absent before the first label."),

@@ -17,9 +17,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.families import FamilyName
+from gnnserve_api.links import LinkCalibration, LinksManifest
 from gnnserve_api.profile import Compute, Profile
 from gnnserve_api.training import TrainingManifest
 from gnnserve_api.typed import TypedGraphManifest, TypedTableManifest, TypeRows
@@ -254,6 +256,8 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     0; of classes that exclude each other, the highest. None: nothing."""
     stored: StoredManifest | None = None
     """None: its table was made of features alone, not of hidden layers."""
+    calibration: LinkCalibration | None = None
+    """None: it classifies nodes."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -266,22 +270,6 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
         if (followed := self.stored.followed) is not None:
             made_of = [name for layer in followed.layers for name in (layer.products, layer.aggregated)]
         return (self.table, *(name for name in made_of if name is not None))
-
-
-class CascadeManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A variant that consists of two others: the first answers, and the second where the first is not confident."""
-
-    name: str
-    family: FamilyName
-    first: str
-    """The variant that every node goes through."""
-    then: str
-    """The variant that answers about what the first passes on."""
-    temperature: float
-    """What scores of `first` are divided by before confidence is read off them; fitted on validation nodes."""
-    threshold: float
-    """Least confidence, from 0 to 1, with which the answer of `first` stands: the probability of its likeliest class.
-    """
 
 
 NOT_RANKED = "None"
@@ -368,6 +356,8 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     other variants come from `checkpoint`, or were trained."""
     cascades: tuple[CascadeManifest, ...] = ()
     """Variants that consist of two of `variants`; behind these in the profile."""
+    links: LinksManifest | None = None
+    """None: nodes are classified."""
     checksum: str = ""
     """`checksum_of` the rest, as it stands in the file."""
 

@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from gnnserve_api.profile import Count, Share
 
-Source = Literal["labels", "scores", "both"]
-"""What a network learns from: true labels, the scores of the model that it is to stand in for, or both."""
+Source = Literal["labels", "scores", "both", "links"]
+"""What a network learns from: true labels, the scores of the model that it is to stand in for, both, or links."""
 
 
 class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -33,7 +33,9 @@ class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             "kept. Empty: it learns from labels."
         ),
     ] = {}
-    learnt_from: Annotated[Source, Meta(description="`labels`, the `scores` of the model, or `both`.")] = "labels"
+    learnt_from: Annotated[Source, Meta(description="`labels`, the `scores` of the model, `both`, or `links`.")] = (
+        "labels"
+    )
 
 
 class TrainingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -12,6 +12,7 @@ from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.recipe import HISTORICAL_DEFAULTS, digest_of_recipe
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Variants
 
 BASE = """\
@@ -194,6 +195,8 @@ def test_every_default_has_its_row_in_history() -> None:
         **dict(_defaults("graph", Graph)),
         **dict(_defaults("model", Model)),
         **dict(_defaults("variants", Variants)),
+        **dict(_defaults("task", Task)),
+        "task": {},
         "model": {},
         "variants": {},
     }

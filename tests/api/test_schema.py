@@ -32,6 +32,47 @@ def node_affinity(**requirement: Any) -> dict[str, Any]:
 
 
 BREAKS_RULE = {
+    "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
+    "edges that training learns from": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"architecture": "SGC", "fanouts": [0]},
+    },
+    "task.links must not be given with graph.source.typed but for model.architecture LightGCN: other networks score "
+    "links of one type": {
+        "graph": {"source": {"typed": {"npz": {"uri": "file:///shop"}}}},
+        "task": {"links": {}},
+    },
+    "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
+    "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"architecture": "LightGCN", "fanouts": [0]},
+    },
+    "model.checkpoint and variants.given must not be given with task.links: networks and decoder are trained "
+    "together": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "model": {"checkpoint": {"uri": "file:///m.safetensors"}},
+    },
+    "variants.oneRow, cascades, thresholds PerClass, search Auto and pruning.stabilitySeeds must not be given with "
+    "task.links: they are of classes of nodes": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "variants": {"oneRow": [{"hops": 0}]},
+    },
+    "variants.metric must be Auto, ROCAUC, AveragePrecision, MRR or RecallAtK with task.links; MRR and RecallAtK are "
+    "for links alone": {**MINIMAL, "task": {"links": {}}, "variants": {"metric": "Accuracy"}},
+    "updates must not be given with task.links: which edges are held out is decided when the graph is imported": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "updates": {"log": {"sqlite": {}}},
+    },
+    "routing.shadowPermille must be 0 with task.links: answers are compared by classes": {
+        **MINIMAL,
+        "task": {"links": {}},
+        "routing": {"shadowPermille": 5},
+    },
     "requests must not be more than limits: lower the request, or raise the limit": {
         **MINIMAL,
         "worker": {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4000M"}}},
@@ -131,16 +172,17 @@ BREAKS_RULE = {
     },
     "must be Auto, or a whole number from 1 to 10000": {**MINIMAL, "model": {"training": {"epochs": "auto"}}},
     "mlpHidden may be given with architecture GIN only": {**MINIMAL, "model": {"mlpHidden": 64}},
-    "hops may be given with architectures SGC and SIGN only": {**MINIMAL, "model": {"hops": 2}},
+    "hops may be given with architectures SGC, SIGN and LightGCN only": {**MINIMAL, "model": {"hops": 2}},
     "hops must be at least 1 with architecture SGC": {
         **MINIMAL,
         "model": {"architecture": "SGC", "fanouts": [0], "hops": 0},
     },
-    "fanouts must be 0 with architectures SGC and SIGN, whose neighbours are in their tables, and with no other": {
+    "fanouts must be 0 with architectures SGC, SIGN and LightGCN, whose neighbours are in their tables, and with "
+    "no other": {
         **MINIMAL,
         "model": {"architecture": "SIGN"},
     },
-    "fanouts must be [0] with architecture SGC, which has one layer": {
+    "fanouts must be [0] with architectures SGC and LightGCN, which have one layer": {
         **MINIMAL,
         "model": {"architecture": "SGC", "fanouts": [0, 0]},
     },
@@ -258,7 +300,10 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {"device": "CPU", "gpu": {}},
     },
-    "model.architecture must be GraphSAGE or RGCN with graph.source.typed": {**TYPED, "model": {"architecture": "GIN"}},
+    "model.architecture must be GraphSAGE or RGCN or LightGCN with graph.source.typed": {
+        **TYPED,
+        "model": {"architecture": "GIN"},
+    },
     "model.architecture RGCN must not be given without graph.source.typed, a graph of several relations": {
         **MINIMAL,
         "model": {"architecture": "RGCN"},
@@ -423,7 +468,7 @@ def _without_empty_collections(node: dict) -> dict:
     return {
         key: v
         for key, v in pruned.items()
-        if v != [] and (v != {} or key in {"endpoint", "objective", "prometheus", "resources", "repository"})
+        if v != [] and (v != {} or key in {"endpoint", "objective", "prometheus", "resources", "repository", "task"})
     }
 
 

@@ -30,6 +30,7 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, StageTimes
+from gnnserve_worker.inference.links import ServedLinks
 from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine
@@ -122,6 +123,8 @@ class FakeWorker:
     """Raises where a batch should fail."""
     thresholds: tuple[float, ...] | None = None
     """Thresholds of each of its variants."""
+    links: ServedLinks | None = None
+    """What makes scores of pairs of the scores of their nodes; None: nodes are classified."""
     poisoned: int | None = None
     """A node whose scores are NaN."""
     overlays: OverlaySupport | None = None
@@ -156,6 +159,7 @@ class FakeWorker:
             multi_label=self.multi_label,
             provenance=provenance_of(manifest, "builtin Digits", 18, 9),
             ids=self.ids,
+            links=self.links,
             infer=self.infer,
             warm_up=lambda: None,
             overlays=self.overlays,

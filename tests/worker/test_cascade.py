@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FAMILIES, FamilyName
-from gnnserve_api.repository import CascadeManifest, RevisionManifest
+from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.calibration import fit_temperature, threshold_for
 from gnnserve_worker.generation.cascades import check_cascades

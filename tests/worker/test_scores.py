@@ -131,6 +131,6 @@ def test_accuracy_is_refused_where_a_node_may_have_several_classes() -> None:
 
 def test_every_metric_has_a_measure_and_words() -> None:
     assert set(METRIC_NAMES) == set(get_args(Metric))
-    for metric in get_args(Metric):
+    for metric in {*get_args(Metric)} - {"mrr", "recallAtK"}:  # of links: test_links.py
         scores, labels = SEVERAL if metric == "f1Micro" else SINGLE
         assert 0 <= evaluate(scores, labels, metric) <= 1

@@ -17,6 +17,7 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     # Imported here: they bring numpy and numba, which the other commands start without.
     import msgspec  # noqa: PLC0415
 
+    from gnnserve_api.errors import InputError  # noqa: PLC0415
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put, round_floats  # noqa: PLC0415
@@ -26,6 +27,8 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
 
     spec = load_manifest(manifest).spec
+    if spec.task.links is not None:
+        raise InputError("spec.task.links", "is not planned: what is modelled are classes of nodes", "generate it")
     with showing_progress() as listener:
         data = load_source(spec.graph.source, repository / DOWNLOADS, listener)
         listener(Progress("measure made-up variants", 0, 1))

@@ -5,24 +5,41 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from msgspec import UNSET
 
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Label, Output, PredictAnswer, PredictRequest, RequestOverlay
+from gnnserve_api.protocol import (
+    MAX_OFFSET,
+    MAX_SEED,
+    Label,
+    Output,
+    PairOutput,
+    PairsAnswer,
+    PairsRequest,
+    PredictAnswer,
+    PredictRequest,
+    RequestOverlay,
+)
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_cli.client import fetch_nodes, fetch_prediction, open_url, read_access, stated_objective
+from gnnserve_cli.client import fetch_nodes, fetch_pairs, fetch_prediction, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, TolerancePermille, Url, between
 from gnnserve_cli.parts import format_parts, parts_to_builtins
 from gnnserve_cli.printable import printable_line
-from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, print_json, put
+from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, pairs_table, print_json, put
 from gnnserve_client.address import Endpoint
 from gnnserve_client.timing import ClientTimes, Parts, parse_server_timing, parts_of
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gnnserve_client.exchange import Reply
+
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
+PAIR_OUTPUTS: dict[str, PairOutput] = {"scores": "scores", "probabilities": "probabilities"}
 SHOWN_VALUES = 4
 """Values of a vector shown in the table; `--json` has all."""
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
@@ -38,6 +55,15 @@ def predict(
             metavar="IDS",
             help='Node ids: 1,2,3 or ann,bob. Ids with commas or blanks around them as a JSON list: ["Doe, J."]. '
             "Unset: those of --overlay.",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PAIRS",
+            help="Pairs to score, in place of nodes: 1:2,3:4 or user/3:item/7. Ids with commas or colons as a JSON "
+            'list: [["a:1", "b"]].',
             show_default=False,
         ),
     ] = None,
@@ -77,16 +103,40 @@ def predict(
     tolerance_permille: TolerancePermille = None,
     strict: Strict = False,
     outputs: Annotated[
-        str, typer.Option("--return", metavar="WHAT", help="Any of labels, scores, embeddings, with commas.")
-    ] = "labels",
+        str | None,
+        typer.Option(
+            "--return",
+            metavar="WHAT",
+            help="Any of labels, scores, embeddings, with commas; of pairs scores, probabilities.",
+            show_default="labels; scores,probabilities",
+        ),
+    ] = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
     as_json: Json = False,
 ) -> None:
     """Ask a running server for nodes of its graph."""
     brought = None if overlay is None else read_overlay(overlay)
+    if pairs is not None:
+        if nodes is not None:
+            raise InputError("--pairs", "--nodes is given too", "give one of them")
+        endpoint = open_url(url, read_access(token_file, ca_file))
+        asked: PairsRequest[Any] = PairsRequest(
+            _pairs_of(parse_pairs(pairs), endpoint),
+            stated_objective(latency_ms, tolerance_permille),
+            strict or UNSET,
+            _parse_pair_outputs(outputs),
+            brought,
+            seed,
+            variant,
+            min_offset,
+        )
+        scored, reply = fetch_pairs(endpoint, asked)
+        table = pairs_table(asked.pairs, _pair_columns(scored))
+        _show({"pairs": asked.pairs}, table, scored, reply, as_json=as_json)
+        return
     listed = _nodes_of(brought) if nodes is None else parse_nodes(nodes)
-    wanted = parse_outputs(outputs)
+    wanted = parse_outputs(outputs or "labels")
     endpoint = open_url(url, read_access(token_file, ca_file))
     ids = listed if isinstance(listed, tuple) else _ids_of(listed, endpoint)
     request: PredictRequest[Any] = PredictRequest(
@@ -100,6 +150,13 @@ def predict(
         min_offset,
     )
     answer, reply = fetch_prediction(endpoint, request)
+    _show({"nodes": request.nodes}, nodes_table(request.nodes, _columns(answer)), answer, reply, as_json=as_json)
+
+
+def _show(
+    asked: dict[str, Any], table: Table, answer: PredictAnswer | PairsAnswer, reply: Reply, *, as_json: bool
+) -> None:
+    """The answer to what was asked, and what it cost."""
     timing = parse_server_timing(reply.headers.get("server-timing", ""))
     assert reply.times is not None  # noqa: S101  (a connection of the client's own measures them)
     parts = parts_of(reply.times, timing)
@@ -110,10 +167,9 @@ def predict(
             "serverTimingMs": timing,
             "partsMs": parts_to_builtins(parts),
         }
-        print_json({"nodes": request.nodes, **msgspec.to_builtins(answer), **costs})
+        print_json({**asked, **msgspec.to_builtins(answer), **costs})
     else:
-        facts = facts_table(_facts(answer, reply.times, parts))
-        put(output(), nodes_table(request.nodes, _columns(answer)), "", facts)
+        put(output(), table, "", facts_table(_facts(answer, reply.times, parts)))
 
 
 def read_overlay(file: Path) -> RequestOverlay[Any]:
@@ -155,6 +211,51 @@ def parse_nodes(text: str) -> tuple[int | str, ...] | list[str]:
     if not all(parts):
         raise _not_ids(text, "one is empty")
     return parts
+
+
+def parse_pairs(text: str) -> tuple[tuple[int | str, int | str], ...] | list[str]:
+    """Parse `--pairs`. A JSON list gives pairs of ids. Else the ids of all pairs as texts, first, second, first, …"""
+    remedy = "write 1:2,3:4 or user/3:item/7, or a JSON list of pairs"
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    try:
+        text.encode()
+        if text.lstrip().startswith("["):
+            return msgspec.json.decode(text, type=tuple[tuple[int | str, int | str], ...])
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InputError("--pairs", f"{shown!r} is not a list of pairs: {error}", remedy) from None
+    found: list[str] = []
+    for pair in text.split(","):
+        ends = [end.strip() for end in pair.split(":")]
+        if len(ends) != 2 or not all(ends):
+            raise InputError("--pairs", f"{pair.strip()!r} is no pair of node ids", remedy)
+        found += ends
+    return found
+
+
+def _pairs_of(
+    parsed: tuple[tuple[int | str, int | str], ...] | list[str], endpoint: Endpoint
+) -> tuple[tuple[int | str, int | str], ...]:
+    if isinstance(parsed, tuple):
+        return parsed
+    ids = _ids_of(parsed, endpoint)
+    return tuple(zip(ids[0::2], ids[1::2], strict=True))
+
+
+def _parse_pair_outputs(text: str | None) -> tuple[PairOutput, ...]:
+    wanted = tuple(PAIR_OUTPUTS) if text is None else tuple(part.strip() for part in text.split(","))
+    for name in wanted:
+        if name not in PAIR_OUTPUTS:
+            raise InputError("--return", f"{name!r} is unknown", f"choose from {', '.join(PAIR_OUTPUTS)}")
+    return tuple(PAIR_OUTPUTS[name] for name in wanted)
+
+
+def _pair_columns(answer: PairsAnswer) -> list[tuple[str, list[str]]]:
+    columns = (("Score", answer.scores), ("Probability", answer.probabilities))
+    return [
+        (header, [f"{value:.4g}" for value in values])
+        for header, values in columns
+        if not isinstance(values, msgspec.UnsetType)
+    ]
 
 
 def _not_ids(text: str, why: str) -> InputError:
@@ -206,8 +307,9 @@ def _format_vector(values: list[float]) -> str:
     return shown if len(values) <= SHOWN_VALUES else f"{shown} … {len(values)} values"
 
 
-def _facts(answer: PredictAnswer, times: ClientTimes, parts: Parts) -> list[tuple[str, str]]:
-    offset = [] if isinstance(answer.offset, msgspec.UnsetType) else [("offset", f"{answer.offset:,}")]
+def _facts(answer: PredictAnswer | PairsAnswer, times: ClientTimes, parts: Parts) -> list[tuple[str, str]]:
+    seen = answer.offset if isinstance(answer, PredictAnswer) else UNSET
+    offset = [] if isinstance(seen, msgspec.UnsetType) else [("offset", f"{seen:,}")]
     return [
         ("variant", f"{answer.variant} of revision {answer.revision}"),
         *offset,

@@ -64,6 +64,13 @@ def _describe_names(served: VariantsAnswer) -> tuple[str, str]:
         NodeIdKind.INTEGERS: "integers of its source; GET /v1/nodes lists them",
         NodeIdKind.STRINGS: "texts of its source; GET /v1/nodes lists them",
     }
+    if not isinstance(served.links, UnsetType):
+        links = served.links
+        scored = printable_line(f"links {links.relation}".rstrip())
+        return (
+            f"node ids: {called[served.node_ids]}",
+            f"{scored}: {links.decoder} of embeddings with {count(links.dimensions, 'column')}",
+        )
     names = ", ".join(map(format_name, served.classes[:SHOWN_CLASSES]))
     more = f", … {len(served.classes):,} altogether" if len(served.classes) > SHOWN_CLASSES else ""
     return f"node ids: {called[served.node_ids]}", f"{'labels' if served.multi_label else 'label'}: {names}{more}"

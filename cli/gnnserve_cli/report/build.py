@@ -141,6 +141,7 @@ def _variant_rows(
             memory_bytes=variant.memory_bytes,
             family=variant.family,
             cascade=variant.cascade,
+            links=variant.test_links or variant.validation_links,
         )
         for variant in profile.variants
     )

@@ -11,7 +11,7 @@ import msgspec
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import CascadeProfile, Compute, Metric
+from gnnserve_api.profile import CascadeProfile, Compute, LinkScores, Metric
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.stability import RankStability
 from gnnserve_api.variants import Storage
@@ -81,6 +81,8 @@ class VariantRow(Struct, frozen=True):
     family: FamilyName
     cascade: CascadeProfile | None = None
     """None: it is a network of its own."""
+    links: LinkScores | None = None
+    """By test links, or by validation links where there are none of these; None: it classifies nodes."""
 
 
 class Chosen(Struct, frozen=True):

@@ -17,6 +17,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
     stated = ", ".join(f"{name} {value:g}" for name, value in made.ranking_settings.items())
     settings = f" ({stated})" if stated else ""
     labels = "classes, several per node" if report.multi_label else "classes"
+    scored = f"{report.classes:,} {labels}" if report.classes else "links to score"
     model = [network.architecture]
     if len(network.fanouts) > 1:
         model.append(f"hidden {network.hidden:,}")
@@ -40,7 +41,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         ("Graph", f"{made.source} (digest {made.graph})"),
         (
             "Of size",
-            f"{report.nodes:,} nodes, {made.edges:,} edges, {features:,} features, {report.classes:,} {labels}",
+            f"{report.nodes:,} nodes, {made.edges:,} edges, {features:,} features, {scored}",
         ),
         (
             "Splits",

@@ -17,7 +17,7 @@ NO_NEIGHBOURS = (0,)
 """Fan-outs of a network of one layer that reads nothing but a node's own row. With more layers they are all 0."""
 _ONE_ROW_LAYERS = (0, 0)
 """Fan-outs of one-row variants: two layers, the first of which is stored."""
-_HEADS, _NEGATIVE_SLOPE, _HOPS = 1, 0.2, 2
+_HEADS, _NEGATIVE_SLOPE, _HOPS, _LIGHT_HOPS = 1, 0.2, 2, 3
 _HIDDEN = 128
 MAX_TREE_NODES = 1_000_000
 """Nodes that one seed may sample; more is a typing error in `fanouts` rather than a wish."""
@@ -43,9 +43,13 @@ class Architecture(StrEnum):
     that were sampled."""
     RGCN = "RGCN"
     """Relational graph convolution (torch_geometric.nn.RGCNConv), of graphs of several types alone."""
+    LIGHT_GCN = "LightGCN"
+    """An embedding per node, learnt for task.links and propagated over the graph without weights (torch_geometric.nn.
+    LightGCN, with equal shares of all hops). Features are not read. An answer is a row for each node of a pair, and
+    their dot product. For nodes of the stored graph."""
 
 
-_PROPAGATING = (Architecture.SGC, Architecture.SIGN)
+_PROPAGATING = (Architecture.SGC, Architecture.SIGN, Architecture.LIGHT_GCN)
 """Architectures that sample nothing: their networks read a row that was made ahead of time."""
 
 
@@ -109,8 +113,8 @@ class Training(ApiModel):
     scope: Scope = Scope.INDUCTIVE
     """Whether training may see nodes outside of the training split."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Step size of Adam. Absent: 0.01 for GraphSAGE, GCN and SIGN, 0.05 for SGC, 0.005 for GAT, 0.001 for GIN,
-    whose sums make larger steps diverge."""
+    """Step size of Adam. Absent: 0.01 for GraphSAGE, GCN and SIGN, 0.05 for SGC and LightGCN, 0.005 for GAT, 0.001 for
+    GIN, whose sums make larger steps diverge."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0005
     """L2 penalty on the weights."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
@@ -167,14 +171,15 @@ class Model(ApiModel):
     negative_slope: Annotated[float, Field(ge=0, le=1)] | None = None
     """GAT only: slope of the leaky ReLU over attention scores below 0. Absent: 0.2, torch_geometric's."""
     hops: Annotated[int, Field(ge=0, le=16)] | None = None
-    """SGC and SIGN only: how often features are propagated (SGConv's K). Absent: 2. 0 with SIGN: never."""
+    """SGC, SIGN and LightGCN only: how often features are propagated (SGConv's K), or embeddings (LightGCN's layers).
+    Absent: 2, and 3 for LightGCN. 0 with SIGN: never."""
     bases: Annotated[int, Field(ge=1, le=128)] | None = None
     """RGCN only: matrices of which those of all relations are made, each by numbers of its own. Absent: every relation
     has a matrix of its own."""
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=MAX_LAYERS)] = (25, 10)
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour. All 0 with
-    SGC and SIGN, which sample none: `[0]` for SGC, `[0, 0]` for a SIGN of two layers. In a graph of several types so
-    many are sampled by each relation that a node's type reads."""
+    SGC, SIGN and LightGCN, which sample none: `[0]` for SGC and LightGCN, `[0, 0]` for a SIGN of two layers. In a graph
+    of several types so many are sampled by each relation that a node's type reads."""
     training: Training = Training()
     """How the model is trained. With a checkpoint only scope and seed count, unless one-row variants are trained
     beside it."""
@@ -244,8 +249,9 @@ class Model(ApiModel):
         )
 
     @rule(
-        "(self.architecture in ['SGC', 'SIGN']) == self.fanouts.all(f, f == 0)",
-        "fanouts must be 0 with architectures SGC and SIGN, whose neighbours are in their tables, and with no other",
+        "(self.architecture in ['SGC', 'SIGN', 'LightGCN']) == self.fanouts.all(f, f == 0)",
+        "fanouts must be 0 with architectures SGC, SIGN and LightGCN, whose neighbours are in their tables, and with "
+        "no other",
     )
     def _rows_need_no_neighbours(self) -> bool | str:
         if (self.architecture in _PROPAGATING) == self.reads_one_row:
@@ -253,25 +259,32 @@ class Model(ApiModel):
         fanouts, name = list(self.fanouts), self.architecture
         if name in _PROPAGATING:
             return f"fanouts {fanouts} must be 0 with architecture {name}, whose neighbours are in its table"
-        return f"fanouts {fanouts} may be given with architectures SGC and SIGN only: {name} samples neighbours"
+        return (
+            f"fanouts {fanouts} may be given with architectures SGC, SIGN and LightGCN only: {name} samples neighbours"
+        )
 
     @rule(
-        "self.architecture != 'SGC' || size(self.fanouts) == 1",
-        "fanouts must be [0] with architecture SGC, which has one layer",
+        "!(self.architecture in ['SGC', 'LightGCN']) || size(self.fanouts) == 1",
+        "fanouts must be [0] with architectures SGC and LightGCN, which have one layer",
     )
     def _sgc_has_one_layer(self) -> bool | str:
-        if self.architecture is not Architecture.SGC or len(self.fanouts) == 1:
+        if self.architecture not in {Architecture.SGC, Architecture.LIGHT_GCN} or len(self.fanouts) == 1:
             return True
-        return f"fanouts {list(self.fanouts)} must be [0] with architecture SGC, which has one layer: use SIGN for more"
+        name = self.architecture
+        more = "use SIGN for more" if name is Architecture.SGC else "model.hops says how far it propagates"
+        return f"fanouts {list(self.fanouts)} must be [0] with architecture {name}, which has one layer: {more}"
 
     @rule(
-        "self.architecture in ['SGC', 'SIGN'] || !has(self.hops)",
-        "hops may be given with architectures SGC and SIGN only",
+        "self.architecture in ['SGC', 'SIGN', 'LightGCN'] || !has(self.hops)",
+        "hops may be given with architectures SGC, SIGN and LightGCN only",
     )
     def _hops_are_propagated(self) -> bool | str:
         if self.hops is None or self.architecture in _PROPAGATING:
             return True
-        return f"hops {self.hops} may be given with architectures SGC and SIGN only: leave it out, or use one of them"
+        return (
+            f"hops {self.hops} may be given with architectures SGC, SIGN and LightGCN only: leave it out, or use one "
+            "of them"
+        )
 
     @rule(
         "self.architecture != 'SGC' || !has(self.hops) || self.hops > 0",
@@ -291,6 +304,11 @@ class Model(ApiModel):
     def propagates(self) -> bool:
         """Whether features are propagated over the graph before anything is trained or written."""
         return bool(self._propagated_hops())
+
+    @property
+    def learns_embeddings(self) -> bool:
+        """Whether what it reads of a node are embeddings that it learns, and no features."""
+        return self.architecture is Architecture.LIGHT_GCN
 
     def row_columns(self, features: int) -> int:
         """Columns that a network of this model reads of a node, for so many features of the source."""
@@ -340,7 +358,11 @@ class Model(ApiModel):
     def _propagated_hops(self) -> int | None:
         if self.architecture not in _PROPAGATING:
             return None
-        return _HOPS if self.hops is None else self.hops
+        return self._default_hops if self.hops is None else self.hops
+
+    @property
+    def _default_hops(self) -> int:
+        return _LIGHT_HOPS if self.architecture is Architecture.LIGHT_GCN else _HOPS
 
     def _attention(self) -> AttentionManifest | None:
         if self.architecture is not Architecture.GAT:
@@ -360,8 +382,8 @@ class Model(ApiModel):
             changes["heads"] = None if heads == _HEADS else heads
             changes["output_heads"] = None if attention.output_heads == heads else attention.output_heads
             changes["negative_slope"] = None if slope == _NEGATIVE_SLOPE else slope
-        if self.architecture is Architecture.SGC:
+        if self.architecture in {Architecture.SGC, Architecture.LIGHT_GCN}:
             changes["hidden"] = _HIDDEN
         if self.architecture in _PROPAGATING:
-            changes["hops"] = None if self.hops == _HOPS else self.hops
+            changes["hops"] = None if self.hops == self._default_hops else self.hops
         return self.model_copy(update=changes) if changes else self

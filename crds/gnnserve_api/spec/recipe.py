@@ -77,6 +77,15 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.budget": {},
         "variants.budget.seconds": 1800,
         "variants.budget.variants": 8,
+        "task": {},
+        "task.links.decoder": "Dot",
+        "task.links.dimensions": 64,
+        "task.links.negatives": 1,
+        "task.links.recall_at": 20,
+        "task.links.split": {},
+        "task.links.split.validation_percent": 10,
+        "task.links.split.test_percent": 10,
+        "task.links.split.seed": 0,
     }
 )
 """The default that each field had in the release which introduced it. A field of this value is left out of the recipe,

@@ -18,7 +18,13 @@ class MetricChoice(StrEnum):
     """How far up the nodes of a class come among all, by its score: the mean over classes; of two, the second's."""
     ROC_AUC = "ROCAUC"
     """How often a node of a class has a higher score for it than one without: the mean over classes; of two, the
-    second's."""
+    second's. Of links: how often one has a higher score than a pair without a link."""
+    MRR = "MRR"
+    """For links alone: the mean of 1 / rank of a held-out link among all pairs of its first node, known links left out.
+    """
+    RECALL_AT_K = "RecallAtK"
+    """For links alone: the share of a node's held-out links among the k pairs that score best (task.links.recallAt),
+    known links left out."""
 
 
 class Thresholds(StrEnum):

@@ -9,7 +9,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec import task as task_rules
+from gnnserve_api.spec import typed_rules
 from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.channels import channels_are_left, channels_are_of_hidden_layers
 from gnnserve_api.spec.endpoint import EndpointSpec
@@ -25,14 +28,6 @@ from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.rules import rule, server_rule
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
-from gnnserve_api.spec.typed_rules import (
-    architecture_is_of_types,
-    made_variants,
-    relations_are_typed,
-    typed_graphs_stay,
-    typed_scores_are_not_stored,
-    typed_variants_are_projected,
-)
 from gnnserve_api.spec.updates import (
     UpdatesSpec,
     changes_fit_memory,
@@ -67,6 +62,8 @@ class GNNServiceSpec(ApiModel):
     """The graph that is served."""
     model: Model = Model()
     """The model that is trained on it, or given."""
+    task: task_rules.Task = task_rules.Task()
+    """What is answered: classes of nodes, unless it says links."""
     variants: Variants = Variants()
     """The variants that are generated from the model."""
     objective: ObjectiveSpec = ObjectiveSpec()
@@ -254,11 +251,19 @@ class GNNServiceSpec(ApiModel):
     _changes_fit_memory = changes_fit_memory
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
     _something_is_retrained = something_is_retrained
-    _architecture_is_of_types = architecture_is_of_types
-    _relations_are_typed = relations_are_typed
-    _typed_variants_are_projected = typed_variants_are_projected
-    _typed_scores_are_not_stored = typed_scores_are_not_stored
-    _typed_graphs_stay = typed_graphs_stay
+    _architecture_is_of_types = typed_rules.architecture_is_of_types
+    _relations_are_typed = typed_rules.relations_are_typed
+    _typed_variants_are_projected = typed_rules.typed_variants_are_projected
+    _typed_scores_are_not_stored = typed_rules.typed_scores_are_not_stored
+    _typed_graphs_stay = typed_rules.typed_graphs_stay
+    _links_are_not_propagated = task_rules.links_are_not_propagated
+    _links_of_types_are_light_gcns = task_rules.links_of_types_are_light_gcns
+    _links_are_trained = task_rules.links_are_trained
+    _links_have_no_classes = task_rules.links_have_no_classes
+    _links_hold_out_edges = task_rules.links_hold_out_edges
+    _links_have_no_shadows = task_rules.links_have_no_shadows
+    _light_gcn_scores_links = task_rules.light_gcn_scores_links
+    _metric_is_of_the_task = task_rules.metric_is_of_the_task
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
@@ -289,13 +294,13 @@ class GNNServiceSpec(ApiModel):
         """Variants that `routing` names and that generation may leave out. With `revision` nothing is generated."""
         if self.revision is not None:
             return ()
-        certain = () if self.variants.is_searched else made_variants(self).listed_names()
+        certain = () if self.variants.is_searched else typed_rules.made_variants(self).listed_names()
         uncertain = {*self.possible_variants()}.difference(certain)
         return tuple(name for name in self.routing.named_variants if name in uncertain)
 
     def possible_variants(self) -> tuple[str, ...]:
         """All variants that a revision may have."""
-        variants = made_variants(self)
+        variants = typed_rules.made_variants(self)
         if not variants.is_searched:
             return (*variants.listed_names(), *variants.optional_names())
         return tuple(name for searched in self._rounds() for name in searched.names)
@@ -327,6 +332,7 @@ class GNNServiceSpec(ApiModel):
             "graph": self.graph.canonical(),
             "model": self.model.canonical(is_trained=self.trains_networks),
             "variants": self.variants.canonical(),
+            "task": self.task,
         }
         return digest_of_recipe({name: part.model_dump(mode="json") for name, part in parts.items()})
 
@@ -334,6 +340,11 @@ class GNNServiceSpec(ApiModel):
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("_recipe", None)  # a copy takes over what was computed; its parts may be others
         return copied
+
+    def network(self, classes: int) -> NetworkManifest:
+        """The network that the model is: it ends in scores of so many classes, or in the embeddings of links."""
+        links = self.task.links
+        return self.model.network(classes if links is None else links.dimensions)
 
     def routing_table(self, revision: str, recipe: str | None = None) -> RoutingTable:
         """What workers are told while they answer from that revision, before anything was measured. `recipe` is the

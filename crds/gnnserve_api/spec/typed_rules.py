@@ -11,7 +11,7 @@ from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Projection, Variants
 
 _TYPED = "has(self.graph.source.typed)"
-_OF_TYPES = (Architecture.GRAPHSAGE, Architecture.RGCN)
+_OF_TYPES = (Architecture.GRAPHSAGE, Architecture.RGCN, Architecture.LIGHT_GCN)
 """Architectures over several types."""
 _OF_TYPES_ALONE = (Architecture.RGCN,)
 

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.repository import CascadeManifest, RevisionManifest, VariantManifest
+from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.compaction.folding import Folded
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.loaded import LoadedRevision

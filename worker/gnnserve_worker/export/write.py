@@ -51,6 +51,11 @@ def build_exact(
 def check_variant(manifest: RevisionManifest, name: str) -> None:
     """Raises InputError where the revision has no such variant, or one that is no single network."""
     require_one_type(manifest, "programs are made of networks over")
+    if manifest.links is not None:
+        raise InputError(
+            "VARIANT", f"revision {manifest.revision} scores links, and a program has no decoder of pairs",
+            "export its embeddings (gnnserve embeddings export)",
+        )  # fmt: skip
     exportable = ", ".join(variant.name for variant in manifest.variants)
     for cascade in manifest.cascades:
         if cascade.name == name:

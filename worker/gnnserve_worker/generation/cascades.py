@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import CascadeManifest
 from gnnserve_api.spec.cascade import unknown_stages
 from gnnserve_api.spec.variants import Variants
 from gnnserve_worker.generation.calibration import fit_temperature, threshold_for

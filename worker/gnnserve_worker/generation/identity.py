@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.given_variants import given_digests
+from gnnserve_worker.graph.links import links_digest
 from gnnserve_worker.graph.sources.load import source_digest
 from gnnserve_worker.repository.repository import Repository
 
@@ -26,8 +27,13 @@ class RevisionIdentity:
 def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> RevisionIdentity:
     """Read the files that the manifest names. `graph_version`: digest of the graph that is taken in place of the
     source's. InputError: a file is missing, or is not the pinned one."""
-    graph = source_digest(spec.graph.source) if graph_version is None else graph_version
+    graph = _graph_digest(spec) if graph_version is None else graph_version
     return RevisionIdentity(spec.recipe(), graph, checkpoint_digest(spec.model), given_digests(spec.variants))
+
+
+def _graph_digest(spec: GNNServiceSpec) -> str:
+    digest = source_digest(spec.graph.source)
+    return digest if spec.task.links is None else links_digest(digest, spec.task.links)
 
 
 def newest_version(spec: GNNServiceSpec, repository: Repository, log: str) -> str | None:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gnnserve_api.domination import says_expected
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.typed import TypedSource
@@ -24,6 +28,8 @@ from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
+from gnnserve_worker.graph.links import LinkSet
+from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener, silent
@@ -60,19 +66,22 @@ def generate(
     identity = identity_of(spec, graph_version)
     if (published := _find(repository, identity)) is not None:
         return published
-    if isinstance(source := spec.graph.source.given(), TypedSource):
+    if isinstance(source := spec.graph.source.given(), TypedSource) and spec.task.links is None:
         # Imported here: profiling loads every kernel, which a start that finds its revision does not need yet.
         from gnnserve_worker.generation.typed.generate import generate_typed  # noqa: PLC0415
 
         return generate_typed(spec, source, identity, repository, progress, use_gpu=use_gpu)
     # Errors of the input are found here, before torch is loaded and before anything is written.
-    graph = _import_graph(spec, repository, graph_version, progress)
+    graph, links = _import_graph(spec, repository, graph_version, progress)
+    if links is not None:
+        # Held-out links are not in the graph, so that training may see all that is left of it.
+        spec = _transductive(spec)
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
     spec = _without_wide_tables(spec, graph.features, progress)
     given = _load_given(spec, identity, graph, progress)
-    outline = Outline(spec, spec.model.network(len(graph.classes)), graph.graph.nodes, columns, given)
+    outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
     tables_bytes = _tables_bytes(outline)
     repository.require_free(tables_bytes)
     master = _load_checkpoint(spec, identity, graph, progress)
@@ -90,25 +99,39 @@ def generate(
         if device is not None:
             kept = repository.kept_networks(identity.recipe, identity.graph, tables_bytes)
             resumption = _resumption(kept, identity, generator, device, progress)
+            if spec.model.learns_embeddings:
+                assert links is not None  # noqa: S101  (a rule of the spec)
+                graph, models_of = _learn_embeddings(spec, graph, links, progress, resumption)
             one_rows_of = _training_one_rows(spec, progress, device, resumption)
             if models_of is None:
-                models_of = _training(spec, progress, device, resumption)
+                models_of = _training(spec, progress, device, resumption, links)
                 _advise_scope(spec, graph, progress)
-        return generate_revision(spec, identity, graph, given, repository, progress, models_of, one_rows_of, generator)
+        return generate_revision(
+            spec, identity, graph, given, repository, progress, models_of, one_rows_of, generator, links
+        )
 
 
 def _find(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
     return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
 
 
+def _transductive(spec: GNNServiceSpec) -> GNNServiceSpec:
+    training = spec.model.training.model_copy(update={"scope": Scope.TRANSDUCTIVE})
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"training": training})})
+
+
 def _import_graph(
     spec: GNNServiceSpec, repository: Repository, version: str | None, progress: ProgressListener
-) -> GraphData:
+) -> tuple[GraphData, LinkSet | None]:
     progress(Progress("import graph", 0, 1))
-    if version is None:
+    links: LinkSet | None = None
+    if version is not None:
+        graph = repository.read_graph(version)
+    elif spec.task.links is None:
         graph = load_source(spec.graph.source, repository.downloads, progress)
     else:
-        graph = repository.read_graph(version)
+        graph, links = load_links(spec.graph.source, spec.task.links, repository.downloads, progress)
+        graph = _with_model_features(spec, graph)
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:
         check_factors(spec.variants.pruning.factors, columns)
@@ -116,8 +139,17 @@ def _import_graph(
     # A left-out column must be reported, not only show as a poor accuracy.
     for finding in graph.findings:
         progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
-    if (advice := says_expected(spec, columns, len(graph.classes))) is not None:
+    if (advice := says_expected(spec, columns, spec.network(len(graph.classes)).classes)) is not None:
         progress(Progress("expected", 1, 1, advice))
+    return graph, links
+
+
+def _with_model_features(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
+    """The graph with what the model reads of its nodes."""
+    links = spec.task.links
+    if links is not None and spec.model.learns_embeddings:
+        # The embeddings, once they are learnt: as many columns are asked about before.
+        return replace(graph, features=np.zeros((graph.graph.nodes, links.dimensions), np.float32), feature_columns=())
     return graph
 
 
@@ -192,9 +224,28 @@ def _resumption(
     return resume.Resumption(kept, made_for, progress)
 
 
+def _learn_embeddings(
+    spec: GNNServiceSpec, graph: GraphData, links: LinkSet, progress: ProgressListener, resumption: Resumption
+) -> tuple[GraphData, ModelsOf]:
+    """The graph with LightGCN's embeddings as its features, and what makes networks that give them as they are."""
+    from gnnserve_worker.generation.link_training.light_gcn import EmbeddingModels, learn_embeddings  # noqa: PLC0415
+
+    embeddings, runs = learn_embeddings(spec, links, progress, resumption)
+    dimensions = embeddings.shape[1]
+    return replace(graph, features=embeddings), lambda data, features: EmbeddingModels(dimensions, runs)
+
+
 def _training(
-    spec: GNNServiceSpec, progress: ProgressListener, device: torch.device, resumption: Resumption
+    spec: GNNServiceSpec,
+    progress: ProgressListener,
+    device: torch.device,
+    resumption: Resumption,
+    links: LinkSet | None,
 ) -> ModelsOf:
+    if links is not None and spec.task.links is not None:
+        from gnnserve_worker.generation.link_training.models import link_models  # noqa: PLC0415
+
+        return partial(link_models, spec.model, spec.task.links, progress, device, resumption)
     from gnnserve_worker.generation.resume import ResumedModels  # noqa: PLC0415
     from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
 

@@ -16,9 +16,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.profile import CascadeProfile, LatencyProfile, Metric, NewNodesLatency, Profile, VariantProfile
-from gnnserve_api.repository import CascadeManifest, VariantManifest
+from gnnserve_api.repository import VariantManifest
+from gnnserve_worker.generation.links.exam import JudgedLinks, LinkExam
 from gnnserve_worker.generation.scores import evaluate, metric_of
 from gnnserve_worker.generation.thresholds import fit_thresholds
 from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up
@@ -82,12 +84,14 @@ def measure_profile(
     metric: Metric | None = None,
     budget_s: float = BUDGET_S,
     cascades: Sequence[FittedCascade] = (),
+    exam: LinkExam | None = None,
 ) -> Profile:
     """Measure every variant of a loaded revision.
 
     `generated` are the variants of the revision, in its order; `cascades` consist of these.
     `report(done, total)` counts batch sizes and variants.
     `metric` None: accuracy, or micro F1 where a node may have several classes. `budget_s`: for each batch size.
+    `exam`: what variants are judged by where links are scored; None: labels.
     """
     metric = metric or metric_of(revision.multi_label)
     subject = _Subject.of(revision, cascades)
@@ -112,6 +116,7 @@ def measure_profile(
         report(done, total)
         made, name = known.variant, known.variant.name
         variant = revision.variants[name]
+        judged = _judge(subject, name, exam)
         variants.append(
             VariantProfile(
                 name=name,
@@ -121,8 +126,18 @@ def measure_profile(
                 storage=variant.table.storage,
                 projected=variant.table.projected,
                 compute=made.compute,
-                validation_accuracy=accuracy_of(name, revision.splits.validation, thresholds=made.thresholds),
-                test_accuracy=accuracy_of(name, test, thresholds=made.thresholds) if len(test) else None,
+                validation_accuracy=(
+                    accuracy_of(name, revision.splits.validation, thresholds=made.thresholds)
+                    if judged is None
+                    else judged.validation_accuracy(metric)
+                ),
+                test_accuracy=(
+                    (accuracy_of(name, test, thresholds=made.thresholds) if len(test) else None)
+                    if judged is None
+                    else judged.test_accuracy(metric)
+                ),
+                validation_links=None if judged is None else judged.validation,
+                test_links=None if judged is None else judged.test,
                 latency=tuple(latencies[name]),
                 test_latency=on_test.get(name),
                 size_bytes=known.size_bytes,
@@ -225,6 +240,22 @@ def with_thresholds(revision: LoadedRevision, generated: Sequence[GeneratedVaria
         thresholds = fit_thresholds(scores_of(revision, made.variant.name, nodes), revision.labels[nodes])
         found.append(replace(made, variant=msgspec.structs.replace(made.variant, thresholds=thresholds)))
     return found
+
+
+def with_calibrations(
+    revision: LoadedRevision, generated: Sequence[GeneratedVariant], exam: LinkExam
+) -> list[GeneratedVariant]:
+    """Each variant with the curve from its scores of links to probabilities."""
+    subject = _Subject.of(revision)
+    found = []
+    for made in generated:
+        calibration = exam.calibrate(partial(_scores_of, subject, made.variant.name))
+        found.append(replace(made, variant=msgspec.structs.replace(made.variant, calibration=calibration)))
+    return found
+
+
+def _judge(subject: _Subject, variant: str, exam: LinkExam | None) -> JudgedLinks | None:
+    return None if exam is None else exam.judge(partial(_scores_of, subject, variant))
 
 
 def scores_of(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:

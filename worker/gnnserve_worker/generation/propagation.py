@@ -40,8 +40,8 @@ class ModelRows:
 
 
 def model_rows(model: Model, data: TrainingSet, normalized: Normalized) -> ModelRows:
-    """The features as they are, unless the model propagates them."""
-    if not model.propagates:
+    """The features as they are, unless the model propagates them: LightGCN's were as they were learnt."""
+    if not model.propagates or model.learns_embeddings:
         return ModelRows(normalized.features, normalized.features)
     network = model.network(data.classes)
     keeps_all = column_blocks(network.architecture, network.hops) > 1

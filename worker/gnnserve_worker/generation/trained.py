@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from gnnserve_api.spec.model import Model
-from gnnserve_api.training import TrainingRun
+from gnnserve_api.training import Source, TrainingRun
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.train import Lesson, Trained, train
+from gnnserve_worker.generation.train import Course, Lesson, Trained, train
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -21,6 +22,8 @@ from gnnserve_worker.progress import Progress, ProgressListener
 
 class TrainedModels:
     """The `families.family.Models` of a service that is trained here, on a torch device."""
+
+    learns_from: ClassVar[Source] = "labels"
 
     def __init__(
         self, model: Model, data: TrainingSet, features: Features, progress: ProgressListener, device: torch.device
@@ -48,7 +51,7 @@ class TrainedModels:
         model = self._model.with_fewer_channels(factor)
         left = narrow_aloud(self._model, wide, factor, features, self._data, name, self._progress)
         trained = self._train(features, name, model, left)
-        self._runs.append(run_of(name, trained))
+        self._runs.append(run_of(name, trained, self.learns_from))
         return to_tensors(trained.module)
 
     def another_master(self, seed: int, name: str) -> Tensors:
@@ -58,12 +61,18 @@ class TrainedModels:
 
     def _train_recorded(self, features: Features, name: str) -> Tensors:
         trained = self._train(features, name, self._model)
-        self._runs.append(run_of(name, trained))
+        self._runs.append(run_of(name, trained, self.learns_from))
         return to_tensors(trained.module)
 
     def _train(self, features: Features, name: str, model: Model, initial: Tensors | None = None) -> Trained:
-        stage = f"train {name}"
-        return train_aloud(stage, self._data, features, model, self._progress, self._device, initial=initial)
+        stage, course = f"train {name}", self._course(model)
+        return train_aloud(
+            stage, self._data, features, model, self._progress, self._device, initial=initial, course=course
+        )
+
+    def _course(self, model: Model) -> Course | None:
+        """What to learn; None: the labels of training nodes."""
+        return None
 
 
 def train_aloud(
@@ -75,6 +84,7 @@ def train_aloud(
     device: torch.device,
     lesson: Lesson | None = None,
     initial: Tensors | None = None,
+    course: Course | None = None,
 ) -> Trained:
     """Train, and tell each epoch and what it came to."""
 
@@ -82,13 +92,13 @@ def train_aloud(
         if done < ends_at:  # the last epoch is reported below, with the result
             progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
 
-    trained = train(data, features, model, report, device, lesson, initial)
+    trained = train(data, features, model, report, device, lesson, initial, course)
     came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
     progress(Progress(stage, trained.epochs, trained.epochs, came_to))
     return trained
 
 
-def run_of(name: str, trained: Trained) -> TrainingRun:
+def run_of(name: str, trained: Trained, learns_from: Source = "labels") -> TrainingRun:
     """What is recorded of a training."""
     return TrainingRun(
         name=name,
@@ -97,4 +107,5 @@ def run_of(name: str, trained: Trained) -> TrainingRun:
         best_epoch=trained.epoch,
         validation=trained.validation_score,
         rising=trained.rising,
+        learnt_from=learns_from,
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.model import Scope
+from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Graph, Splits
 
 
@@ -28,6 +29,8 @@ class TrainingSet:
     splits: Splits
     metric: Metric | None = None
     """Metric by which the best epoch is chosen; None: accuracy, or micro F1 where a node may have several classes."""
+    links: LinkSet | None = None
+    """What is learnt instead of labels: links; None: labels are."""
 
 
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -38,6 +39,7 @@ from gnnserve_worker.generation.cascades import check_cascades, check_stages, fi
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     Ingredients,
+    LinkModels,
     Models,
     OneRowModels,
     PlannedCascade,
@@ -49,10 +51,12 @@ from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation.links.exam import LinkExam
 from gnnserve_worker.generation.profile import (
     GeneratedVariant,
     measure_profile,
     profile_budget_s,
+    with_calibrations,
     with_thresholds,
 )
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
@@ -62,6 +66,7 @@ from gnnserve_worker.generation.search.search import Found, Measure, Measured, S
 from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
+from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
@@ -82,12 +87,14 @@ def generate_revision(
     models_of: Callable[[TrainingSet, Features], Models] | None,
     one_rows_of: Callable[[TrainingSet, Normalized, ModelRows], OneRowModels] | None,
     generator: str,
+    links: LinkSet | None = None,
 ) -> RevisionManifest:
     """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `models_of` None:
-    every variant is given. `one_rows_of` None: the spec asks for no one-row variants, and no search does."""
+    every variant is given. `one_rows_of` None: the spec asks for no one-row variants, and no search does. `links`: what
+    is scored; None: nodes are classified."""
     training = spec.model.training
     # Before training, since a metric may not fit the graph, and a variable may be no number.
-    metric = metric_of(graph.labels.ndim == 2, spec.variants.metric)
+    metric = metric_of(graph.labels.ndim == 2, spec.variants.metric, are_links=links is not None)
     profile_budget = profile_budget_s()
     check_cascades(spec.variants, multi_label=graph.multi_label)
     check_thresholds(spec.variants.thresholds, multi_label=graph.multi_label, classes=len(graph.classes))
@@ -96,18 +103,21 @@ def generate_revision(
     _check_range(normalized.features, () if spec.variants.is_searched else spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
-    data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, training.scope, metric)
+    network = spec.network(len(graph.classes))
+    data = training_set(graph.graph, graph.labels, network.classes, graph.splits, training.scope, metric)
+    data = replace(data, links=links)
     rows = model_rows(spec.model, data, normalized)
     models = None if models_of is None else models_of(data, rows.trained)
     one_rows = None if one_rows_of is None else one_rows_of(data, normalized, rows)
-    network = spec.model.network(len(graph.classes))
     started = time.monotonic()
     ingredients = _make_ingredients(spec, network, graph.graph, data, rows, models, one_rows, given, progress)
     network_s = time.monotonic() - started
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
         row_recipe = RowRecipe(normalized.method, _moments(normalized), ingredients.ranking.columns)
-        measure = partial(_measure, spec, staged, row_recipe, metric, profile_budget, progress)
+        exam = None if links is None else _exam_of(spec, links, models)
+        decoder = None if exam is None else staged.write_decoder(exam.weights)
+        measure = partial(_measure, spec, staged, row_recipe, metric, profile_budget, progress, exam)
         if spec.variants.is_searched:
             subject = Subject(ingredients, data, metric, graph.features.shape[1], network_s)
             found = search(subject, staged, measure, progress)
@@ -132,7 +142,15 @@ def generate_revision(
             row_source=_write_row_source(graph, normalized, found.plans, variants, staged),
             edge_rules=graph.edge_rules,
             cascades=found.cascades,
+            links=None if exam is None else exam.describe(decoder),
         )
+
+
+def _exam_of(spec: GNNServiceSpec, links: LinkSet, models: Models | None) -> LinkExam:
+    task = spec.task.links
+    if task is None or not isinstance(models, LinkModels):
+        raise ValueError("links are scored by networks that were trained on them, and there are none")
+    return LinkExam(links, task, models.decoder)
 
 
 def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
@@ -150,18 +168,21 @@ def _measure(
     metric: Metric,
     budget_s: float,
     progress: ProgressListener,
+    exam: LinkExam | None,
     generated: Sequence[GeneratedVariant],
     planned: Sequence[PlannedCascade] = (),
 ) -> Measured:
     loaded = staged.open([made.variant for made in generated], rows)
     if spec.variants.thresholds is Thresholds.PER_CLASS:
         generated = with_thresholds(loaded, generated)
+    if exam is not None:
+        generated = with_calibrations(loaded, generated, exam)
     if spec.variants.cascades:
         # Anew: a table of a stage may have been left out, whose storage cannot hold its numbers.
         check_stages(spec.variants, [*loaded.variants])
     cascades = fit_cascades(loaded, planned)
     report = partial(_report_profile, progress)
-    profile = measure_profile(loaded, generated, report, metric, budget_s, cascades)
+    profile = measure_profile(loaded, generated, report, metric, budget_s, cascades, exam)
     return Measured(generated, profile, [cascade.manifest for cascade in cascades])
 
 
@@ -216,7 +237,10 @@ def _check_range(features: Features, storages: Sequence[Storage]) -> None:
 
 
 def _normalization(spec: GNNServiceSpec) -> Normalization:
-    """The normalization to apply. With Auto, given weights read features as they are, as they did in training."""
+    """The normalization to apply. With Auto, given weights read features as they are, as they did in training;
+    LightGCN's embeddings are never scaled."""
+    if spec.model.learns_embeddings:
+        return Normalization.DISABLED
     if (spec.model.checkpoint is not None or spec.variants.given) and spec.graph.normalization is Normalization.AUTO:
         return Normalization.DISABLED
     return spec.graph.normalization
@@ -241,7 +265,12 @@ def _make_ingredients(
         as_it_is = Ranking(np.arange(rows.served.shape[1]), {})
         return Ingredients(spec, network, graph, rows.served, as_it_is, None, models, given)
     master: Tensors | None = None
-    if pruning.method != RankingMethod.RANDOM or any(family.needs_master(spec) for family in FAMILIES):
+    # The decoder of links is learnt with it.
+    if (
+        data.links is not None
+        or pruning.method != RankingMethod.RANDOM
+        or any(family.needs_master(spec) for family in FAMILIES)
+    ):
         master = models.master(variant_name(1) if 1 in pruning.factors else "master")
     stage = f"rank by {pruning.method}"
     progress(Progress(stage, 0, 1))

@@ -28,6 +28,18 @@ class NodeType:
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeSplits:
+    """The edges of a relation as the source lists them, each with its part."""
+
+    sources: np.ndarray
+    """Positions within the source type, integers [edges]."""
+    targets: np.ndarray
+    """Positions within the target type, as many."""
+    parts: np.ndarray
+    """0 train, 1 validation, 2 test, as many."""
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
     """Edges of one kind, from nodes of one type to nodes of one type, which read them."""
 
@@ -44,6 +56,8 @@ class Relation:
     """Whether edges between the same two nodes count once."""
     both_ways: bool = False
     """Whether an edge between two nodes of one type lets either read the other."""
+    edge_splits: EdgeSplits | None = None
+    """None: the source does not say which edges are held out where links are scored."""
 
     @property
     def key(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.repository import CascadeManifest
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference, StageTimes
 

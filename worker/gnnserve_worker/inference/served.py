@@ -32,6 +32,7 @@ from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.links import ServedLinks, served_links
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.models.rows import RowMaker, keeper_of
@@ -150,6 +151,8 @@ class ServedRevision:
     held_out: HeldOut | None = None
     """What accuracy in service is compared with where the profile's metric is no mean over nodes; None: the profile's,
     or there are no such nodes."""
+    links: ServedLinks | None = None
+    """What makes scores of pairs; None: nodes are classified."""
     most_embedding_columns: int = field(init=False)
     """Largest width of embeddings, over all variants."""
     most_drawn_per_seed: float = field(init=False)
@@ -176,7 +179,7 @@ class ServedRevision:
         most_drawn = max([*drawn.values(), *(drawn[one.first] + drawn[one.then] for one in self.manifest.cascades)])
         object.__setattr__(self, "most_drawn_per_seed", most_drawn)
         object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
-        are_texts = isinstance(self.classes[0], str)
+        are_texts = bool(self.classes) and isinstance(self.classes[0], str)
         object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
         object.__setattr__(self, "class_texts", tuple(map(msgspec.json.encode, self.classes)) if are_texts else ())
         thresholds = {
@@ -272,12 +275,13 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         overlays=None if no_overlays else _overlay_support(loaded, loaded.manifest),
         no_overlays=no_overlays,
         held_out=_held_out(loaded, loaded.manifest),
+        links=served_links(loaded.manifest, loaded.decoder),
     )
 
 
 def _held_out(loaded: LoadedRevision, manifest: RevisionManifest) -> HeldOut | None:
     """Evenly spread test nodes, or validation nodes where there are none."""
-    if manifest.profile.metric == MEAN_OVER_NODES:
+    if manifest.profile.metric == MEAN_OVER_NODES or manifest.links is not None:
         return None
     nodes = loaded.splits.test if len(loaded.splits.test) else loaded.splits.validation
     if not len(nodes):

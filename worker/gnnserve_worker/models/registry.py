@@ -10,11 +10,21 @@ from gnnserve_worker.models.gat import GatSpec
 from gnnserve_worker.models.gcn import GcnSpec
 from gnnserve_worker.models.gin import GinSpec
 from gnnserve_worker.models.graphsage import GraphSageSpec
+from gnnserve_worker.models.light_gcn import LightGcnSpec
 from gnnserve_worker.models.sgc import SgcSpec
 from gnnserve_worker.models.sign import SignSpec
 
 ARCHITECTURES: Mapping[Architecture, ArchitectureSpec] = {
-    spec.architecture: spec for spec in (GraphSageSpec(), GinSpec(), GcnSpec(), SgcSpec(), SignSpec(), GatSpec())
+    spec.architecture: spec
+    for spec in (
+        GraphSageSpec(),
+        GinSpec(),
+        GcnSpec(),
+        SgcSpec(),
+        SignSpec(),
+        GatSpec(),
+        LightGcnSpec(),
+    )
 }
 
 

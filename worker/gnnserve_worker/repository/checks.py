@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
     SCHEMA_VERSION,
     TYPED_SCHEMA_VERSION,
-    CascadeManifest,
     FileEntry,
     GraphManifest,
     NodeIdKind,
@@ -105,7 +105,9 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
     weights = [variant.weights for variant in revision.variants]
     source = revision.row_source
     rows = [source.tensors] if source is not None and source.tensors is not None else []
-    _require_listed(path, revision.files, [*tables, *weights, *rows], remedy(folder))
+    links = revision.links
+    decoder = [links.weights] if links is not None and links.weights is not None else []
+    _require_listed(path, revision.files, [*tables, *weights, *rows, *decoder], remedy(folder))
     _require_sealed(path, content, remedy(folder))
     return revision
 

@@ -31,6 +31,7 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.registry import spec_of
@@ -39,6 +40,7 @@ from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.repository.decoder import open_decoder
 from gnnserve_worker.repository.draft import Draft, draft_of
 from gnnserve_worker.repository.followed import correction_of, followed_layers, followed_of, made_of_features
 from gnnserve_worker.repository.graph_files import open_ids
@@ -139,6 +141,7 @@ class LoadedRevision:
     """What changes are applied to first, where it was opened for them."""
     type_ids: Mapping[str, NodeIds | None] = field(default_factory=dict)
     """`ids` of each type, where nodes are of several; else empty."""
+    decoder: LinkDecoder | None = None  # what scores pairs; None: it scores none, or is staged
 
     type_rows: tuple[TypeRowRecipe, ...] = ()
     """How rows of new nodes are made, of each type; empty where nodes are of one, or none are made."""
@@ -194,6 +197,7 @@ def open_one_type(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         makers=tuple(parts.makers.values()) if living is not None else (),
         followed=followed,
         draft=draft,
+        decoder=open_decoder(revision.folder, revision.manifest),
     )
 
 

@@ -69,6 +69,7 @@ _DAMAGED_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
 
 
 ROW_SOURCE = "rows.safetensors"
+DECODER = "decoder.safetensors"
 
 
 NONE_GIVEN: Mapping[str, str] = MappingProxyType({})

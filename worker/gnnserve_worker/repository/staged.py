@@ -15,12 +15,13 @@ import numpy as np
 import safetensors.numpy
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.edges import EdgeRules
+from gnnserve_api.links import LinksManifest
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
     SCHEMA_VERSION,
     TYPED_SCHEMA_VERSION,
-    CascadeManifest,
     FileEntry,
     GraphManifest,
     RankingManifest,
@@ -178,6 +179,14 @@ class StagedRevision:
         self._files[paths.ROW_SOURCE] = files.write_file(self._folder / paths.ROW_SOURCE, data)
         return paths.ROW_SOURCE
 
+    def write_decoder(self, tensors: Mapping[str, np.ndarray]) -> str | None:
+        """The weights of the decoder of links; their path, or None where there are none."""
+        if not tensors:
+            return None
+        data = safetensors.numpy.save({key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()})
+        self._files[paths.DECODER] = files.write_file(self._folder / paths.DECODER, data)
+        return paths.DECODER
+
     @property
     def tables(self) -> frozenset[str]:
         """Names of the tables that were written and are not discarded."""
@@ -243,12 +252,15 @@ class StagedRevision:
         row_source: RowSource | None = None,
         edge_rules: EdgeRules | None = None,
         cascades: Sequence[CascadeManifest] = (),
+        links: LinksManifest | None = None,
     ) -> RevisionManifest:
         """Publish. `variants` in the order of the profile, `cascades` behind them. `created_at` is UTC in
         RFC 3339; revisions are ordered by it. `training`: None for given weights."""
         expected = {variant.weights for variant in variants}
         if row_source is not None and row_source.tensors is not None:
             expected.add(row_source.tensors)
+        if links is not None and links.weights is not None:
+            expected.add(links.weights)
         for table in {table for variant in variants for table in variant.tables}:
             expected.update(checks.files_of(self._tables[table]))
         if not variants or expected != set(self._files):
@@ -276,6 +288,7 @@ class StagedRevision:
                 edge_rules=edge_rules,
                 given=self._given,
                 cascades=tuple(cascades),
+                links=links,
             )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))

@@ -1,4 +1,5 @@
-"""Embeddings of many nodes by one variant, in blocks: the last hidden layer, the layer before the scores.
+"""Embeddings of many nodes by one variant, in blocks: the last hidden layer, the layer before the scores. Where links
+are scored it is what the network ends in, which the decoder reads.
 
 Over all neighbours they are computed layer after layer, so that each edge is read once for each layer, whatever the
 number of layers. Sampled, they are what the variant answers.
@@ -31,18 +32,26 @@ _FLOAT32 = FORMATS[Storage.FLOAT32]
 def check_embeddings(manifest: RevisionManifest, name: str) -> VariantManifest:
     """Find the variant. Raises InputError where the revision has none of this name, or one without embeddings."""
     require_one_type(manifest, "embeddings are exported of")
-    giving = [variant.name for variant in manifest.variants if gives_embeddings(variant)]
+    has_links = manifest.links is not None
+    giving = [variant.name for variant in manifest.variants if gives_embeddings(variant, has_links=has_links)]
     others = f"name one of {', '.join(giving)}" if giving else "none of its variants has any"
     known = {variant.name for variant in manifest.variants} | {cascade.name for cascade in manifest.cascades}
     for variant in manifest.variants:
-        if variant.name == name and gives_embeddings(variant):
+        if variant.name in giving and variant.name == name:
             return variant
     if name not in known:
         raise InputError("VARIANT", f"revision {manifest.revision} has no {name!r}", others)
     raise InputError("VARIANT", f"{name} has no hidden layer that could be an embedding", others)
 
 
-def gives_embeddings(variant: VariantManifest) -> bool:
+def columns_of_embeddings(manifest: RevisionManifest, variant: VariantManifest) -> int:
+    return variant.network.embedding_columns if manifest.links is None else manifest.links.dimensions
+
+
+def gives_embeddings(variant: VariantManifest, *, has_links: bool) -> bool:
+    """`has_links`: its network ends in embeddings; those behind a stored layer are left out all the same."""
+    if has_links and not any(variant.fanouts):
+        return True
     return variant.network.embedding_columns > 0 and family_of(variant).capabilities.embeddings
 
 
@@ -66,7 +75,8 @@ def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None
     for start in range(0, count, _BLOCK_NODES):
         end = min(start + _BLOCK_NODES, count)
         block = np.arange(start, end, dtype=np.int64) if nodes is None else nodes[start:end]
-        embeddings = infer_batch(revision, name, block, seed).embeddings
+        found = infer_batch(revision, name, block, seed)
+        embeddings = found.embeddings if revision.decoder is None else found.scores
         if embeddings is None:
             raise ValueError(f"variant {name} has no embeddings")
         yield embeddings
@@ -75,7 +85,7 @@ def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None
 def _whole_blocks(
     revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray | None, scratch: Path
 ) -> Iterator[np.ndarray]:
-    *before, last = variant.network.layers[:-1]
+    *before, last = variant.network.layers if revision.decoder is not None else variant.network.layers[:-1]
     table = variant.table
     for number, layer in enumerate(before, start=1):
         path = scratch / f"layer{number}.npy"

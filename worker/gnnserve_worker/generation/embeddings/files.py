@@ -28,7 +28,7 @@ from gnnserve_api.embeddings import (
 )
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_worker.generation.embeddings.compute import check_embeddings, embedding_blocks
+from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, embedding_blocks
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -74,7 +74,7 @@ def export_embeddings(
     `service`: namespace and name."""
     if revision.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
-    columns = check_embeddings(revision.manifest, wanted.variant).network.embedding_columns
+    columns = columns_of_embeddings(revision.manifest, check_embeddings(revision.manifest, wanted.variant))
     chosen, paths = files_of(out)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:

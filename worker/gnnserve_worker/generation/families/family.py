@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -51,6 +51,16 @@ class Models(Protocol):
 
     def another_master(self, seed: int, name: str) -> Tensors:
         """A master that differs in its seed alone. Only where weights are trained."""
+        ...
+
+
+@runtime_checkable
+class LinkModels(Models, Protocol):
+    """A source of weights of networks that end in embeddings of links."""
+
+    @property
+    def decoder(self) -> Tensors:
+        """Weights of what makes scores of two embeddings, once the master is there; empty: it has none."""
         ...
 
 

@@ -15,8 +15,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.profile import Metric, Profile
-from gnnserve_api.repository import CascadeManifest
 from gnnserve_api.search import SearchRecord
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedCascade

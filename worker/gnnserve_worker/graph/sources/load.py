@@ -78,22 +78,27 @@ def load_source(source: GraphSource, downloads: Path, progress: ProgressListener
             assert_never(given)
 
 
-def load_typed_source(source: TypedSource, progress: ProgressListener = silent) -> TypedGraphData:
-    """Read and check a typed graph. Raises InputError that names the place, the value and what there is."""
+def load_typed_source(
+    source: TypedSource, progress: ProgressListener = silent, *, needs_labels: bool = True
+) -> TypedGraphData:
+    """Read and check a typed graph. `needs_labels`: refuse one without labels.
+
+    Raises InputError that names the place, the value and what there is.
+    """
     digest = source_digest(GraphSource(typed=source))
     match given := source.given():
         case TypedFolder():
             from gnnserve_worker.graph.sources.typed_folder import load as load_folder  # noqa: PLC0415
 
-            return load_folder(source, given, digest, progress)
+            return load_folder(source, given, digest, progress, needs_labels=needs_labels)
         case HeteroDataFile():
             from gnnserve_worker.graph.sources.typed_hetero import load as load_hetero  # noqa: PLC0415
 
-            return load_hetero(source, given, digest, progress)
+            return load_hetero(source, given, digest, progress, needs_labels=needs_labels)
         case TypedParquet() | TypedCsv():
             from gnnserve_worker.graph.sources.typed_tables import load as load_typed_tables  # noqa: PLC0415
 
-            return load_typed_tables(source, given, digest, progress)
+            return load_typed_tables(source, given, digest, progress, needs_labels=needs_labels)
         case _:
             assert_never(given)
 

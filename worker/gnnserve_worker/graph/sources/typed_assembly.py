@@ -18,8 +18,8 @@ from gnnserve_api.spec.typed import ReverseRelations, TypedSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.table_nodes import Labelled
-from gnnserve_worker.graph.store import Finding, Graph
-from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
+from gnnserve_worker.graph.store import Finding, Graph, Splits
+from gnnserve_worker.graph.typed import EdgeSplits, NodeType, Relation, TypedGraphData
 
 FIELD = "spec.graph.source.typed"
 _REVERSE = "rev_"
@@ -48,6 +48,8 @@ class GivenRelation:
     ends: tuple[str, str]
     """Where the source has the two arrays, for messages."""
     duplicates: Duplicates = Duplicates.KEEP
+    parts: np.ndarray | None = None
+    """Part of each edge where links are scored: 0 train, 1 validation, 2 test; None: the source does not say."""
 
     @property
     def key(self) -> str:
@@ -60,14 +62,17 @@ def assemble(
     types: Sequence[GivenType],
     relations: Sequence[GivenRelation],
     findings: Sequence[Finding] = (),
+    *,
+    needs_labels: bool = True,
 ) -> TypedGraphData:
-    """Raises InputError for parts that do not fit together."""
+    """Raises InputError for parts that do not fit together. `needs_labels`: and where no type has labels; without them
+    the first type comes first."""
     by_name = {given.kind.name: given for given in types}
     check_node_count(FIELD, sum(given.kind.nodes for given in types))
     _check_types(by_name)
     _check_relations(by_name, relations)
     found = list(findings)
-    target, labelled = _target(source, by_name, found)
+    target, labelled = _target(source, by_name, found) if needs_labels else _unlabelled(source, types)
     ordered = (by_name[target], *(given for given in types if given.kind.name != target))
     kinds = tuple(_without_features(source, by_name, given, found).kind for given in ordered)
     built = _with_reverses(source, by_name, relations, found)
@@ -155,6 +160,15 @@ def _target(source: TypedSource, types: Mapping[str, GivenType], findings: list[
     return name, labelled
 
 
+def _unlabelled(source: TypedSource, types: Sequence[GivenType]) -> tuple[str, Labelled]:
+    """The type that comes first where none is classified."""
+    if source.target is not None:
+        raise InputError(f"{FIELD}.target", f"is {source.target!r}, and nothing is classified", "leave it out")
+    first = types[0].kind
+    nodes = np.arange(first.nodes, dtype=np.int64)
+    return first.name, Labelled(np.full(first.nodes, -1, np.int64), (), Splits(nodes, nodes[:0], nodes[:0]))
+
+
 def _without_features(
     source: TypedSource, types: Mapping[str, GivenType], given: GivenType, findings: list[Finding]
 ) -> GivenType:
@@ -188,8 +202,17 @@ def _with_reverses(
         lists, told = _lists(relation.sources, relation.targets, sizes, direction, duplicates)
         findings += starmap(Finding, ((f"{what} ({relation.key})", count) for what, count in told))
         merges, both_ways = duplicates is Duplicates.MERGE, direction is Direction.UNDIRECTED
+        given = None if relation.parts is None else EdgeSplits(relation.sources, relation.targets, relation.parts)
         built.append(
-            Relation(relation.source, relation.name, relation.target, lists, merges=merges, both_ways=both_ways)
+            Relation(
+                relation.source,
+                relation.name,
+                relation.target,
+                lists,
+                merges=merges,
+                both_ways=both_ways,
+                edge_splits=given,
+            )
         )
         if not adds or relation.source == relation.target:
             continue

@@ -33,7 +33,9 @@ def identity(folder: TypedFolder) -> str:
     return "\n".join(f"{path.name} {digest_of(_FIELD, path)}" for path in _files(folder))
 
 
-def load(source: TypedSource, folder: TypedFolder, digest: str, progress: ProgressListener) -> TypedGraphData:
+def load(
+    source: TypedSource, folder: TypedFolder, digest: str, progress: ProgressListener, *, needs_labels: bool = True
+) -> TypedGraphData:
     paths = _files(folder)
     types, relations, findings = [], [], []
     for done, path in enumerate(paths):
@@ -50,7 +52,7 @@ def load(source: TypedSource, folder: TypedFolder, digest: str, progress: Progre
             else:
                 relations.append(_read_relation(path, arrays))
     progress(Progress("read files", len(paths), len(paths)))
-    return assemble(source, digest, types, relations, findings)
+    return assemble(source, digest, types, relations, findings, needs_labels=needs_labels)
 
 
 def _files(folder: TypedFolder) -> list[Path]:
@@ -121,4 +123,10 @@ def _read_relation(path: Path, arrays: CheckedArrays) -> GivenRelation:
         )
     source, name, target = (check_name(str(path), part) for part in parts)
     sources, targets = arrays.int64("src", 1), arrays.int64("dst", 1)
-    return GivenRelation(source, name, target, sources, targets, str(path), (f"{path}: src", f"{path}: dst"))
+    held_out = arrays.int64("split", 1) if "split" in arrays.names else None
+    if held_out is not None and len(held_out) != len(sources):
+        raise arrays.error(
+            "split", f"has {len(held_out):,} entries, and src has {len(sources):,}", "write one for each edge"
+        )
+    ends = (f"{path}: src", f"{path}: dst")
+    return GivenRelation(source, name, target, sources, targets, str(path), ends, parts=held_out)

@@ -44,7 +44,9 @@ def identity(given: HeteroDataFile) -> str:
     return "\n".join(digest_of(_FIELD, path) for path in _paths(given))
 
 
-def load(source: TypedSource, given: HeteroDataFile, digest: str, progress: ProgressListener) -> TypedGraphData:
+def load(
+    source: TypedSource, given: HeteroDataFile, digest: str, progress: ProgressListener, *, needs_labels: bool = True
+) -> TypedGraphData:
     path, beside = _paths(given)
     counts = _read_counts(beside)
     with (
@@ -64,7 +66,7 @@ def load(source: TypedSource, given: HeteroDataFile, digest: str, progress: Prog
             findings += found
         whole = CheckedArrays(str(path), arrays)
         relations += [_read_relation(path, whole, key) for key in arrays.names if key.endswith(f"/{_EDGES}")]
-        return assemble(source, digest, types, relations, findings)
+        return assemble(source, digest, types, relations, findings, needs_labels=needs_labels)
 
 
 def _paths(given: HeteroDataFile) -> tuple[Path, Path]:

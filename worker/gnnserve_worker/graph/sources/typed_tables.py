@@ -51,7 +51,12 @@ def identity(given: TypedParquet | TypedCsv) -> str:
 
 
 def load(
-    source: TypedSource, given: TypedParquet | TypedCsv, digest: str, progress: ProgressListener
+    source: TypedSource,
+    given: TypedParquet | TypedCsv,
+    digest: str,
+    progress: ProgressListener,
+    *,
+    needs_labels: bool = True,
 ) -> TypedGraphData:
     pa.set_cpu_count(thread_count())
     orders: dict[str, NodeOrder] = {}
@@ -72,7 +77,7 @@ def load(
         relation, found = _read_relation(_table(given, where, edges), edges, orders, progress)
         relations.append(relation)
         findings += found
-    return assemble(source, digest, types, relations, findings)
+    return assemble(source, digest, types, relations, findings, needs_labels=needs_labels)
 
 
 def _read_relation(

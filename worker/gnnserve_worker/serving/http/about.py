@@ -36,6 +36,7 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
             AccuracyTier(permille, within.point.name, within.point.accuracy, within.relative_latency)
             for permille, within in stated_tiers(points_of(manifest.profile)).items()
         ),
+        links=msgspec.UNSET if manifest.links is None else manifest.links,
         accuracy=_observed(watch),
         types=_types(revision),
         relations=_relations(revision),

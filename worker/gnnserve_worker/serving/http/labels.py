@@ -23,6 +23,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.http.pairs import wrong_task
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_node_count, counted, shown_value
 from gnnserve_worker.serving.lane import Lane
 
@@ -38,6 +39,8 @@ def take_labels(
     body: bytes, revision: ServedRevision, watch: AccuracyWatch, now: datetime | None = None
 ) -> LabelsAnswer | Refusal:
     """Take the labels of a request. Raises RequestError where it is malformed as a whole, and takes nothing then."""
+    if revision.links is not None:
+        raise wrong_task("labels", revision)
     request = _read(body)
     if len(request.nodes) > watch.room:
         message = f"{counted(watch.waiting, 'label')} wait for an idle moment of the worker; send these again later"

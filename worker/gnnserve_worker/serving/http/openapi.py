@@ -20,6 +20,8 @@ from gnnserve_api.protocol import (
     MAX_SEED,
     ErrorAnswer,
     NodesAnswer,
+    PairsAnswer,
+    PairsRequest,
     PredictAnswer,
     PredictRequest,
     TypedOverlay,
@@ -42,6 +44,7 @@ from gnnserve_worker.serving.http.openapi_parts import (
     to_openapi_30,
     told,
 )
+from gnnserve_worker.serving.http.pairs import PAIR_OUTPUTS, example_pair
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH
 from gnnserve_worker.serving.http.wishes import (
     LATENCY_HEADER,
@@ -120,11 +123,14 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     """Requests are those that the served graph takes; of any graph, where none is served."""
     are_texts = revision is not None and revision.has_text_ids
     request: Any = PredictRequest[str] if are_texts else PredictRequest[int]
+    pairs: Any = PairsRequest[str] if are_texts else PairsRequest[int]
     changes: Any = ChangesRequest[str] if are_texts else ChangesRequest[int]
     _, components = msgspec.json.schema_components(
         [
             request,
             PredictAnswer,
+            pairs,
+            PairsAnswer,
             ErrorAnswer,
             VariantsAnswer,
             NodesAnswer,
@@ -144,7 +150,12 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     of_graph = {name: schema for name, schema in components.items() if not name.endswith("_Any_")}
     plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str|Any)_|\[(?:int|str)\])(?=\")", "", json.dumps(of_graph)))
     schemas = {name: to_openapi_30(schema) for name, schema in plain.items()}
-    nodes = schemas["PredictRequest"]["properties"]["nodes"]
+    # The task that is not served has no schemas.
+    has_links = revision is not None and revision.links is not None
+    asks, asked = ("PairsRequest", "pairs") if has_links else ("PredictRequest", "nodes")
+    for name in ("PredictRequest", "PredictAnswer") if has_links else ("PairsRequest", "PairsAnswer"):
+        del schemas[name]
+    nodes = schemas[asks]["properties"][asked]
     if revision is None:
         either = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
         nodes["items"] = schemas["RequestOverlay"]["properties"]["edges"]["items"]["items"] = either
@@ -154,24 +165,26 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
         changed["removedNodes"]["items"] = either
         for name in ("edges", "removedEdges"):
             changed[name]["items"]["items"] = either
-    elif revision.ids is None and revision.overlays is None:
+    elif revision.ids is None and revision.overlays is None and not has_links:
         nodes["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
     if not _takes_overlays(revision):
-        del schemas["RequestOverlay"], schemas["PredictRequest"]["properties"]["overlay"]
-    _describe_types(schemas, revision)
+        del schemas["RequestOverlay"], schemas[asks]["properties"]["overlay"]
+    _describe_types(schemas, revision, asks)
     if not _changes(revision):
-        del schemas["PredictRequest"]["properties"]["minOffset"], schemas["PredictAnswer"]["properties"]["offset"]
+        del schemas[asks]["properties"]["minOffset"]
+        if not has_links:
+            del schemas["PredictAnswer"]["properties"]["offset"]
     if revision is not None:
-        schemas["PredictRequest"]["properties"]["variant"] |= {"enum": [*revision.capabilities, None]}
+        schemas[asks]["properties"]["variant"] |= {"enum": [*revision.capabilities, None]}
     objective = schemas["Objective"]["properties"]
     objective["latencyMs"] |= _LATENCY_BOUNDS
     objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
     return schemas
 
 
-def _describe_types(schemas: dict[str, Any], revision: ServedRevision | None) -> None:
+def _describe_types(schemas: dict[str, Any], revision: ServedRevision | None, asks: str) -> None:
     """Ids and overlays of a graph of several types; of one type, what there is for several is left out."""
-    properties = schemas["PredictRequest"]["properties"]
+    properties = schemas[asks]["properties"]
     if revision is None or revision.typed_overlays is None:
         del schemas["TypedOverlay"], schemas["TypedNodeFeatures"]
     else:
@@ -201,18 +214,23 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
     """The path of predictions, with ids and labels that the served graph has."""
     nodes = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
     labels = [0, 4] if revision is None else list((revision.classes * 2)[: len(nodes)])
-    example_request = {"nodes": nodes, **_EXAMPLE_WISHES}
-    example_answer = {
+    example_request: dict[str, Any] = {"nodes": nodes, **_EXAMPLE_WISHES}
+    example_answer: dict[str, Any] = {
         "labels": [[label] for label in labels] if revision is not None and revision.multi_label else labels,
         **_EXAMPLE_ANSWER,
     }
+    summary, asked_about, outputs = "Classify nodes", "node", list(OUTPUTS)
+    if revision is not None and revision.links is not None:
+        summary, asked_about, outputs = "Score pairs of nodes", "pair", list(PAIR_OUTPUTS)
+        example_request = {"pairs": [example_pair(revision)], **_EXAMPLE_WISHES}
+        example_answer = {"scores": [1.25], "probabilities": [0.82], **_EXAMPLE_ANSWER}
     codecs = [codec for codec in CODECS if codec.path == PREDICT_PATH]
     requests = {codec.content_type: codec.describe_request(revision, example_request) for codec in codecs}
     answers = {codec.content_type: codec.describe_answer(revision, example_answer) for codec in codecs}
     return {
         "post": {
             "tags": ["predict"],
-            "summary": "Classify nodes",
+            "summary": summary,
             "description": (
                 "Answers with the variant that the objective calls for: a latency alone, the most accurate within it; "
                 "a tolerance alone, the fastest within it; both, the most accurate within the latency and never below "
@@ -222,7 +240,8 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                 "threshold. Scores are raw network outputs, before softmax or sigmoid. With "
                 "`Content-Type: application/octet-stream` the body is int64 "
                 "node ids, little-endian, and so is the answer: float32 [nodes, width], or int64 [nodes] for labels; "
-                "graphs whose node ids are texts have no such form. Errors are JSON in either form."
+                "graphs whose node ids are texts have no such form. A service that scores links takes pairs, int64 "
+                "[pairs, 2], and answers float32 [pairs]. Errors are JSON in either form."
                 + (_OVERLAYS if _takes_overlays(revision) else "")
             ),
             "operationId": "predict",
@@ -231,7 +250,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "name": "return",
                     "in": "query",
                     "description": "Binary form only: the one output to return. JSON names its outputs in the body.",
-                    "schema": {"type": "string", "enum": list(OUTPUTS), "default": OUTPUTS[0]},
+                    "schema": {"type": "string", "enum": outputs, "default": outputs[0]},
                 },
                 header(
                     LATENCY_HEADER.decode(),
@@ -262,7 +281,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
             },
             "responses": {
                 "200": {
-                    "description": "One entry per node, in the order asked.",
+                    "description": f"One entry per {asked_about}, in the order asked.",
                     "headers": {
                         "Server-Timing": {
                             "description": "Milliseconds in queue, overlay (if any), sample, gather and compute; with "

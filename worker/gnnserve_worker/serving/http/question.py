@@ -41,6 +41,10 @@ class ErrorCode(StrEnum):
     EMPTY_NODES = "EmptyNodes"
     TOO_MANY_NODES = "TooManyNodes"
     UNKNOWN_NODE = "UnknownNode"
+    WRONG_TASK = "WrongTask"
+    EMPTY_PAIRS = "EmptyPairs"
+    TOO_MANY_PAIRS = "TooManyPairs"
+    WRONG_NODE_TYPE = "WrongNodeType"
     UNKNOWN_MODEL = "UnknownModel"
     UNKNOWN_VARIANT = "UnknownVariant"
     VARIANT_UNABLE = "VariantUnable"
@@ -261,6 +265,8 @@ def cut(text: str) -> str:
 
 def is_large(question: Question, revision: ServedRevision, most_numbers: int) -> bool:
     """Whether its answer has more numbers than that, roughly."""
+    if revision.links is not None:
+        return False  # a number or two for each pair
     nodes = len(question.nodes)
     widest = 1 + len(revision.classes) + revision.most_embedding_columns
     if nodes * widest <= most_numbers:

@@ -20,6 +20,15 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.node_ids import find_integers
+from gnnserve_worker.serving.http.pairs import (
+    PAIR_OUTPUTS,
+    PairForm,
+    check_pair_count,
+    distinct_ends,
+    example_of,
+    outputs_of,
+    told_of_pairs,
+)
 from gnnserve_worker.serving.http.question import (
     PREDICT_PATH,
     ErrorCode,
@@ -73,13 +82,18 @@ class BinaryCodec:
                 f"{len(body):,} bytes are no whole number of node ids, which have {ID_BYTES} bytes each",
                 "send int64, little-endian",
             )
-        check_node_count(len(body) // ID_BYTES, max_nodes)
+        check_asked_count(len(body) // ID_BYTES, max_nodes, revision)
         nodes = np.frombuffer(body, "<i8")
         if sys.byteorder == "big":
             nodes = nodes.astype(np.int64)
         variant = read_variant(wishes, outputs, revision, brings_overlay=False)
-        positions = find_integers(nodes, revision)
-        return Question(positions, wishes.objective, wishes.strict, outputs, None, wishes.seed, variant)
+        if revision.links is None:
+            positions, form = find_integers(nodes, revision), None
+        else:
+            with told_of_pairs():
+                positions = find_integers(nodes, revision)
+            positions, form = distinct_ends(positions, revision)
+        return Question(positions, wishes.objective, wishes.strict, outputs, None, wishes.seed, variant, form)
 
     def encode_answer(
         self,
@@ -91,7 +105,11 @@ class BinaryCodec:
         in_pieces: bool,
     ) -> Encoded:
         """Never in pieces: the array is sent from where it lies."""
-        array = _array_of(answer, question.outputs[0], revision)
+        output = question.outputs[0]
+        if isinstance(question.form, PairForm):
+            array = outputs_of(answer, question.form, question.outputs, revision)[output].astype("<f4", copy=False)
+        else:
+            array = _array_of(answer, output, revision)
         head = (
             f"content-type: {self.content_type}\r\n"
             f"gnnserve-variant: {answer.variant}\r\n"
@@ -120,8 +138,26 @@ def check_integer_ids(revision: ServedRevision) -> None:
             ErrorCode.NO_BINARY_NODES,
             "body",
             "the node ids of this graph are texts, and lists of them are no array",
-            f'send JSON, such as {{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}',
+            f"send JSON, such as {_example(revision)}",
         )
+
+
+def _example(revision: ServedRevision) -> str:
+    if revision.links is not None:
+        return example_of(revision)
+    return f'{{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}'
+
+
+def check_asked_count(asked: int, max_nodes: int, revision: ServedRevision) -> None:
+    """`asked`: ids of nodes, or of the ends of pairs."""
+    if revision.links is None:
+        check_node_count(asked, max_nodes)
+        return
+    if asked % 2:
+        raise binary_error(
+            f"{asked:,} node ids are no whole number of pairs", "send int64 [pairs, 2], first and second node of each"
+        )
+    check_pair_count(asked // 2, max_nodes)
 
 
 def check_offset(wishes: Wishes, revision: ServedRevision) -> None:
@@ -154,13 +190,14 @@ def read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
                 ErrorCode.UNKNOWN_FIELD, name[:60], "there is no such field", f"known is return; {HEADERS_REMEDY}"
             )
         outputs.append(value)
-    if len(outputs) != 1 or outputs[0] not in OUTPUTS:
+    possible = OUTPUTS if revision.links is None else PAIR_OUTPUTS
+    if len(outputs) != 1 or outputs[0] not in possible:
         shown = "&".join(outputs)[:60] or "nothing"
         raise RequestError(
             ErrorCode.INVALID_VALUE,
             "return",
             f"{shown} is not possible here",
-            f"give one of {', '.join(OUTPUTS)}; JSON may carry several",
+            f"give one of {', '.join(possible)}; JSON may carry several",
         )
     check_outputs(outputs, revision, ["return"])
     if outputs[0] == "labels" and revision.multi_label:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from gnnserve_worker.serving.http.codecs.binary import (
     ID_BYTES,
     BinaryCodec,
     binary_error,
+    check_asked_count,
     check_integer_ids,
     check_offset,
     read_outputs,
@@ -46,7 +48,8 @@ from gnnserve_worker.serving.http.overlay import (
     repeated,
     support_of,
 )
-from gnnserve_worker.serving.http.question import PREDICT_PATH, ErrorCode, Question, RequestError, check_node_count
+from gnnserve_worker.serving.http.pairs import distinct_ends, told_of_pairs
+from gnnserve_worker.serving.http.question import PREDICT_PATH, ErrorCode, Question, RequestError
 from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 
@@ -86,9 +89,13 @@ class BinaryOverlayCodec:
         outputs = read_outputs(query, revision)
         check_offset(wishes, revision)
         variant = read_variant(wishes, outputs, revision, brings_overlay=True)
-        brought = read_arrays(body, revision, support.columns, max_nodes, limits)
+        with told_of_pairs() if revision.links is not None else nullcontext():
+            brought = read_arrays(body, revision, support.columns, max_nodes, limits)
         overlay, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
-        return Question(seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed, variant)
+        form = None
+        if revision.links is not None:
+            seeds, form = distinct_ends(seeds, revision)
+        return Question(seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed, variant, form)
 
     def encode_answer(
         self,
@@ -140,7 +147,7 @@ def read_arrays(
     start = COUNTS.size + ID_BYTES * ids
     expected = start + NUMBER_BYTES * rows * columns.features
     if start <= len(body):  # otherwise it may be something else altogether, and its counts mean nothing
-        check_node_count(asked, max_nodes)
+        check_asked_count(asked, max_nodes, revision)
         check_sizes(new, overrides, edges, columns.features, limits)
     if len(body) != expected:
         raise binary_error(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -22,14 +24,17 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import (
     ErrorAnswer,
     ErrorDetail,
+    PairsAnswer,
+    PairsRequest,
     PredictAnswer,
     PredictRequest,
     TypedOverlay,
     TypedPredictRequest,
 )
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.codecs.json_mistakes import FIELDS, PREDICTION, field_error
+from gnnserve_worker.serving.http.codecs.json_mistakes import FIELDS, PAIRS, PREDICTION, field_error
 from gnnserve_worker.serving.http.codecs.large_json import (
     LARGE_BYTES,
     check_values,
@@ -38,6 +43,15 @@ from gnnserve_worker.serving.http.codecs.large_json import (
 )
 from gnnserve_worker.serving.http.node_ids import find_listed, find_texts
 from gnnserve_worker.serving.http.overlay import BRING_IT, read_overlay, support_of
+from gnnserve_worker.serving.http.pairs import (
+    PAIR_OUTPUTS,
+    PairForm,
+    check_pair_count,
+    distinct_ends,
+    outputs_of,
+    told_of_pairs,
+    wrong_task,
+)
 from gnnserve_worker.serving.http.question import (
     PREDICT_PATH,
     ErrorCode,
@@ -66,6 +80,9 @@ _text_decoder = msgspec.json.Decoder(PredictRequest[str])
 """Decodes requests for graphs whose node ids are texts."""
 _typed_decoder = msgspec.json.Decoder(TypedPredictRequest)
 """Decodes requests for graphs of several types, whose ids may be objects."""
+_pairs_decoder = msgspec.json.Decoder(PairsRequest[int])
+_text_pairs_decoder = msgspec.json.Decoder(PairsRequest[str])
+"""Decodes pairs for graphs whose node ids are texts."""
 _encoder = msgspec.json.Encoder()
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
 JSON_HEAD = b"content-type: application/json\r\n"
@@ -90,6 +107,8 @@ class JsonCodec:
     def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
         """Ids are separated by commas; texts by commas after quotes, which few texts contain."""
         nodes = body.find(b'"nodes"')
+        if nodes < 0 and (pairs := body.find(b'"pairs"')) >= 0:
+            return body.count(b",", pairs, body.find(b"]]", pairs)) + 1
         if nodes > _SHORTEST_OVERLAY and body.find(b'"overlay"', 0, nodes) >= 0:
             return 1  # those that were found are the overlay's
         start = body.find(b"[", nodes + 1)
@@ -122,7 +141,7 @@ class JsonCodec:
     def _parse(
         self, body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
     ) -> Question:
-        request: PredictRequest[Any] = _decode(body, revision)
+        request: PredictRequest[Any] | PairsRequest[Any] = _decode(body, revision)
         objective = request.objective
         if objective is None or objective == NO_OBJECTIVE:
             objective = wishes.objective
@@ -132,12 +151,17 @@ class JsonCodec:
         if min_offset is not None:  # before ids are looked up, which the changes may bring
             is_in_body = request.min_offset is not None
             require_offset(min_offset, objective, revision, "minOffset" if is_in_body else OFFSET_WISH_HEADER.decode())
-        outputs = request.outputs
-        if outputs not in _ALWAYS_POSSIBLE:
-            _check_outputs(outputs, revision)
-        nodes = request.nodes
-        if not 0 < len(nodes) <= max_nodes:
-            check_node_count(len(nodes), max_nodes)
+        outputs: tuple[str, ...] = request.outputs
+        if isinstance(request, PairsRequest):
+            _check_pair_outputs(outputs)
+            check_pair_count(len(request.pairs), max_nodes)
+            nodes = tuple(chain.from_iterable(request.pairs))
+        else:
+            if outputs not in _ALWAYS_POSSIBLE:
+                _check_outputs(outputs, revision)
+            nodes = request.nodes
+            if not 0 < len(nodes) <= max_nodes:
+                check_node_count(len(nodes), max_nodes)
         strict = wishes.strict if request.strict is UNSET else request.strict
         seed = wishes.seed if request.seed is None else check_seed(request.seed, "seed")
         overlay = request.overlay
@@ -150,16 +174,24 @@ class JsonCodec:
         if isinstance(overlay, TypedOverlay):
             arranged, seeds = arrange_typed(nodes, overlay, revision, limits)
             return Question(seeds, objective, strict, outputs, arranged, seed, variant)
-        if overlay is not None:
-            support = support_of(revision, limits)
-            brought = read_overlay(nodes, overlay, revision, support, limits)
-            arranged, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
-            return Question(seeds, objective, strict, outputs, arranged, seed, variant)
         if revision.types is not None:
             nodes = ids_of_target(nodes, revision.types, revision)
-        positions = find_texts if revision.has_text_ids else find_listed
-        otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
-        return Question(positions(nodes, revision, otherwise), objective, strict, outputs, None, seed, variant)
+        brought_along: Overlay | None = None
+        with told_of_pairs() if revision.links is not None else nullcontext():
+            if overlay is not None:
+                support = support_of(revision, limits)
+                brought = read_overlay(nodes, overlay, revision, support, limits)
+                brought_along, seeds = support.arrange(
+                    brought.features, brought.overridden, brought.edges, brought.seeds
+                )
+            else:
+                positions = find_texts if revision.has_text_ids else find_listed
+                otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
+                seeds = positions(nodes, revision, otherwise)
+        if revision.links is None:
+            return Question(seeds, objective, strict, outputs, brought_along, seed, variant)
+        seeds, form = distinct_ends(seeds, revision)
+        return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form)
 
     def encode_answer(
         self,
@@ -171,6 +203,12 @@ class JsonCodec:
         in_pieces: bool,
     ) -> Encoded:
         outputs = question.outputs
+        if isinstance(question.form, PairForm):
+            made = outputs_of(answer, question.form, outputs, revision).items()
+            body = b"{" + b"".join(
+                b'"%b":%b,' % (name.encode(), orjson.dumps(one, option=_ARRAYS)) for name, one in made
+            )
+            return Encoded(JSON_HEAD, body + _encode_end(answer, revision, objective_met))
         if in_pieces:
             return Encoded(JSON_HEAD, b"", _encode_blocks(answer, outputs, revision, objective_met))
         body = b"{"
@@ -188,10 +226,12 @@ class JsonCodec:
         return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
-        return {"schema": {"$ref": _REFERENCE.format(name=PredictRequest.__name__)}, "example": example}
+        name = PredictRequest.__name__ if revision is None or revision.links is None else PairsRequest.__name__
+        return {"schema": {"$ref": _REFERENCE.format(name=name)}, "example": example}
 
     def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
-        return {"schema": {"$ref": _REFERENCE.format(name=PredictAnswer.__name__)}, "example": example}
+        name = PredictAnswer.__name__ if revision is None or revision.links is None else PairsAnswer.__name__
+        return {"schema": {"$ref": _REFERENCE.format(name=name)}, "example": example}
 
 
 def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:
@@ -200,6 +240,13 @@ def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:
             ErrorCode.INVALID_VALUE, "return", "the list is empty", "name at least one of labels, scores, embeddings"
         )
     check_outputs(outputs, revision, [f"return[{i}]" for i in range(len(outputs))])
+
+
+def _check_pair_outputs(outputs: Sequence[str]) -> None:
+    if not outputs:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE, "return", "the list is empty", f"name at least one of {', '.join(PAIR_OUTPUTS)}"
+        )
 
 
 def _encode_blocks(
@@ -264,13 +311,21 @@ def _encode_rows(matrix: np.ndarray) -> Iterator[bytes]:
         yield block[1:-1] if start == 0 else b"," + block[1:-1]
 
 
-def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[Any]:
+def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[Any] | PairsRequest[Any]:
+    scores_pairs = revision.links is not None
     try:
         if revision.types is not None:
             return _typed_decoder.decode(body)
+        if scores_pairs:
+            return (_text_pairs_decoder if revision.has_text_ids else _pairs_decoder).decode(body)
         return (_text_decoder if revision.has_text_ids else _decoder).decode(body)
     except msgspec.ValidationError as error:
-        raise field_error(str(error), body, revision) from None
+        found = field_error(str(error), body, revision, PAIRS if scores_pairs else PREDICTION)
+        other = "nodes" if scores_pairs else "pairs"
+        if found.code is ErrorCode.UNKNOWN_FIELD and found.where == other:
+            raise wrong_task(other, revision) from None
+        raise found from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, PREDICTION.body_remedy(revision)) from None
+        form = PAIRS if scores_pairs else PREDICTION
+        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, form.body_remedy(revision)) from None

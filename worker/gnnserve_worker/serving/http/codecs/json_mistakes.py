@@ -17,10 +17,13 @@ from msgspec import Raw
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.features import RANGE_REMEDY
+from gnnserve_worker.serving.http.pairs import example_of
 from gnnserve_worker.serving.http.question import OFFSET_REMEDY, SEED_REMEDY, ErrorCode, RequestError, cut, shown_value
 
 FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "variant", "minOffset")
 """Fields of the body, as clients write them."""
+PAIR_FIELDS = ("pairs", *FIELDS[1:])
+"""The same of a service that scores pairs."""
 _LARGEST_SEARCHED_BYTES = 1024 * 1024
 """Bodies up to here are searched for the value that is wrong: a few milliseconds at most."""
 _LONGEST_SHOWN_BYTES = 4096
@@ -136,6 +139,20 @@ PREDICTION = BodyForm(
     _REMEDIES,
     _example_prediction,
     lambda revision: dict.fromkeys(("nodes", "nodes[]"), _NODES_REMEDIES[revision.node_ids]),
+)
+
+
+PAIRS = BodyForm(
+    _MEMBERS | {"": PAIR_FIELDS},
+    PREDICTION.ids | {"pairs[][]"},
+    _REMEDIES
+    | {
+        "pairs": "give a list of pairs of node ids: [[first, second], …]",
+        "pairs[]": "give a pair of node ids: [first, second]",
+        "return": "give a list of scores and probabilities",
+        "return[]": "give scores or probabilities",
+    },
+    example_of,
 )
 
 

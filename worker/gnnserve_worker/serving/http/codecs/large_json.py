@@ -70,7 +70,8 @@ def check_values(
     most_commas = max(_ALWAYS_VALUES, max_nodes + numbers + 4 * limits.max_nodes + 2 * limits.max_edges + _OTHER)
     # Of a node: itself, its features, and each column of lists, of which there are no more than features.
     lists = min(limits.max_nodes * columns, numbers)
-    most_containers = max(_ALWAYS_CONTAINERS, 2 * limits.max_nodes + lists + limits.max_edges + _OTHER)
+    pairs = 0 if revision.links is None else max_nodes // 2
+    most_containers = max(_ALWAYS_CONTAINERS, pairs + 2 * limits.max_nodes + lists + limits.max_edges + _OTHER)
     # Those in texts are counted as well, which is quick, and nearly always enough to know.
     characters = np.frombuffer(body, np.uint8)
     if (

@@ -12,6 +12,7 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
 from gnnserve_worker.serving.http.node_ids import find_integers, find_listed, find_texts
 from gnnserve_worker.serving.http.overlay import BRING_IT, NamedIds, check_finite, check_sizes, place_ids, support_of
+from gnnserve_worker.serving.http.pairs import wrong_task
 from gnnserve_worker.serving.http.question import (
     ErrorCode,
     Question,
@@ -44,6 +45,8 @@ def to_question(
 ) -> Question:
     """`version`: the variant that the request's place names. Raises RequestError, and BehindError before any id is
     looked up, which the changes may bring."""
+    if revision.links is not None:
+        raise wrong_task(NODES, revision)
     wanted = read.wishes
     if wanted.min_offset is not None:
         require_offset(wanted.min_offset, wanted.objective, revision, read.offset_field)

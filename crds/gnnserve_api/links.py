@@ -1,0 +1,40 @@
+"""What a revision records of links: between which nodes, how pairs are scored, and how scores become probabilities."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LinkCalibration(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """From scores of a variant to probabilities: 1 / (1 + exp(-(slope * score + intercept)))."""
+
+    slope: float
+    intercept: float
+
+
+class EndManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The nodes that may stand at one end of a link."""
+
+    type: str
+    """Name of their type; empty in a graph of one type."""
+    start: int
+    """Position of the first of them."""
+    end: int
+    """Position behind the last of them."""
+
+
+class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """What pairs are scored by."""
+
+    decoder: str
+    """`Dot`, `DistMult` or `MLP`."""
+    dimensions: int
+    """Width of the embeddings, which the networks give as their scores."""
+    relation: str
+    """Name of the relation; empty in a graph of one type."""
+    first: EndManifest
+    second: EndManifest
+    validation_links: int
+    test_links: int
+    weights: str | None = None
+    """Path of a safetensors file with the decoder's weights, which all variants share; None: it has none."""

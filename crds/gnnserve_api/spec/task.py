@@ -1,0 +1,188 @@
+"""What the service answers: classes of nodes, or scores of links between two nodes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.graph import Graph
+from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.scoring import MetricChoice, Thresholds
+from gnnserve_api.spec.updates import UpdatesSpec
+from gnnserve_api.spec.variants import Projection, Variants
+
+_HAS_LINKS = "has(self.task.links)"
+LINK_METRICS = (
+    MetricChoice.AUTO,
+    MetricChoice.ROC_AUC,
+    MetricChoice.AVERAGE_PRECISION,
+    MetricChoice.MRR,
+    MetricChoice.RECALL_AT_K,
+)
+"""Metrics that pairs are judged by; the others need classes."""
+_FOR_LINKS_ALONE = (MetricChoice.MRR, MetricChoice.RECALL_AT_K)
+
+
+class Decoder(StrEnum):
+    DOT = "Dot"
+    """The dot product of the two embeddings. Both directions of a link score alike."""
+    DIST_MULT = "DistMult"
+    """The dot product with a learned weight for each column (DistMult with one relation)."""
+    MLP = "MLP"
+    """A perceptron over the two embeddings beside each other, with one hidden layer as wide as one of them. It tells
+    the directions of a link apart."""
+
+
+class LinkSplit(ApiModel):
+    """How edges are parted where the source does not say it: the rest of them is learnt from."""
+
+    validation_percent: Annotated[int, Field(ge=1, le=40)] = 10
+    """Share of the edges that variants are judged by; nothing aggregates them."""
+    test_percent: Annotated[int, Field(ge=0, le=40)] = 10
+    """Share of the edges that is looked at once, at the end; nothing aggregates them."""
+    seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
+    """Seed of the parting, and of the pairs without a link that scores are compared with."""
+
+
+class Links(ApiModel):
+    decoder: Decoder = Decoder.DOT
+    """What makes a score of two embeddings."""
+    dimensions: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Width of the embeddings, which the network ends in."""
+    negatives: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Pairs without a link that training compares each link with, their second node drawn uniformly."""
+    relation: Annotated[str, text(r"^[A-Za-z0-9_ -]+$", "the name of a relation", 200)] | None = None
+    """The relation whose links are scored: its name, or source type, name and target type with blanks between them.
+    Absent: the only one of the source. A graph of one type has no relations."""
+    split: LinkSplit = LinkSplit()
+    """Which edges are held out, where the source's edges have no split of their own."""
+    recall_at: Annotated[int, Field(ge=1, le=1000)] = 20
+    """k of recall@k: how many of a node's held-out links are among its k best."""
+
+
+class Task(ApiModel):
+    links: Links | None = None
+    """Score links: `POST /v1/predict` takes pairs of nodes. Absent: nodes are classified."""
+
+
+class _Spec(Protocol):
+    """The parts of a GNNServiceSpec that rules about links read."""
+
+    graph: Graph
+    task: Task
+    updates: UpdatesSpec | None
+
+    @property
+    def variants(self) -> Variants: ...  # pragma: no cover
+
+    @property
+    def model(self) -> Model: ...  # pragma: no cover
+
+
+@rule(
+    f"!{_HAS_LINKS} || !(self.model.architecture in ['SGC', 'SIGN'])",
+    "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
+    "edges that training learns from",
+)
+def links_are_not_propagated(spec: _Spec) -> bool | str:
+    if spec.task.links is None or not spec.model.reads_one_row or spec.model.learns_embeddings:
+        return True
+    return (
+        f"task.links must not be given with model.architecture {spec.model.architecture}, whose features are "
+        "propagated along the very edges that training learns from: use GraphSAGE, GIN, GCN or GAT"
+    )
+
+
+@rule(
+    "self.model.architecture != 'LightGCN' || "
+    f"({_HAS_LINKS} && self.task.links.decoder == 'Dot' && self.variants.pruning.factors == [1] && "
+    "self.variants.projection == 'Auto' && (!has(self.variants.stored) || size(self.variants.stored) == 0))",
+    "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
+    "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of",
+)
+def light_gcn_scores_links(spec: _Spec) -> bool:
+    variants, links = spec.variants, spec.task.links
+    return not spec.model.learns_embeddings or (
+        links is not None
+        and links.decoder is Decoder.DOT
+        and variants.pruning.factors == (1,)
+        and variants.projection is Projection.AUTO
+        and not variants.stored
+    )
+
+
+@rule(
+    f"!{_HAS_LINKS} || !has(self.graph.source.typed) || self.model.architecture == 'LightGCN'",
+    "task.links must not be given with graph.source.typed but for model.architecture LightGCN: other networks score "
+    "links of one type",
+)
+def links_of_types_are_light_gcns(spec: _Spec) -> bool:
+    return spec.task.links is None or spec.graph.source.typed is None or spec.model.learns_embeddings
+
+
+@rule(
+    f"!{_HAS_LINKS} || !(has(self.model.checkpoint) || (has(self.variants.given) && size(self.variants.given) > 0))",
+    "model.checkpoint and variants.given must not be given with task.links: networks and decoder are trained together",
+)
+def links_are_trained(spec: _Spec) -> bool:
+    return spec.task.links is None or (spec.model.checkpoint is None and not spec.variants.given)
+
+
+@rule(
+    f"!{_HAS_LINKS} || !((has(self.variants.oneRow) && size(self.variants.oneRow) > 0) || "
+    "(has(self.variants.cascades) && size(self.variants.cascades) > 0) || self.variants.thresholds == 'PerClass' || "
+    "self.variants.search == 'Auto' || self.variants.pruning.stabilitySeeds > 0)",
+    "variants.oneRow, cascades, thresholds PerClass, search Auto and pruning.stabilitySeeds must not be given with "
+    "task.links: they are of classes of nodes",
+)
+def links_have_no_classes(spec: _Spec) -> bool | str:
+    variants = spec.variants
+    given = {
+        "oneRow": variants.one_row,
+        "cascades": variants.cascades,
+        "thresholds PerClass": variants.thresholds is Thresholds.PER_CLASS,
+        "search Auto": variants.is_searched,
+        "pruning.stabilitySeeds": variants.pruning.stability_seeds,
+    }
+    found = [name for name, value in given.items() if value]
+    if spec.task.links is None or not found:
+        return True
+    return f"variants.{found[0]} must not be given with task.links, which is of pairs and has no classes: leave it out"
+
+
+@rule(
+    f"{_HAS_LINKS} ? self.variants.metric in ['Auto', 'ROCAUC', 'AveragePrecision', 'MRR', 'RecallAtK'] : "
+    "!(self.variants.metric in ['MRR', 'RecallAtK'])",
+    "variants.metric must be Auto, ROCAUC, AveragePrecision, MRR or RecallAtK with task.links; MRR and RecallAtK are "
+    "for links alone",
+)
+def metric_is_of_the_task(spec: _Spec) -> bool | str:
+    metric = spec.variants.metric
+    if spec.task.links is None:
+        return metric not in _FOR_LINKS_ALONE or (
+            f"variants.metric {metric} must not be given without task.links: use another, or give task.links"
+        )
+    return metric in LINK_METRICS or (
+        f"variants.metric {metric} must not be given with task.links, which has no classes: use "
+        f"{', '.join(LINK_METRICS)}"
+    )
+
+
+@rule(
+    f"!{_HAS_LINKS} || !has(self.updates)",
+    "updates must not be given with task.links: which edges are held out is decided when the graph is imported",
+)
+def links_hold_out_edges(spec: _Spec) -> bool:
+    return spec.task.links is None or spec.updates is None
+
+
+@rule(
+    f"!{_HAS_LINKS} || self.routing.shadowPermille == 0",
+    "routing.shadowPermille must be 0 with task.links: answers are compared by classes",
+)
+def links_have_no_shadows(spec: _Spec) -> bool:
+    return spec.task.links is None or getattr(spec, "routing").shadow_permille == 0  # noqa: B009

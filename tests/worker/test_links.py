@@ -1,0 +1,346 @@
+"""Links: parted without a leak, learnt, judged, calibrated, and answered from a published revision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.typed import TypedParts, shop
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.errors import InputError
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+from gnnserve_api.spec.task import Decoder, Links
+from gnnserve_worker.generation.link_training.course import LinkCourse
+from gnnserve_worker.generation.link_training.decoders import make_decoder
+from gnnserve_worker.generation.link_training.light_gcn import Propagation
+from gnnserve_worker.generation.links.calibration import fit_calibration
+from gnnserve_worker.generation.links.judge import judge_links, roc_auc
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.links import LinkSet, Pairs, pair_keys, part_links
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.links import served_links
+from gnnserve_worker.models.decoder import build_decoder, probabilities
+from gnnserve_worker.repository.repository import Repository
+
+GRAPH = planted_graph([2, 5, 9], nodes=200, columns=12)
+TASK = Links(dimensions=16)
+
+
+def parted(direction: Direction = Direction.UNDIRECTED, **split: int) -> LinkSet:
+    graph = GRAPH.graph
+    both = graph_of([sorted({*graph.list_of(node).tolist(), *_readers(graph, node)}) for node in range(graph.nodes)])
+    data = replace(GRAPH, graph=both if direction is Direction.UNDIRECTED else graph, edge_rules=EdgeRules(direction))
+    return part_links(data, Links.model_validate({"dimensions": 16, "split": split}))[1]
+
+
+def _readers(graph: Graph, node: int) -> list[int]:
+    return graph.targets()[graph.indices == node].tolist()
+
+
+def keys_of(pairs: Pairs) -> set[int]:
+    return {*pair_keys(pairs.first, pairs.second, GRAPH.graph.nodes).tolist()}
+
+
+def entries_of(graph: Graph) -> set[int]:
+    """A number for each entry of a neighbour list, as `pair_keys` of source and target."""
+    return {*pair_keys(graph.indices, graph.targets(), graph.nodes).tolist()}
+
+
+@pytest.mark.parametrize("direction", [*Direction])
+def test_no_held_out_link_is_aggregated_in_either_direction(direction: Direction) -> None:
+    links = parted(direction)
+    aggregated = entries_of(links.message_graph())
+    assert len(links.validation) and len(links.test)
+    for held_out in (links.validation, links.test):
+        assert not keys_of(held_out) & aggregated
+        assert not keys_of(Pairs(held_out.second, held_out.first)) & aggregated or direction is not Direction.UNDIRECTED
+    learnt = links.train if direction is not Direction.REVERSED else Pairs(links.train.second, links.train.first)
+    assert keys_of(learnt) <= aggregated
+
+
+def test_a_planted_test_link_among_those_that_are_aggregated_would_raise_the_score() -> None:
+    """What the parting is for: embeddings that sum one-hot rows of neighbours find each aggregated link."""
+    links = parted()
+    leaking = replace(
+        links, train=Pairs(*(np.concatenate([getattr(links.train, end), getattr(links.test, end)]) for end in
+                             ("first", "second"))),
+    )  # fmt: skip
+
+    def auc(of: LinkSet) -> float:
+        nodes = of.nodes
+        rows = np.zeros((nodes, nodes), np.float32)
+        graph = of.message_graph()
+        rows[graph.targets(), graph.indices] = 1
+
+        def score(pairs: Pairs) -> np.ndarray:
+            return rows[pairs.first, pairs.second]
+
+        return roc_auc(score(links.test), score(links.test_negatives))
+
+    assert auc(links) == 0.5
+    assert auc(leaking) == 1
+
+
+def test_links_that_a_batch_learns_are_not_aggregated_meanwhile() -> None:
+    links = parted()
+    course = LinkCourse(links, TASK, seed=0)
+    seen = []
+    for part in course.parts(1):
+        learnt, aggregated = links.train.at(part.items), entries_of(part.visible)
+        assert not keys_of(learnt) & aggregated
+        seen += part.items.tolist()
+    assert sorted(seen) == [*range(len(links.train))]
+
+
+def test_parts_do_not_overlap_and_negatives_are_no_links() -> None:
+    links = parted(validation_percent=20, test_percent=30, seed=3)
+    train, validation, test = map(keys_of, (links.train, links.validation, links.test))
+    total = len(train) + len(validation) + len(test)
+    assert not train & validation and not train & test and not validation & test
+    assert len(validation) == round(0.2 * total) and len(test) == round(0.3 * total)
+    known = {*links.known_keys().tolist()}
+    for pairs, of in ((links.validation_negatives, validation), (links.test_negatives, test)):
+        assert len(pairs) == len(of)
+        assert not keys_of(pairs) & known
+        assert (pairs.first != pairs.second).all()
+
+
+def test_the_same_seed_parts_alike_and_another_does_not() -> None:
+    assert keys_of(parted(seed=1).test) == keys_of(parted(seed=1).test) != keys_of(parted(seed=2).test)
+
+
+def test_auc_is_that_of_scikit_learn_with_equal_scores() -> None:
+    draw = np.random.default_rng(0)
+    of_links, of_others = (draw.integers(0, 9, 300).astype(np.float32) + shift for shift in (1, 0))
+    truths = np.repeat([1, 0], 300)
+    assert roc_auc(of_links, of_others) == pytest.approx(roc_auc_score(truths, np.concatenate([of_links, of_others])))
+
+
+def test_rankings_leave_known_links_out_and_count_the_others() -> None:
+    whole = LinkSet_of([(0, 1), (0, 2)], [(0, 3)], nodes=6)
+    embeddings = np.eye(6, dtype=np.float32)
+    # Node 0 scores 1 and 2 highest, which are known; 4 stands above the link that is asked about.
+    embeddings[0] = [0, 9, 8, 3, 5, 1]
+    scores = judge_links(
+        whole, whole.validation, whole.validation_negatives, build_decoder("Dot", {}, 6), lambda n: embeddings[n], 2
+    )
+    assert scores.mrr == 0.5
+    assert scores.recall_at_k == 1
+    assert scores.ndcg_at_k == pytest.approx(1 / np.log2(3))
+    assert scores.sources == 1
+
+
+def LinkSet_of(train: list[tuple[int, int]], validation: list[tuple[int, int]], nodes: int) -> LinkSet:  # noqa: N802
+    def pairs(of: list[tuple[int, int]]) -> Pairs:
+        return Pairs(*(np.array([pair[end] for pair in of], np.int64) for end in (0, 1)))
+
+    found = parted()
+    end = replace(found.first, end=nodes)
+    none = pairs([])
+    return LinkSet(
+        "", end, end, nodes, Direction.DIRECTED, pairs(train), pairs(validation), pairs([(4, 5)]), none, none, none
+    )
+
+
+@pytest.mark.parametrize("kind", [*Decoder])
+def test_decoders_are_served_as_they_are_learnt(kind: Decoder) -> None:
+    torch.manual_seed(0)
+    learnt = make_decoder(kind, 8)
+    first, second = (np.random.default_rng(seed).normal(size=(20, 8)).astype(np.float32) for seed in (1, 2))
+    weights = {key: value.detach().numpy() for key, value in learnt.state_dict().items()}
+    served = build_decoder(kind, weights, 8)
+    with torch.no_grad():
+        wanted = learnt(torch.from_numpy(first), torch.from_numpy(second)).numpy()
+    assert served.score(first, second) == pytest.approx(wanted, abs=1e-5)
+    assert np.diag(served.score_all(first, second)) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_decoder_weights_of_another_shape_are_named() -> None:
+    with pytest.raises(ValueError, match=r"weights 'relation' have shape \[3\], expected \[8\]"):
+        build_decoder("DistMult", {"relation": np.ones(3, np.float32)}, 8)
+
+
+def test_calibrated_probabilities_are_as_often_right_as_they_say() -> None:
+    draw = np.random.default_rng(0)
+    of_links, of_others = (draw.normal(shift, 1, 20_000).astype(np.float32) for shift in (1, -1))
+    fitted = fit_calibration(of_links, of_others)
+    # Of two normal distributions of deviation 1 the logit is the difference of the means times the score.
+    assert fitted.slope == pytest.approx(2, rel=0.05)
+    assert fitted.intercept == pytest.approx(0, abs=0.05)
+    found = probabilities(np.array([0, 100, -100], np.float32), fitted.slope, fitted.intercept)
+    assert found == pytest.approx([0.5, 1, 0], abs=0.02)
+
+
+def test_calibration_of_scores_that_tell_nothing_is_the_share_of_links() -> None:
+    alike = np.ones(50, np.float32)
+    fitted = fit_calibration(alike, alike)
+    assert (fitted.slope, probabilities(alike[:1], fitted.slope, fitted.intercept)[0]) == (0, 0.5)
+    backwards = fit_calibration(-np.arange(50, dtype=np.float32), np.arange(50, dtype=np.float32))
+    assert backwards.slope == 0
+
+
+def test_light_gcn_propagates_as_torch_geometric_does() -> None:
+    geometric = pytest.importorskip("torch_geometric.nn.models")
+    links = parted()
+    graph = links.message_graph()
+    model = geometric.LightGCN(graph.nodes, 8, 3)
+    edges = torch.from_numpy(np.stack([graph.indices.astype(np.int64), graph.targets()]))
+    own = model.embedding.weight
+    found = Propagation(graph, 3)(own)
+    with torch.no_grad():
+        assert found.numpy() == pytest.approx(model.get_embedding(edges).numpy(), abs=1e-6)
+
+
+# --- from a manifest to answers
+
+
+def manifest(tmp_path: Path, **parts: Any) -> GNNService:
+    uri = write_npz(tmp_path / "graph.npz", npz_arrays(GRAPH)).as_uri()
+    training = {"epochs": 6, "batchSize": 128, "learningRate": 0.02}
+    model = {"hidden": 16, "fanouts": [5, 5], "training": training, **parts.pop("model", {})}
+    return service_of(uri, model=model, **parts)
+
+
+def answers(repository: Repository, published: RevisionManifest, name: str, pairs: Pairs) -> np.ndarray:
+    loaded = repository.load(published.revision)
+    served = served_links(published, loaded.decoder)
+    assert served is not None
+    nodes, places = np.unique(np.concatenate([pairs.first, pairs.second]), return_inverse=True)
+    embeddings = infer_batch(loaded, name, nodes, key=0, with_embeddings=False).scores
+    return served.score(embeddings, places[: len(pairs)], places[len(pairs) :])
+
+
+@pytest.mark.parametrize("decoder", [*Decoder])
+def test_variants_score_links_with_one_decoder(decoder: Decoder, tmp_path: Path) -> None:
+    service = manifest(
+        tmp_path,
+        task={"links": {"decoder": decoder, "dimensions": 8}},
+        variants={"pruning": {"factors": [1, 2]}, "stored": [1], "channels": [{"factor": 2}]},
+    )
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    published = generate(service, repository)
+    assert published.links is not None
+    assert (published.links.decoder, published.links.dimensions) == (decoder, 8)
+    assert published.profile.metric == "rocAuc"
+    links = part_links(GRAPH, service.spec.task.links or TASK)[1]
+    for variant in published.profile.variants:
+        judged = variant.validation_links
+        assert judged is not None and variant.test_links is not None
+        assert judged.links == len(links.validation)
+        assert variant.validation_accuracy == judged.roc_auc
+    names = {variant.name for variant in published.variants}
+    assert {"x1", "x2", "stored1", "channels2"} <= names
+    found = [answers(repository, published, "x1", pairs) for pairs in (links.test, links.test_negatives)]
+    assert roc_auc(*found) == pytest.approx(published.profile.variant("x1").test_accuracy, abs=0.05)
+    assert roc_auc(*found) > 0.6
+    # The same again is found, not trained.
+    assert generate(service, repository).revision == published.revision
+
+
+def typed_folder(parts: TypedParts, folder: Path) -> str:
+    folder.mkdir()
+    for name, arrays in parts.nodes.items():
+        np.savez(folder / f"nodes_{name}.npz", **{key: arrays[key] for key in arrays if "mask" not in key})
+    for (source, relation, target), arrays in parts.edges.items():
+        np.savez(folder / f"edges_{source}__{relation}__{target}.npz", **arrays)
+    return folder.as_uri()
+
+
+def light_gcn(uri: str, **links: Any) -> GNNService:
+    return GNNService.model_validate(
+        {
+            "apiVersion": "gnnserve.dev/v1alpha1",
+            "kind": "GNNService",
+            "metadata": {"name": "shop"},
+            "spec": {
+                "graph": {"source": {"typed": {"npz": {"uri": uri}}}},
+                "task": {"links": {"relation": "buys", "dimensions": 8, "negatives": 16, **links}},
+                "model": {"architecture": "LightGCN", "fanouts": [0], "training": {"epochs": 3, "batchSize": 32}},
+                "variants": {"pruning": {"factors": [1]}},
+            },
+        }
+    )
+
+
+def test_light_gcn_serves_rows_of_length_one_and_calls_nodes_by_their_type(tmp_path: Path) -> None:
+    parts = shop()
+    edges = parts.edges["user", "buys", "item"]
+    edges["split"] = (np.arange(len(edges["src"])) % 5).clip(2) - 2
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    published = generate(light_gcn(typed_folder(parts, tmp_path / "shop")), repository)
+    links = published.links
+    assert links is not None and links.relation == "user buys item"
+    assert links.validation_links == int((edges["split"] == 1).sum())
+    loaded = repository.load(published.revision)
+    assert loaded.ids is not None
+    assert loaded.ids.shown(links.first.start, links.first.start + 2) == ["user/0", "user/1"]
+    assert loaded.ids.shown(links.second.end - 1, links.second.end) == ["item/19"]
+    embeddings = infer_batch(loaded, published.variants[-1].name, np.arange(55), key=0, with_embeddings=False).scores
+    lengths = np.linalg.norm(embeddings, axis=1)
+    assert lengths[np.abs(lengths) > 0] == pytest.approx(1, abs=1e-5)
+    held_out = {*zip(edges["src"][edges["split"] > 0].tolist(), edges["dst"][edges["split"] > 0].tolist(), strict=True)}
+    for user in range(30):
+        listed = loaded.graph.list_of(links.first.start + user)
+        assert not held_out & {(user, int(node) - links.second.start) for node in listed}
+
+
+@pytest.mark.parametrize(
+    ("links", "problem"),
+    [
+        ({"relation": None}, r"task.links.relation: is absent, and the source has 3 relations: .*user buys item"),
+        ({"relation": "likes"}, r"task.links.relation: is 'likes', which is no relation; there are "),
+    ],
+)
+def test_relations_that_are_not_there_are_named(links: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    service = light_gcn(typed_folder(shop(), tmp_path / "shop"), **links)
+    with pytest.raises(InputError, match=problem):
+        generate(service, Repository(tmp_path / "repository", "default", "tiny"))
+
+
+def test_a_graph_of_one_type_has_no_relation(tmp_path: Path) -> None:
+    service = manifest(tmp_path, task={"links": {"relation": "cites"}})
+    with pytest.raises(InputError, match=r"task.links.relation: is 'cites', and a graph of one type has no relations"):
+        generate(service, Repository(tmp_path / "repository", "default", "tiny"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        (
+            {"model": {"architecture": "SGC", "fanouts": [0]}},
+            "task.links must not be given with model.architecture SGC",
+        ),
+        ({"variants": {"oneRow": [{"hops": 0}]}}, "variants.oneRow must not be given with task.links"),
+        ({"variants": {"search": "Auto"}}, "variants.search Auto must not be given with task.links"),
+        ({"variants": {"metric": "Accuracy"}}, "variants.metric Accuracy must not be given with task.links"),
+        ({"updates": {"log": {"sqlite": {}}}}, "updates must not be given with task.links"),
+        ({"routing": {"shadowPermille": 5}}, "routing.shadowPermille must be 0 with task.links"),
+        (
+            {"model": {"architecture": "LightGCN", "fanouts": [0]}},
+            "LightGCN must not be given without task.links",
+        ),
+        ({"task": {}, "variants": {"metric": "MRR"}}, "variants.metric MRR must not be given without task.links"),
+    ],
+)
+def test_what_links_cannot_have_is_refused_when_a_manifest_is_read(parts: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        GNNServiceSpec.model_validate({"graph": {"source": {"builtin": "Digits"}}, "task": {"links": {}}, **parts})
+
+
+def test_recipes_of_classification_stay_and_those_of_links_differ() -> None:
+    graph = {"graph": {"source": {"builtin": "Digits"}}}
+    recipes = [
+        GNNServiceSpec.model_validate({**graph, **task}).recipe()
+        for task in ({}, {"task": {}}, {"task": {"links": {}}}, {"task": {"links": {"decoder": "MLP"}}})
+    ]
+    assert recipes[0] == recipes[1] == "edf3d744c86fae1e"
+    assert len({*recipes}) == 3

@@ -1,0 +1,192 @@
+"""Pairs over HTTP: scores and probabilities in both forms, each node computed once, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.client_worker import Brought, client_worker
+from tests.support.serving import Client, FakeWorker, running, service
+
+from gnnserve_api.links import EndManifest, LinkCalibration, LinksManifest
+from gnnserve_worker.graph.ids import lay_out, string_ids
+from gnnserve_worker.inference.links import ServedLinks
+from gnnserve_worker.models.decoder import build_decoder
+
+BINARY = {"content-type": "application/octet-stream"}
+NODES = 1000
+ANY = EndManifest("", 0, NODES)
+
+
+def links(first: EndManifest = ANY, second: EndManifest = ANY, relation: str = "") -> ServedLinks:
+    told = LinksManifest("Dot", 4, relation, first, second, 10, 10)
+    return ServedLinks(told, build_decoder("Dot", {}, 4), dict.fromkeys(("x1", "x4", "x8"), LinkCalibration(0.5, -1.0)))
+
+
+def of_links(**options: Any) -> FakeWorker:
+    """The fake worker's scores as embeddings: nodes whose numbers differ by 4 have equal ones."""
+    return FakeWorker(classes=(), links=links(), **options)
+
+
+def on_worker(worker: FakeWorker, scenario: Callable[[Client], Awaitable[None]], **of: Any) -> None:
+    async def run() -> None:
+        async with running(worker, service(**of)) as client:
+            await scenario(client)
+
+    asyncio.run(run())
+
+
+def ask(worker: FakeWorker, body: Any, **of: Any) -> tuple[int, dict[str, Any]]:
+    found: list[tuple[int, dict[str, Any]]] = []
+
+    async def scenario(client: Client) -> None:
+        response = await client.http.post("/v1/predict", json=body)
+        found.append((response.status_code, response.json()))
+
+    on_worker(worker, scenario, **of)
+    return found[0]
+
+
+def refused(worker: FakeWorker, body: Any, **of: Any) -> tuple[int, str, str, str]:
+    status, answer = ask(worker, body, **of)
+    error = answer["error"]
+    return status, error["code"], error["field"], error["message"]
+
+
+def test_scores_and_probabilities_come_in_the_order_of_the_pairs() -> None:
+    worker = of_links()
+    status, answer = ask(worker, {"pairs": [[3, 7], [3, 8], [7, 3]]})
+    assert status == 200
+    assert answer["scores"] == [4, 0, 4]
+    assert answer["probabilities"] == pytest.approx([1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(1.0)), 0.7310586])
+    assert answer["variant"] == "x1"
+    assert "labels" not in answer
+
+
+def test_a_node_of_several_pairs_is_computed_once() -> None:
+    worker = of_links()
+    ask(worker, {"pairs": [[3, 7], [3, 8], [7, 3], [3, 3]]})
+    assert [batch for _, batch in worker.batches] == [[3, 7, 8]]
+
+
+def test_one_output_alone_can_be_asked_for() -> None:
+    assert {*ask(of_links(), {"pairs": [[1, 2]], "return": ["probabilities"]})[1]} == {
+        "probabilities", "variant", "revision", "objectiveMet", "tierPermille",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "wanted"), [("", [4, 0]), ("?return=probabilities", [0.7310586, 0.26894143])])
+def test_arrays_of_pairs_get_an_array(query: str, wanted: list[float]) -> None:
+    async def scenario(client: Client) -> None:
+        content = np.array([[3, 7], [3, 8]], "<i8").tobytes()
+        response = await client.http.post("/v1/predict" + query, content=content, headers=BINARY)
+        assert response.status_code == 200
+        assert response.headers["gnnserve-shape"] == "2"
+        assert np.frombuffer(response.content, "<f4") == pytest.approx(wanted)
+
+    on_worker(of_links(), scenario)
+
+
+def test_objectives_of_pairs_choose_variants() -> None:
+    assert ask(of_links(), {"pairs": [[1, 2]], "objective": {"accuracyTolerancePermille": 1000}})[1]["variant"] != "x1"
+
+
+def test_new_nodes_may_stand_at_both_ends() -> None:
+    brought = Brought()
+    worker = client_worker(brought, classes=(), links=links())
+    worker.updates = None
+    row = [0.0] * 64
+    overlay = {"nodes": [{"id": 5000, "features": row}, {"id": 5001, "features": row}], "edges": [[3, 5000]]}
+    status, answer = ask(worker, {"pairs": [[5000, 5001], [5000, 3]], "overlay": overlay})
+    assert (status, len(answer["scores"])) == (200, 2)
+    assert len(brought.overlays) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field", "message"),
+    [
+        ({"nodes": [1]}, "WrongTask", "nodes", "this service scores pairs of nodes, and does not classify nodes"),
+        ({}, "MissingField", "pairs", 'send an object such as {"pairs"'),
+        ({"pairs": []}, "EmptyPairs", "pairs", "name at least one pair"),
+        ({"pairs": [[1, 2], [3]]}, "InvalidType", "pairs[1]", "expected a pair, got [3]"),
+        ({"pairs": [[1, 2, 3]]}, "InvalidType", "pairs[0]", "expected a pair, got [1,2,3]"),
+        ({"pairs": [1, 2]}, "InvalidType", "pairs[0]", "give a pair of node ids"),
+        ({"pairs": [[1, "a"]]}, "InvalidType", "pairs[0][1]", "node ids of this graph are integers"),
+        ({"pairs": [[1, 2], [3, 1000]]}, "UnknownNode", "pairs[1][1]", "node 1000 is not in the graph"),
+        ({"pairs": [[-1, 2]]}, "UnknownNode", "pairs[0][0]", "node -1 is not in the graph"),
+        ({"pairs": [[1, 2]], "return": ["labels"]}, "InvalidValue", "return[0]", "give scores or probabilities"),
+        ({"pairs": [[1, 2]], "return": []}, "InvalidValue", "return", "the list is empty"),
+        ({"pairs": [[1, 2]], "nodes": [1]}, "WrongTask", "nodes", "send {"),
+        ({"pairs": [[1, 2]], "minOffset": 3}, "NoUpdates", "minOffset", "does not change"),
+        ({"pairs": [[1, 2]] * 251}, "TooManyPairs", "pairs", "251 pairs, more than the 250"),
+    ],
+)
+def test_wrong_requests_name_the_place_and_what_to_do(body: Any, code: str, field: str, message: str) -> None:
+    found = refused(of_links(), body)
+    assert found[1:3] == (code, field)
+    assert message in found[3]
+
+
+def test_pairs_to_a_service_that_classifies_nodes_are_told_so() -> None:
+    status, code, field, message = refused(FakeWorker(), {"pairs": [[1, 2]]})
+    assert (status, code, field) == (400, "WrongTask", "pairs")
+    assert message == (
+        'pairs: this service classifies nodes, and does not score pairs of them; send {"nodes": [0]}, or ask a service '
+        "with task.links"
+    )
+
+
+def test_an_odd_number_of_ids_is_no_array_of_pairs() -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.http.post("/v1/predict", content=np.arange(3).tobytes(), headers=BINARY)
+        assert response.status_code == 400
+        assert "3 node ids are no whole number of pairs" in response.json()["error"]["message"]
+
+    on_worker(of_links(), scenario)
+
+
+def test_nodes_of_the_wrong_type_are_named() -> None:
+    ids = string_ids(*lay_out([*(f"user/{i}" for i in range(3)), *(f"item/{i}" for i in range(4))]))
+    ends = EndManifest("user", 0, 3), EndManifest("item", 3, 7)
+    worker = FakeWorker(classes=(), nodes=7, ids=ids, links=links(*ends, "user buys item"))
+    assert ask(worker, {"pairs": [["user/2", "item/0"]]})[0] == 200
+    _, code, field, message = refused(worker, {"pairs": [["user/2", "item/0"], ["user/1", "user/2"]]})
+    assert (code, field) == ("WrongNodeType", "pairs[1][1]")
+    assert message == (
+        'pairs[1][1]: node "user/2" is not of type item, which links of user buys item end at; give a pair of a user '
+        'and a item, such as {"pairs": [["user/0", "item/0"]]}'
+    )
+
+
+def test_labels_and_tensors_are_of_classes() -> None:
+    async def scenario(client: Client) -> None:
+        for path, body in (
+            ("/v1/labels", {"nodes": [1], "labels": [0]}),
+            (
+                "/v2/models/digits/infer",
+                {"inputs": [{"name": "nodes", "datatype": "INT64", "shape": [1], "data": [1]}]},
+            ),
+        ):
+            response = await client.http.post(path, json=body)
+            assert response.status_code == 400
+            assert "scores pairs of nodes" in response.text
+        assert (await client.http.get("/v2/models/digits")).status_code == 400
+
+    on_worker(of_links(), scenario)
+
+
+def test_a_service_of_links_describes_itself() -> None:
+    async def scenario(client: Client) -> None:
+        told = (await client.http.get("/v1/variants")).json()
+        assert told["classes"] == []
+        described = (await client.http.get("/openapi.json")).json()
+        schemas = described["components"]["schemas"]
+        assert {"PairsRequest", "PairsAnswer"} <= schemas.keys()
+        assert "PredictRequest" not in schemas
+        examples = described["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["example"]
+        assert examples["pairs"] == [[0, 1]]
+
+    on_worker(of_links(), scenario)

@@ -1,0 +1,89 @@
+"""What a network learns of links: to score them above pairs without one.
+
+The links that a batch learns from are not among those that its embeddings aggregate, or the network would learn to find
+them there. So an epoch goes through the links in parts, and each part is learnt over the other ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnserve_api.spec.task import Links
+from gnnserve_worker.generation.link_training.decoders import TrainedDecoder, make_decoder
+from gnnserve_worker.generation.links.judge import roc_auc
+from gnnserve_worker.generation.train import Batch, Part
+from gnnserve_worker.graph.links import LinkSet
+
+_PARTS = 5
+"""Parts of an epoch: while one is learnt, four fifths of the links are aggregated."""
+
+
+class LinkCourse:
+    """A `train.Course` over links."""
+
+    def __init__(self, links: LinkSet, task: Links, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> None:
+        """`decoder`: weights that stay as they are; None: they are learnt."""
+        self._links = links
+        self._negatives = task.negatives
+        self._random = np.random.default_rng([seed, 2])
+        # Its weights are drawn apart from the network's, which are the same for every decoder.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._decoder = make_decoder(task.decoder, task.dimensions, decoder)
+        held_out = [links.validation, links.validation_negatives]
+        first, second = (np.concatenate([getattr(pairs, end) for pairs in held_out]) for end in ("first", "second"))
+        self._examined, places = np.unique(np.concatenate([first, second]), return_inverse=True)
+        self._places = places[: len(first)], places[len(first) :]
+
+    @property
+    def items(self) -> int:
+        return len(self._links.train)
+
+    @property
+    def decoder(self) -> TrainedDecoder:
+        return self._decoder
+
+    @property
+    def examined(self) -> np.ndarray:
+        return self._examined
+
+    def parts(self, epoch: int) -> Iterator[Part]:
+        drawn = self._random.integers(0, _PARTS, self.items)
+        if self.items < _PARTS:
+            drawn[:] = np.arange(self.items)
+        for part in range(_PARTS):
+            learnt = drawn == part
+            if learnt.any():
+                yield Part(np.flatnonzero(learnt), self._links.message_graph(~learnt))
+
+    def batch(self, items: np.ndarray) -> Batch:
+        links = self._links.train.at(items)
+        other = self._random.integers(self._links.second.start, self._links.second.end, (len(items), self._negatives))
+        seeds, places = np.unique(np.concatenate([links.first, links.second, other.ravel()]), return_inverse=True)
+        first, second, others = (
+            torch.from_numpy(part)
+            for part in (places[: len(items)], places[len(items) : 2 * len(items)], places[2 * len(items) :])
+        )
+
+        def loss(embeddings: torch.Tensor) -> torch.Tensor:
+            of_first = embeddings[first]
+            linked = self._decoder(of_first, embeddings[second])
+            apart = self._decoder(of_first.repeat_interleave(self._negatives, dim=0), embeddings[others])
+            softplus = nn.functional.softplus
+            return (softplus(-linked).mean() + softplus(apart).mean()) / 2
+
+        return Batch(seeds, loss)
+
+    @torch.no_grad()
+    def judge(self, scores: np.ndarray) -> tuple[float, float]:
+        device = next((one.device for one in self._decoder.parameters()), torch.device("cpu"))
+        embeddings = torch.from_numpy(scores).to(device)
+        found = self._decoder(*(embeddings[torch.from_numpy(places)] for places in self._places)).cpu()
+        count = len(self._links.validation)
+        softplus = nn.functional.softplus
+        loss = (softplus(-found[:count]).mean() + softplus(found[count:]).mean()) / 2
+        return roc_auc(found[:count].numpy(), found[count:].numpy()), float(loss)

@@ -1,0 +1,145 @@
+"""How well scores tell links from other pairs: ROC-AUC, average precision, and where links come in a ranking.
+
+A ranking has all pairs of one first node, but for the known links that are not asked about (the all-ranking protocol of
+LightGCN and NGCF). Of large graphs a sample of nodes is ranked, drawn by a fixed seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.profile import LinkScores, Metric
+from gnnserve_worker.graph.links import LinkSet, Pairs, pair_keys
+from gnnserve_worker.models.decoder import LinkDecoder
+
+MOST_SOURCES = 1_000
+"""First nodes whose pairs are ranked, at most."""
+MOST_CANDIDATES = 50_000
+"""Second nodes that each of them is paired with, at most, beside those of its links."""
+_RANKED_AT_ONCE = 128
+_SAMPLING_SEED = 0
+
+EmbeddingsOf = Callable[[np.ndarray], np.ndarray]
+"""Embeddings float32 [nodes, dimensions] of nodes (int64)."""
+
+
+def roc_auc(of_links: np.ndarray, of_others: np.ndarray) -> float:
+    """How often a link has a higher score than another pair; of equal scores half count."""
+    ordered = np.sort(of_others)
+    below, up_to = (np.searchsorted(ordered, of_links, side) for side in ("left", "right"))
+    return float((below + up_to).mean() / 2 / len(ordered))
+
+
+def average_precision(of_links: np.ndarray, of_others: np.ndarray) -> float:
+    from sklearn.metrics import average_precision_score  # noqa: PLC0415 - takes a second
+
+    truths = np.repeat([1, 0], [len(of_links), len(of_others)])
+    return float(average_precision_score(truths, np.concatenate([of_links, of_others])))
+
+
+def judge_links(
+    links: LinkSet, asked: Pairs, others: Pairs, decoder: LinkDecoder, embeddings_of: EmbeddingsOf, k: int
+) -> LinkScores:
+    """`asked`: held-out links; `others`: as many pairs without one."""
+    of_links, of_others = (scores_of_pairs(decoder, embeddings_of, pairs) for pairs in (asked, others))
+    ranked = rank_links(links, asked, decoder, embeddings_of, k)
+    return LinkScores(
+        links=len(asked),
+        roc_auc=roc_auc(of_links, of_others),
+        average_precision=average_precision(of_links, of_others),
+        sources=ranked.sources,
+        candidates=ranked.candidates,
+        mrr=ranked.mrr,
+        recall_at_k=ranked.recall,
+        ndcg_at_k=ranked.ndcg,
+        k=k,
+    )
+
+
+def accuracy_of(scores: LinkScores, metric: Metric) -> float:
+    """The figure that stands for a variant's accuracy."""
+    match metric:
+        case "rocAuc":
+            return scores.roc_auc
+        case "averagePrecision":
+            return scores.average_precision
+        case "mrr":
+            return scores.mrr
+        case "recallAtK":
+            return scores.recall_at_k
+        case _:
+            raise ValueError(f"{metric} is no metric of links")
+
+
+def scores_of_pairs(decoder: LinkDecoder, embeddings_of: EmbeddingsOf, pairs: Pairs) -> np.ndarray:
+    nodes, places = np.unique(np.concatenate([pairs.first, pairs.second]), return_inverse=True)
+    embeddings = embeddings_of(nodes)
+    return decoder.score(embeddings[places[: len(pairs)]], embeddings[places[len(pairs) :]])
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    sources: int
+    candidates: int
+    mrr: float
+    recall: float
+    ndcg: float
+
+
+def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of: EmbeddingsOf, k: int) -> Ranked:
+    random = np.random.default_rng(_SAMPLING_SEED)
+    sources = _sample(np.unique(asked.first), MOST_SOURCES, random)
+    kept = np.isin(asked.first, sources)
+    wanted = asked.at(np.flatnonzero(kept))
+    candidates = _sample(np.arange(links.second.start, links.second.end), MOST_CANDIDATES, random)
+    candidates = np.union1d(candidates, wanted.second)
+    of_candidates, of_sources = embeddings_of(candidates), embeddings_of(sources)
+    known, asked_keys = links.known_keys(), np.sort(pair_keys(wanted.first, wanted.second, links.nodes))
+    gains = 1 / np.log2(np.arange(2, k + 2))
+    reciprocal = recall = ndcg = 0.0
+    for start in range(0, len(sources), _RANKED_AT_ONCE):
+        block = slice(start, start + _RANKED_AT_ONCE)
+        scores = decoder.score_all(of_sources[block], of_candidates)
+        for source, row in zip(sources[block].tolist(), scores, strict=True):
+            hits = np.searchsorted(candidates, _partners(source, asked_keys, links.nodes))
+            left_out = _places_of(_partners(source, known, links.nodes), candidates)
+            if links.first == links.second:
+                left_out = np.concatenate([left_out, _places_of(np.array([source]), candidates)])
+            of_hits = row[hits]
+            row[left_out] = -np.inf
+            # Rank of each link among pairs that are none: other links of the node do not push it down.
+            above = np.array([np.count_nonzero(row > score) for score in of_hits])
+            reciprocal += float((1 / (above + 1)).sum())
+            row[hits] = of_hits
+            best = np.isin(_top(row, min(k, len(row))), hits)
+            recall += float(best.sum()) / len(hits)
+            ndcg += float((gains[: len(best)] * best).sum() / gains[: min(len(hits), k)].sum())
+    return Ranked(len(sources), len(candidates), reciprocal / len(wanted), recall / len(sources), ndcg / len(sources))
+
+
+def _partners(source: int, keys: np.ndarray, nodes: int) -> np.ndarray:
+    """Second nodes of the pairs of one first node, ascending. `keys`: of pairs, ascending."""
+    begin, end = np.searchsorted(keys, (source * nodes, (source + 1) * nodes))
+    partners: np.ndarray = keys[begin:end] - source * nodes
+    return partners
+
+
+def _places_of(nodes: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Where those of the nodes that are candidates stand among them. Both ascending."""
+    places = np.minimum(np.searchsorted(candidates, nodes), len(candidates) - 1)
+    found: np.ndarray = places[candidates[places] == nodes]
+    return found
+
+
+def _top(row: np.ndarray, k: int) -> np.ndarray:
+    """Places of the k largest, the largest first."""
+    places = np.argpartition(-row, k - 1)[:k]
+    ordered: np.ndarray = places[np.argsort(-row[places], kind="stable")]
+    return ordered
+
+
+def _sample(nodes: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
+    return nodes if len(nodes) <= most else np.sort(random.choice(nodes, most, replace=False))

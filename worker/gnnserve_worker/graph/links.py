@@ -1,0 +1,294 @@
+"""Links of a graph, parted into those that are learnt from and those that are held out.
+
+Only links that are learnt from are in neighbour lists: a held-out link that were aggregated would tell its own answer.
+Nodes of a graph of several types are numbered type after type, and called `user/17`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.errors import InputError
+from gnnserve_api.spec.task import Links
+from gnnserve_worker.graph.edges import EdgeList
+from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
+from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
+from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
+
+_FIELD = "spec.task.links"
+_TRAIN, _VALIDATION, _TEST = 0, 1, 2
+_MOST_TRIES = 100
+"""Rounds in which pairs without a link are drawn; each fills about the share of pairs that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of nodes by position, int64 both."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def at(self, places: np.ndarray) -> Pairs:
+        return Pairs(self.first[places], self.second[places])
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The nodes that may stand at one end of a link: positions from `start` to `end` - 1."""
+
+    type: str
+    """Empty in a graph of one type."""
+    start: int
+    end: int
+
+    @property
+    def nodes(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSet:
+    """The links of one relation."""
+
+    relation: str
+    """Empty in a graph of one type."""
+    first: End
+    second: End
+    nodes: int
+    """Nodes of the whole graph."""
+    direction: Direction
+    """How links become neighbour lists."""
+    train: Pairs
+    validation: Pairs
+    validation_negatives: Pairs
+    """As many pairs without a link, drawn uniformly."""
+    test: Pairs
+    test_negatives: Pairs
+    others: Pairs
+    """What is aggregated beside the links: self-loops, and edges of other relations as (source, target)."""
+
+    def message_graph(self, kept: np.ndarray | None = None) -> Graph:
+        """Neighbour lists of the links that are learnt from. `kept`: bool [links], which are in them; None: all."""
+        links = self.train if kept is None else self.train.at(np.flatnonzero(kept))
+        edges = EdgeList(self.nodes, self.direction)
+        edges.add(links.first, links.second)
+        edges.add(self.others.first, self.others.second)
+        return edges.to_graph()[0]
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether a link and its reverse are the same."""
+        return self.direction is Direction.UNDIRECTED and self.first == self.second
+
+    def known_keys(self) -> np.ndarray:
+        """A number for each known link, in all parts, ascending."""
+        parts = [self.train, self.validation, self.test]
+        found = [pair_keys(part.first, part.second, self.nodes) for part in parts]
+        if self.is_symmetric:
+            found += [pair_keys(part.second, part.first, self.nodes) for part in parts]
+        return np.unique(np.concatenate(found))
+
+
+def pair_keys(first: np.ndarray, second: np.ndarray, nodes: int) -> np.ndarray:
+    """A number for each pair, int64: different for different pairs of a graph of so many nodes."""
+    keys: np.ndarray = first.astype(np.int64) * nodes + second
+    return keys
+
+
+def are_known(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Whether each key (int64) is among `known`, ascending; bool."""
+    places = np.minimum(np.searchsorted(known, keys), max(0, len(known) - 1))
+    found: np.ndarray = known[places] == keys if len(known) else np.zeros(len(keys), bool)
+    return found
+
+
+def links_digest(graph: str, links: Links) -> str:
+    """Identity of the graph without its held-out links, by that of the source's graph."""
+    parted = links.split.model_dump_json()
+    return hashlib.sha256(f"links {graph} {links.relation or ''} {parted}".encode()).hexdigest()[:16]
+
+
+def part_links(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:
+    """A graph of one type without its held-out links, and its links. Its nodes are not classified."""
+    if links.relation is not None:
+        raise InputError(
+            f"{_FIELD}.relation", f"is {links.relation!r}, and a graph of one type has no relations", "leave it out"
+        )
+    direction, graph = data.edge_rules.direction, data.graph
+    targets, sources = graph.targets(), graph.indices.astype(np.int64)
+    first, second = (targets, sources) if direction is Direction.REVERSED else (sources, targets)
+    loops = first == second
+    listed = first < second if direction is Direction.UNDIRECTED else ~loops
+    pairs = Pairs(first[listed], second[listed])
+    pairs = _distinct(pairs, graph.nodes)
+    whole = End("", 0, graph.nodes)
+    others = Pairs(first[loops], second[loops])
+    codes = _drawn_codes(len(pairs), links)
+    parted = _part("", whole, whole, graph.nodes, direction, pairs, codes, others, links)
+    return _link_graph(replace(data, digest=links_digest(data.digest, links)), parted), parted
+
+
+def part_typed_links(data: TypedGraphData, links: Links) -> tuple[GraphData, LinkSet]:
+    """The same of a graph of several types, as one graph without features whose nodes are called `user/17`."""
+    starts = np.cumsum([0, *(kind.nodes for kind in data.types)]).tolist()
+    ends = {kind.name: End(kind.name, starts[i], starts[i + 1]) for i, kind in enumerate(data.types)}
+    relation = _relation_of(data, links)
+    nodes = data.nodes
+    first, second = ends[relation.source], ends[relation.target]
+    has_reverse = any(other.reverse_of is not None for other in data.relations) or relation.source == relation.target
+    direction = Direction.UNDIRECTED if has_reverse else Direction.DIRECTED
+    if relation.edge_splits is None:
+        pairs = _listed(relation, ends)
+        if relation.source == relation.target and direction is Direction.UNDIRECTED:
+            pairs = pairs.at(np.flatnonzero(pairs.first < pairs.second))
+        codes = _drawn_codes(len(pairs), links)
+    else:
+        split = relation.edge_splits
+        pairs, codes = Pairs(split.sources + first.start, split.targets + second.start), split.parts
+        _, places = np.unique(pair_keys(pairs.first, pairs.second, nodes), return_index=True)
+        pairs, codes = pairs.at(places), codes[places]
+        _check_codes(relation, codes)
+    rest = [_listed(one, ends) for one in data.relations if one is not relation and one.reverse_of is None]
+    others = Pairs(*(np.concatenate([getattr(one, end) for one in rest] or [np.empty(0, np.int64)]) for end in
+                     ("first", "second")))  # fmt: skip
+    parted = _part(relation.key, first, second, nodes, direction, pairs, codes, others, links)
+    graph = GraphData(
+        source=data.source,
+        digest=links_digest(data.digest, links),
+        graph=Graph(np.zeros(1, np.int64), np.zeros(0, np.int32)),
+        features=np.zeros((nodes, links.dimensions), np.float32),
+        labels=np.zeros(0, np.int64),
+        classes=(),
+        splits=data.splits,
+        edge_rules=EdgeRules(direction),
+        ids=typed_ids(data.types),
+        findings=(*data.findings, *_unread(data.types)),
+    )
+    return _link_graph(graph, parted), parted
+
+
+def typed_ids(types: Sequence[NodeType]) -> NodeIds:
+    """What nodes are called: their type, a slash, and their id within it."""
+    texts = []
+    for kind in types:
+        own = range(kind.nodes) if kind.ids is None else kind.ids.shown(0, kind.nodes)
+        texts += [f"{kind.name}/{one}" for one in own]
+    return string_ids(*lay_out(texts))
+
+
+def _unread(types: Sequence[NodeType]) -> tuple[Finding, ...]:
+    with_features = [kind.name for kind in types if kind.features is not None]
+    told = Finding("types whose features are not read", len(with_features), ", ".join(with_features))
+    return (told,) if with_features else ()
+
+
+def _relation_of(data: TypedGraphData, links: Links) -> Relation:
+    own = [one for one in data.relations if one.reverse_of is None]
+    there = ", ".join(one.key for one in own)
+    field = f"{_FIELD}.relation"
+    if links.relation is None:
+        if len(own) > 1:
+            raise InputError(field, f"is absent, and the source has {len(own)} relations: {there}", "name one of them")
+        return own[0]
+    named = [one for one in own if links.relation in {one.name, one.key}]
+    if not named:
+        raise InputError(field, f"is {links.relation!r}, which is no relation; there are {there}", "name one of these")
+    if len(named) > 1:
+        keys = ", ".join(one.key for one in named)
+        raise InputError(
+            field, f"is {links.relation!r}, which {len(named)} relations are called", f"name one of {keys}"
+        )
+    return named[0]
+
+
+def _listed(relation: Relation, ends: dict[str, End]) -> Pairs:
+    sources = relation.lists.indices.astype(np.int64) + ends[relation.source].start
+    return Pairs(sources, relation.lists.targets() + ends[relation.target].start)
+
+
+def _distinct(pairs: Pairs, nodes: int) -> Pairs:
+    _, places = np.unique(pair_keys(pairs.first, pairs.second, nodes), return_index=True)
+    return pairs.at(places)
+
+
+def _drawn_codes(count: int, links: Links) -> np.ndarray:
+    """The part of each link, drawn by the seed, int64 [links]."""
+    split = links.split
+    held_out = [round(count * percent / 100) for percent in (split.validation_percent, split.test_percent)]
+    codes = np.full(count, _TRAIN)
+    order = np.random.default_rng(split.seed).permutation(count)
+    codes[order[: held_out[0]]] = _VALIDATION
+    codes[order[held_out[0] : sum(held_out)]] = _TEST
+    return codes
+
+
+def _check_codes(relation: Relation, codes: np.ndarray) -> None:
+    strange = np.flatnonzero((codes < _TRAIN) | (codes > _TEST))
+    if len(strange):
+        raise InputError(
+            f"the split of relation {relation.key}", f"has {codes[strange[0]]}, expected 0 (train), 1 (validation) or "
+            "2 (test)", "correct it",
+        )  # fmt: skip
+
+
+def _part(
+    relation: str, first: End, second: End, nodes: int, direction: Direction,
+    pairs: Pairs, codes: np.ndarray, others: Pairs, links: Links,
+) -> LinkSet:  # fmt: skip
+    parts = [pairs.at(np.flatnonzero(codes == code)) for code in (_TRAIN, _VALIDATION, _TEST)]
+    for name, part in (("training", parts[_TRAIN]), ("validation", parts[_VALIDATION])):
+        if not len(part):
+            where = f"relation {relation!r}" if relation else "the graph"
+            raise InputError(
+                _FIELD, f"no {name} links are left of the {len(pairs):,} of {where}",
+                "give more edges, or other shares in split",
+            )  # fmt: skip
+    empty = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
+    train, validation, test = parts
+    parted = LinkSet(relation, first, second, nodes, direction, train, validation, empty, test, empty, others)
+    random = np.random.default_rng([links.split.seed, 1])
+    known = parted.known_keys()
+    negatives = [_draw_negatives(parted, known, len(part), random) for part in (validation, test)]
+    return replace(parted, validation_negatives=negatives[0], test_negatives=negatives[1])
+
+
+def _draw_negatives(links: LinkSet, known: np.ndarray, count: int, random: np.random.Generator) -> Pairs:
+    """Pairs without a link, uniformly among all."""
+    first, second = np.empty(0, np.int64), np.empty(0, np.int64)
+    for _ in range(_MOST_TRIES):
+        missing = count - len(first)
+        if not missing:
+            return Pairs(first, second)
+        drawn = [random.integers(end.start, end.end, missing) for end in (links.first, links.second)]
+        free = (drawn[0] != drawn[1]) & ~are_known(pair_keys(drawn[0], drawn[1], links.nodes), known)
+        first, second = np.concatenate([first, drawn[0][free]]), np.concatenate([second, drawn[1][free]])
+    raise InputError(
+        _FIELD, f"nearly all pairs are links: of {count:,} pairs without one {len(first):,} were found",
+        "score a relation that few pairs have",
+    )  # fmt: skip
+
+
+def _link_graph(data: GraphData, links: LinkSet) -> GraphData:
+    """The graph with the links that are learnt from. Its nodes have no classes; those of held-out links are its
+    validation and test nodes."""
+    validation = np.unique(np.concatenate([links.validation.first, links.validation.second]))
+    of_test = np.unique(np.concatenate([links.test.first, links.test.second]))
+    test = np.setdiff1d(of_test, validation)
+    train = np.setdiff1d(np.arange(links.nodes), np.concatenate([validation, of_test]))
+    held_out = len(links.validation) + len(links.test)
+    return replace(
+        data,
+        graph=links.message_graph(),
+        labels=np.full(links.nodes, -1, np.int64),
+        classes=(),
+        splits=Splits(train, validation, test),
+        findings=(*data.findings, Finding("links held out", held_out)),
+    )
