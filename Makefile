@@ -164,8 +164,8 @@ bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published 
 bench-updates: .venv/installed wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY=part in parts
 	$(BIN)/python -m benchmarks.updates $(if $(QUICK),--quick) $(if $(ONLY),--parts $(ONLY))
 
-bench-updates-faults: .venv/installed postgres ## changes that last over 1,000 kills (KILLS=) of workers, PostgreSQL and both: lost, doubled, recovery; SEED= to vary
-	$(BIN)/python -m benchmarks.updates_faults $(if $(QUICK),--quick) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+bench-updates-faults: .venv/installed postgres ## changes that last over 1,000 kills (KILLS=) of workers, PostgreSQL and both: lost, doubled, recovery; SEED= to vary, MINUTES= to go on later
+	$(BIN)/python -m benchmarks.updates_faults $(if $(QUICK),--quick) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench-live-accuracy: .venv/installed ## labels until a drift is told, false alarms, and what shadows cost requests; 15 minutes
 	$(BIN)/python -m benchmarks.live_accuracy $(if $(QUICK),--quick)

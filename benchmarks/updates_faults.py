@@ -4,6 +4,9 @@ In the manner of Jepsen: clients write and read through three workers that share
 processes, which are killed with SIGKILL: workers, the database with its whole tree, both at once. What clients sent and
 heard is checked against the log in the end (`tests/changes/campaign`). Each round has a log of its own, so that it does
 not grow without an end, and another variant answers in the next one.
+
+With a limit of minutes no further round begins after them, and the next call with the same seed, of the same commit,
+goes on with the rounds that are due.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +33,8 @@ from tests.changes.campaign.play import Plan, Round, play
 from tests.changes.campaign.revision import VARIANTS
 from tests.support.postgres import postgres_server
 
-from benchmarks.results import write_result
+from benchmarks.results import commit, write_result
+from benchmarks.shapes import CACHE
 
 WANTED_KILLS, QUICK_KILLS = 1000, 12
 _ROUND_KILLS = 50
@@ -177,13 +183,37 @@ def verdicts_of(rounds: Sequence[RoundFigures]) -> Iterator[tuple[str, dict[str,
     )
 
 
-def play_rounds(kills: int, seed: str, each: Callable[[Round], None]) -> None:
+def play_rounds(kills: int, seed: str, done: int, ends_s: float, each: Callable[[Round], None]) -> None:
+    """Play the rounds that are due behind those that are `done`; none begins after `ends_s`, by the monotonic clock."""
     with postgres_server() as database:
-        for number in range(math.ceil(kills / _ROUND_KILLS)):
+        for number in range(done, math.ceil(kills / _ROUND_KILLS)):
+            if time.monotonic() >= ends_s:
+                print(f"{number} rounds are done, others are due: call again to go on")
+                return
             left = min(_ROUND_KILLS, kills - number * _ROUND_KILLS)
             plan = Plan(f"{seed}-{number}", left, VARIANTS[number % len(VARIANTS)])
             with tempfile.TemporaryDirectory(prefix="gnnserve-faults-") as folder:
                 each(play(plan, Path(folder), database))
+
+
+def kept_rounds(seed: str, kills: int) -> Path | None:
+    """The file in which rounds are kept that a call with a limit of minutes goes on from, a line of JSON each. None:
+    the checkout differs from its commit, so that none can be kept."""
+    of_checkout = commit()
+    if of_checkout["dirty"]:
+        return None
+    return CACHE / "updates-faults" / f"{of_checkout['id']}-{seed}-{kills}.jsonl"
+
+
+def read_rounds(file: Path) -> list[RoundFigures]:
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    return [msgspec.json.decode(line, type=RoundFigures) for line in lines]
+
+
+def keep_round(file: Path, figures: RoundFigures) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab") as kept:
+        kept.write(msgspec.json.encode(figures) + b"\n")
 
 
 def show(body: Mapping[str, Any]) -> None:
@@ -205,14 +235,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_KILLS} kills: does it work at all?")
     parser.add_argument("--kills", type=int, default=WANTED_KILLS, help="default: %(default)s")
     parser.add_argument("--seed", default=_SEED, help="what all rounds are drawn from (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, help="go on with the rounds that are due, for so long")
     options = parser.parse_args(arguments)
     quick: bool = options.quick
     kills: int = QUICK_KILLS if quick else options.kills
-    rounds: list[RoundFigures] = []
+    kept = None if quick or options.minutes is None else kept_rounds(options.seed, kills)
+    rounds = [] if kept is None else read_rounds(kept)
+    ends_s = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
 
     def add(played: Round) -> None:
         rounds.append(figures_of(played))
         found = rounds[-1]
+        if kept is not None:
+            keep_round(kept, found)
         print(
             f"round {len(rounds)}: {found.kills} kills in {found.seconds:.0f} s, {found.acknowledged:,} batches, "
             f"{found.reads:,} reads, {found.compactions} compactions, {sum(found.violations.values())} violations",
@@ -220,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         write_result("updates_faults", quick, body_of(rounds))
 
-    play_rounds(kills, options.seed, add)
+    play_rounds(kills, options.seed, len(rounds), ends_s, add)
     show(body_of(rounds))
 
 

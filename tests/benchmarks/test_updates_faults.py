@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.figure_blocks import Results
 from benchmarks.results import write_result
-from benchmarks.updates_faults import body_of, figures_of, recoveries_of, verdicts_of
+from benchmarks.updates_faults import body_of, figures_of, keep_round, read_rounds, recoveries_of, verdicts_of
 from benchmarks.verdict_figures import updates_faults
 from tests.changes.campaign.checker import Kind, Violation
 from tests.changes.campaign.faults import Done, Event, Fault
@@ -53,6 +53,15 @@ def test_a_round_is_counted() -> None:
     assert (found.reads, found.behind_a_write, found.longest_silence_s, found.seconds) == (2, 1, 3.75, 6.2)
     assert found.violations == {}
     assert (found.compactions, found.compactions_killed, found.compactions_failed) == (2, 1, {AWAY: 1})
+
+
+def test_rounds_are_kept_for_a_later_call(tmp_path: Path) -> None:
+    file, figures = tmp_path / "rounds" / "kept.jsonl", figures_of(PLAYED)
+    assert read_rounds(file) == []
+    keep_round(file, figures)
+    keep_round(file, replace(figures, seed="1-1"))
+    assert read_rounds(file) == [figures, replace(figures, seed="1-1")]
+    assert figures.recoveries
 
 
 def test_recoveries_are_of_faults_that_came_alone_and_were_waited_for() -> None:
