@@ -71,7 +71,7 @@ def hidden_blocks(aggregated: Rows, layer: Layer) -> Iterator[np.ndarray]:
     step = max(1, _PART_BYTES // (4 * max(width, layer.outputs)))
     for start in range(0, len(aggregated.values), step):
         block = np.array(aggregated.values[start : start + step, :width])
-        finish_aggregation(layer, block)
+        finish_aggregation(layer, block, block.ravel())
         made = multiply(layer, block.ravel(), len(block), scratch)
         yield made[: len(block) * layer.outputs].reshape(len(block), layer.outputs).copy()
 

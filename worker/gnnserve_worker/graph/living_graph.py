@@ -6,6 +6,7 @@ and its row, which nothing reads any more. Features and what is made of them are
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,7 +19,6 @@ from gnnserve_worker.graph.living_lists import LivingLists, entries_of_edges, me
 from gnnserve_worker.graph.store import Graph
 
 _NO_ENTRIES = np.zeros((0, 2), np.int64)
-_NOBODY = np.zeros(0, np.int64)
 _FIELDS = ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNodes")
 """The lists of a batch in JSON, in the order of its ids."""
 
@@ -49,7 +49,7 @@ class Effect:
     @property
     def readers(self) -> np.ndarray:
         """Nodes whose lists are others now: int64, ascending, distinct."""
-        return np.unique(np.concatenate((self.added[:, 0], self.removed[:, 0])))
+        return distinct((self.added[:, 0], self.removed[:, 0]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,11 @@ class LivingGraph:
 
     def readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64): int64, ascending, distinct."""
-        return np.unique((self.readers or self.lists).of(nodes)) if len(nodes) else _NOBODY
+        return distinct((self.all_readers_of(nodes),))
+
+    def all_readers_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Nodes that read any of these (int64), each as often as it does: int64."""
+        return (self.readers or self.lists).of(nodes)
 
     def readers_counts(self, nodes: np.ndarray) -> np.ndarray:
         """How many entries of lists name each of these nodes (int64): int64 [nodes]."""
@@ -168,6 +172,15 @@ class LivingGraph:
         # An entry between two of the nodes is in both. From the ends of lists on, where nothing has to move up.
         entries = np.ascontiguousarray(np.concatenate((own, self.entries_reading(nodes)))[::-1])
         return np.asarray(entries[self._change_entries(entries, adds=False)])
+
+
+def distinct(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """Nodes of all of these (int64), ascending, each once."""
+    # numpy's `unique` hashes before it sorts, which takes three times as long for so many different ones.
+    nodes = np.sort(np.concatenate((_NO_ENTRIES[:, 0], *parts)))
+    is_first = np.ones(len(nodes), np.bool_)
+    np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
+    return np.asarray(nodes[is_first])
 
 
 def no_room(message: str) -> ChangeRefusal:

@@ -79,8 +79,9 @@ class LivingLists:
 
     def of(self, nodes: np.ndarray) -> np.ndarray:
         """The lists of these nodes (int64), one behind the other, int64."""
-        lists = [self.indices[begin:end] for begin, end in self.bounds[nodes].tolist()]
-        return np.concatenate(lists).astype(np.int64) if lists else np.zeros(0, np.int64)
+        found = np.empty(int(self.lengths(nodes).sum()), np.int64)
+        _read(self.bounds, self.indices, nodes, found)
+        return found
 
     def entries_of(self, nodes: np.ndarray) -> np.ndarray:
         """(node, neighbour) of all of their lists, int64 [entries, 2]."""
@@ -129,6 +130,15 @@ def _renumber(
         at = indptr[i]
         for entry in range(bounds[nodes[i], 0], bounds[nodes[i], 1]):
             out[at] = places[indices[entry]]
+            at += 1
+
+
+@kernel
+def _read(bounds: np.ndarray, indices: np.ndarray, nodes: np.ndarray, found: np.ndarray) -> None:
+    at = 0
+    for i in range(len(nodes)):
+        for entry in range(bounds[nodes[i], 0], bounds[nodes[i], 1]):
+            found[at] = indices[entry]
             at += 1
 
 

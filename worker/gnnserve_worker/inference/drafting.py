@@ -6,7 +6,6 @@ several, which is published as a whole (`inference/living.py`). One thread at a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +20,6 @@ from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
 from gnnserve_worker.tables.table import RowsBehind
-
-_NO_NODES = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -148,18 +145,12 @@ class Drafting:
         return features
 
     def _reached(self, renewed: np.ndarray, readers: np.ndarray) -> np.ndarray:
-        """Nodes whose output of the first layer is another one: int64, distinct."""
+        """Nodes whose output of the first layer is another one, some several times: int64."""
         sources = renewed
         if any(maker.neighbour_roots is not None for maker, _ in self.stored):
             # What a node weighs hangs on its degree.
             sources = np.concatenate((renewed, readers))
-        return np.unique(np.concatenate((renewed, readers, self.graph.readers_of(sources))))
-
-
-def distinct(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """Nodes of all of these (int64), ascending, each once."""
-    given = [*parts]
-    return np.unique(np.concatenate(given)) if given else _NO_NODES
+        return np.concatenate((renewed, readers, self.graph.all_readers_of(sources)))
 
 
 def _makers_of_stored(loaded: LoadedRevision) -> dict[int, list[StoredLayerMaker]]:

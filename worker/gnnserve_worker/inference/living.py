@@ -16,10 +16,10 @@ from weakref import WeakSet
 import numpy as np
 
 from gnnserve_worker.graph.change_batch import OF_THIS_WORKER, Applied, ChangeBatch, ChangeProblem, ChangeRefusal
-from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, no_room
+from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, distinct, no_room
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
-from gnnserve_worker.inference.drafting import Drafting, Group, distinct
+from gnnserve_worker.inference.drafting import Drafting, Group
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.models.rows import put_rows
 from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker
@@ -263,7 +263,7 @@ class LivingRevision:
     def _write_later(self, nodes: np.ndarray) -> None:
         """Rows of later layers, where those of the first are others at these nodes (int64)."""
         for layer, makers in enumerate(self.drafting.later):
-            nodes = np.union1d(nodes, self.graph.readers_of(nodes))
+            nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
             for maker in makers:
                 maker.write(nodes, None)
             self.drafting.memory.note_later(layer, nodes)

@@ -19,6 +19,7 @@ import numpy as np
 from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.models.network import Layer
+from gnnserve_worker.sampling.kernels import prefetch
 from gnnserve_worker.tables.growing import empty_growing
 from gnnserve_worker.tables.table import Rows, Table
 
@@ -31,6 +32,12 @@ _FEWEST = 64
 _COARSE_BITS = 14
 """A sum that becomes smaller than 2^14 is made anew."""
 _FROM_LIST = 1
+_AHEAD = 6
+"""Sums that are fetched into the cache ahead of time: they are far from each other, and larger than any cache."""
+_LINE_ITEMS = 16
+"""float32 or int32 of a cache line."""
+_INFINITE_BITS = 0x7F800000
+"""As a float32; NaN has larger ones, without the sign."""
 
 
 class LivingSums:
@@ -102,12 +109,27 @@ def _scale_of(power: int) -> np.float32:
 @inlined
 def _largest(row: np.ndarray, width: int) -> np.float32:
     """Infinite where any of the row's numbers is none."""
-    largest = np.float32(0.0)
+    # Positive floats are in the order of their bits, and integers are compared many at a time.
+    bits = row.view(np.int32)
+    largest = np.int32(0)
     for column in range(width):
-        size = abs(row[column])
-        if not size <= largest:
-            largest = size if size == size else np.float32(np.inf)  # noqa: PLR0124 - only NaN differs from itself
-    return largest
+        largest = max(largest, bits[column] & np.int32(0x7FFFFFFF))
+    return np.float32(np.inf) if largest >= _INFINITE_BITS else np.int32(largest).view(np.float32)
+
+
+@inlined
+def _fetch(rows: np.ndarray, node: int, width: int) -> None:
+    """Fetch a row into the cache, without waiting."""
+    begin = np.int64(node) * rows.shape[1]
+    for column in range(0, width, _LINE_ITEMS):
+        prefetch(rows, begin + column)
+
+
+@inlined
+def _fetch_sum(sums: np.ndarray, powers: np.ndarray, counts: np.ndarray, node: int) -> None:
+    _fetch(sums, node, sums.shape[1])
+    prefetch(powers, np.int64(node))
+    prefetch(counts, np.int64(node) * 3)
 
 
 @inlined
@@ -178,6 +200,9 @@ def _change(
     width = sums.shape[1]
     sign = np.int32(1 if adds else -1)
     for i in range(len(entries)):
+        if i + _AHEAD < len(entries):
+            _fetch_sum(sums, powers, counts, entries[i + _AHEAD, 0])
+            _fetch(rows, entries[i + _AHEAD, 1], width)
         reader = entries[i, 0]
         row = rows[entries[i, 1]]
         if not _takes(reader, powers, counts, _largest(row, width)):
@@ -194,11 +219,19 @@ def _move(
     places: np.ndarray, before: np.ndarray,
 ) -> None:  # fmt: skip
     width = sums.shape[1]
+    place = -1
+    largest = np.float32(0.0)
     for i in range(len(entries)):
+        if i + _AHEAD < len(entries):
+            _fetch_sum(sums, powers, counts, entries[i + _AHEAD, 0])
         reader = entries[i, 0]
         row = rows[entries[i, 1]]
         old = before[places[i]]
-        if not _takes(reader, powers, counts, max(_largest(row, width), _largest(old, width))):
+        if places[i] != place:
+            # Readers of one sender stand behind each other.
+            place = places[i]
+            largest = max(_largest(row, width), _largest(old, width))
+        if not _takes(reader, powers, counts, largest):
             continue
         scale = _scale_of(powers[reader])
         total = sums[reader]
@@ -249,6 +282,10 @@ def _aggregate(
     width = sums.shape[1]
     factor = np.float32(own_factor)
     for i in range(len(nodes)):
+        if i + _AHEAD < len(nodes):
+            _fetch_sum(sums, powers, counts, nodes[i + _AHEAD])
+            _fetch(own_rows, nodes[i + _AHEAD], width)
+            prefetch(bounds, nodes[i + _AHEAD] * 2)
         node = nodes[i]
         row = out[i]
         degree = bounds[node, 1] - bounds[node, 0]

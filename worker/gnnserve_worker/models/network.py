@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.models.dense import Product
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.rows import grown
@@ -153,12 +154,23 @@ def linear_part(layer: Layer) -> Layer:
     return replace(layer, aggregation=replace(layer.aggregation, bias=no_bias(), relu=False), products=())
 
 
-def finish_aggregation(layer: Layer, rows: np.ndarray) -> None:
-    """Bias and ReLU of the layer's aggregation, in place. `rows`: float32 [rows, aggregated], of its linear part."""
-    if len(layer.aggregation.bias):
-        rows += layer.aggregation.bias
-    if layer.aggregation.relu:
-        np.maximum(rows, 0, out=rows)
+def finish_aggregation(layer: Layer, rows: np.ndarray, out: np.ndarray) -> None:
+    """Bias and ReLU of the layer's aggregation. `rows`: float32 [rows, aggregated], of its linear part; `out`: float32,
+    flat, perhaps the same memory."""
+    _finish(rows, layer.aggregation.bias, layer.aggregation.relu, out)
+
+
+@kernel
+def _finish(rows: np.ndarray, bias: np.ndarray, relu: bool, out: np.ndarray) -> None:
+    width = rows.shape[1]
+    for row in range(len(rows)):
+        line = out[row * width : (row + 1) * width]
+        for column in range(width):
+            value = rows[row, column]
+            if len(bias) > 0:
+                value += bias[column]
+            # NaN stays NaN, as in numpy's maximum.
+            line[column] = np.float32(0.0) if relu and value < 0.0 else value
 
 
 def no_bias() -> np.ndarray:

@@ -162,13 +162,29 @@ class RowMaker:
 
 def multiplied(scaled: np.ndarray, product: Linear, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """The product of `scaled`, float32 [rows, inputs], in the format of `rows` and as wide; and its scales."""
+    return encode_rows(rows, pad_rows(rows, product_of(scaled, product)))
+
+
+def product_of(scaled: np.ndarray, product: Linear) -> np.ndarray:
+    """The product of `scaled`, float32 [rows, inputs]: float32 [rows, outputs]."""
     made = np.empty((len(scaled), product.outputs), dtype=np.float32)
     if 0 < len(scaled) <= _FEW_ROWS:
         np.matmul(scaled, product.dense, out=made)
     elif len(scaled):
         product.apply(scaled.ravel(), len(scaled), made.ravel())
-    padding = rows.values.shape[1] - product.outputs
-    return encode_rows(rows, np.pad(made, ((0, 0), (0, padding))) if padding else made)
+    return made
+
+
+def pad_rows(rows: Rows, made: np.ndarray) -> np.ndarray:
+    """`made`, float32 [rows, columns], with zeros behind them, as wide as `rows` are."""
+    padding = rows.values.shape[1] - made.shape[1]
+    return np.pad(made, ((0, 0), (0, padding))) if padding else made
+
+
+def encode_to_write(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """In the format of `rows`, for `write_rows`, which needs no padding of numbers that are kept as they are. `made`:
+    float32 [rows, columns]."""
+    return (made, NO_SCALES) if rows.format.is_exact else encode_rows(rows, pad_rows(rows, made))
 
 
 def encode_rows(rows: Rows, made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -196,12 +212,20 @@ def write_rows(rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales:
     padding. ValueError: they are read alone."""
     if rows.written is None or values is None:
         raise ValueError("these rows were not opened for changes, or there are none to write")
-    written = rows.written.values
-    if values.shape[1] < written.shape[1]:
-        written = written[:, : values.shape[1]]
-    written[nodes] = values
+    _put(rows.written.values.view(np.uint8), nodes, np.ascontiguousarray(values).view(np.uint8))
     if rows.format.has_scales:
         rows.written.scales[nodes] = scales
+
+
+@kernel
+def _put(written: np.ndarray, nodes: np.ndarray, values: np.ndarray) -> None:
+    """Copy rows of bytes. numpy would hold the interpreter meanwhile, and with it all that answers requests."""
+    width = values.shape[1]
+    for i in range(len(nodes)):
+        row = written[nodes[i]]
+        made = values[i]
+        for place in range(width):
+            row[place] = made[place]
 
 
 @kernel

@@ -17,7 +17,7 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.network import Network, finish_aggregation, linear_part, multiply
-from gnnserve_worker.models.rows import encode_rows, multiplied, write_rows
+from gnnserve_worker.models.rows import encode_to_write, product_of, write_rows
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.tables.table import Rows, Table
@@ -85,29 +85,29 @@ class StoredLayerMaker:
 
     def _make(self, nodes: np.ndarray, sums: LivingSums | None) -> MadeRows:
         layer, count = self.layer.layers[0], len(nodes)
-        flat = self._aggregate(nodes, sums)
-        block = flat[: count * layer.aggregated].reshape(count, layer.aggregated)
-        aggregated = None if self.aggregated is None else block.copy()
-        finish_aggregation(layer, block)
+        aggregated = self._aggregate(nodes, sums)
+        flat = _space.activations.hidden(aggregated.size)
+        finish_aggregation(layer, aggregated, flat)
         hidden = multiply(layer, flat, count, _space.activations)[: count * layer.outputs]
         hidden = hidden.reshape(count, layer.outputs)
+        kept = None if self.aggregated is None else aggregated
         if not self.next_products:
-            rows = self.table.rows
-            padding = rows.values.shape[1] - layer.outputs
-            return MadeRows(nodes, aggregated, (encode_rows(rows, np.pad(hidden, ((0, 0), (0, padding)))),))
+            return MadeRows(nodes, kept, (encode_to_write(self.table.rows, hidden.copy()),))
         both = zip(self.next_products, (self.table.rows, self.table.own), strict=False)
-        return MadeRows(nodes, aggregated, tuple(multiplied(hidden, product, rows) for product, rows in both))
+        made = ((rows, product_of(hidden, product)) for product, rows in both)
+        return MadeRows(nodes, kept, tuple(encode_to_write(rows, each) for rows, each in made))
 
     def _aggregate(self, nodes: np.ndarray, sums: LivingSums | None) -> np.ndarray:
-        """What the layer aggregates, without bias and ReLU, flat."""
-        layer = self.layer.layers[0]
+        """What the layer aggregates, without bias and ReLU: float32 [nodes, columns]."""
+        columns = self.layer.layers[0].aggregated
         if sums is not None:
-            flat = _space.activations.hidden(len(nodes) * layer.aggregated)
-            sums.aggregate(nodes, flat[: len(nodes) * layer.aggregated].reshape(len(nodes), layer.aggregated))
-            return flat
-        linear = linear_part(layer)
+            aggregated = np.empty((len(nodes), columns), np.float32)
+            sums.aggregate(nodes, aggregated)
+            return aggregated
+        linear = linear_part(self.layer.layers[0])
         sample = _space.sample(self.graph, nodes, self.neighbour_roots)
-        return Network((linear,), linear.aggregated).gather(self.source, sample, _space.activations)
+        flat = Network((linear,), linear.aggregated).gather(self.source, sample, _space.activations)
+        return flat[: len(nodes) * columns].reshape(len(nodes), columns).copy()
 
 
 def _parts_of(ids: np.ndarray) -> Iterator[np.ndarray]:

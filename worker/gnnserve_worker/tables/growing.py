@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.tables.table import read_header
 
 _PAGE_BYTES = 4096
@@ -69,19 +70,35 @@ class CopiedPages:
 
     def note(self, written: np.ndarray) -> None:
         """These items (int64) are written to. Those behind the file's are not counted."""
-        units = written[written < self._items]
-        if self._is_small:
-            ends = ((units + 1) * self._item_bytes - 1) // _PAGE_BYTES
-            units = np.concatenate((units * self._item_bytes // _PAGE_BYTES, ends))
-        first = units[~self._is_copied[units]]
-        if len(first):
-            self._is_copied[first] = True
-            self._copied += len(np.unique(first))
+        if len(written):
+            item_bytes = self._item_bytes if self._is_small else 0
+            self._copied += int(_note(self._is_copied, written, self._items, item_bytes))
 
     @property
     def nbytes(self) -> int:
         pages = 1 if self._is_small else -(-self._item_bytes // _PAGE_BYTES)
         return self._copied * pages * _PAGE_BYTES
+
+
+@kernel
+def _note(is_copied: np.ndarray, written: np.ndarray, items: int, item_bytes: int) -> int:
+    """Mark the pages of these items, and return how many were not marked yet. `item_bytes`: 0: the items are marked
+    themselves."""
+    copied = 0
+    for i in range(len(written)):
+        item = written[i]
+        if item >= items:
+            continue
+        first = item
+        last = item
+        if item_bytes > 0:
+            first = item * item_bytes // _PAGE_BYTES
+            last = ((item + 1) * item_bytes - 1) // _PAGE_BYTES
+        for unit in range(first, last + 1):
+            if not is_copied[unit]:
+                is_copied[unit] = True
+                copied += 1
+    return copied
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
