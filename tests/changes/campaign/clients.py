@@ -33,7 +33,7 @@ from tests.changes.campaign.history import (
     Unanswered,
 )
 from tests.changes.campaign.revision import NODES, VALUES, from_json, to_binary, to_json
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import Patience, until
 
 from gnnserve_api.changes import CHANGES_TYPE, CLIENT_HEADER, SEQUENCE_HEADER
 
@@ -179,20 +179,18 @@ class Notes:
     """Nothing goes on any more: writers leave the batch that is not answered."""
     _sent_s: float = 0.0
     """When an acknowledged batch was sent, at the latest."""
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
         if isinstance(attempt.answer, Acknowledged):
-            with self._changed:
+            with self._changing:
                 self.last = max(self.last, attempt.answer.offset)
                 self._sent_s = max(self._sent_s, attempt.began_s)
-                self._changed.notify_all()
 
     def await_acknowledged(self, since_s: float) -> None:
         """Wait until a batch is acknowledged that was sent after that time."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._sent_s >= since_s, WAIT_S), "no batch is acknowledged any more"
+        until(lambda: self._sent_s >= since_s, "a batch is acknowledged again")
 
 
 Answered = Acknowledged | Refused | Passed | Strange
@@ -237,9 +235,9 @@ class Writer:
         }  # fmt: skip
         turn = sequence // _BEHIND_EACH_OTHER
         preferred = turn if turn % 2 else self._number + turn
-        ends_s = time.monotonic() + WAIT_S
+        patience = Patience()
         for attempt in count(preferred):
-            is_late = self._notes.is_given_up or time.monotonic() > ends_s
+            is_late = self._notes.is_given_up or patience.is_over()
             assert not is_late, f"batch {sequence} of {self._client} is not answered"
             reply = self._caller.call(attempt % self._workers, "POST", "/v1/changes", body, headers)
             if reply is None:
