@@ -67,11 +67,19 @@ def _durable(found: Mapping[str, Any]) -> str:
 
 def _beside_changes(found: Mapping[str, Any]) -> str:
     return table(
-        ("predictions at 70 % of the capacity", "changes/s", "p99 without, ms", "with", "with over without"),
+        (
+            "predictions at 70 % of the capacity",
+            "changes/s offered",
+            "acknowledged meanwhile",
+            "p99 without, ms",
+            "with",
+            "with over without",
+        ),
         (
             (
                 f"{service['service']}, {service['variant']}",
                 f"{cost['changes_per_s']:,}",
+                "" if cost.get("acknowledged_per_s") is None else f"{cost['acknowledged_per_s']:,}",
                 f"{cost['p99_without_ms']:.2f}",
                 f"{cost['p99_with_ms']:.2f}",
                 _ratio(cost),

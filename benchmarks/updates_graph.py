@@ -38,7 +38,6 @@ from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RowMaker
-from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
@@ -55,7 +54,7 @@ MAX_DELTA_BYTES = 1 << 37
 _SEEDS = 1024
 _ROWS = 1 << 16
 """Rows of stored layers that are written at a time."""
-_TOGETHER = 1024
+_TOGETHER = 2048
 """Items that a follower of the log applies in one go."""
 _OTHERS = 1 << 40
 """Ids of new nodes that one stream of changes leaves to another."""
@@ -242,14 +241,15 @@ def _rate(living: LivingRevision, stream: ChangeStream, batch: int, seconds: flo
 def reach_all(living: LivingRevision) -> None:
     """Write all rows of stored layers, so that their pages are copied and sums are made: as after changes that have
     reached every node once."""
-    for maker, sums in living.drafting.stored:
-        for start in range(0, living.graph.ids.count, _ROWS):
-            nodes = np.arange(start, min(start + _ROWS, living.graph.ids.count))
-            if sums is not None:
-                sums.begin(nodes)
-            maker.write(nodes, sums)
-    for maker in (maker for makers in living.drafting.later for maker in makers):
-        maker.write(np.arange(living.graph.ids.count), None)
+    count = living.graph.ids.count
+    for layer in (one for layers in living.drafting.layers for one in layers):
+        for start in range(0, count, _ROWS):
+            nodes = np.arange(start, min(start + _ROWS, count))
+            if layer.sums is not None:
+                layer.sums.begin(nodes)
+            layer.maker.write(nodes, layer.sums)
+            if layer.into is not None:
+                layer.into.write(nodes, layer.sums)
 
 
 def apply_for(
@@ -296,27 +296,31 @@ _STAGES: tuple[tuple[str, type, str], ...] = (
     ("sums", LivingSums, "begin"),
     ("sums", LivingSums, "move"),
     ("sums", LivingSums, "change"),
-    ("deriving", StoredLayerMaker, "write"),
-    ("deriving", StoredLayerMaker, "make"),
+    ("deriving", LivingRevision, "_publish"),
 )
 """What applying a batch consists of: nodes and readers that are found, neighbour lists, rows of features and products,
-sums by increments, rows of the stored layer derived from them."""
+sums by increments, rows of stored layers derived from them and written, with the lists, to what predictions read."""
 
 
 @contextmanager
 def timed_stages() -> Iterator[dict[str, float]]:
-    """Seconds by stage while inside. Stages do not call each other, but where nodes leave."""
+    """Seconds by stage while inside. What a stage calls of another one is the other's alone."""
     spent_s = dict.fromkeys((stage for stage, _, _ in _STAGES), 0.0)
+    of_others_s = [0.0]
+    """Seconds of stages within the one that is on, and within those that it is part of."""
     kept = [(owner, name, getattr(owner, name)) for _, owner, name in _STAGES]
 
     def timed(stage: str, original: Any) -> Any:
         @wraps(original)
         def call(*arguments: Any, **named: Any) -> Any:
             began_s = time.perf_counter()
+            of_others_s.append(0.0)
             try:
                 return original(*arguments, **named)
             finally:
-                spent_s[stage] += time.perf_counter() - began_s
+                took_s = time.perf_counter() - began_s
+                spent_s[stage] += took_s - of_others_s.pop()
+                of_others_s[-1] += took_s
 
         return call
 

@@ -125,6 +125,9 @@ class PredictionCost(msgspec.Struct, frozen=True):
     high: float
     acknowledged_p99_ms: float
     predictions: int
+    acknowledged_per_s: int | None = None
+    """Changes per second that were acknowledged while predictions were sent: fewer than were offered where the worker
+    leaves its time to predictions. None: it was not measured."""
 
 
 class ServiceFigures(msgspec.Struct, frozen=True):

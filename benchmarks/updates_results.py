@@ -183,7 +183,8 @@ def _of_service(shape: str, figures: ServiceFigures) -> Iterator[tuple[str, Verd
                 f"{shape}: p99 of predictions at 70 % load, with changes at half their rate over without",
                 {
                     "wanted": f"at most {WANTED_PREDICTION_RATIO}",
-                    "measured": f"{cost.ratio} ({cost.low} to {cost.high}), {cost.changes_per_s:,} changes/s",
+                    "measured": f"{cost.ratio} ({cost.low} to {cost.high}), {cost.changes_per_s:,} changes/s offered"
+                    + ("" if cost.acknowledged_per_s is None else f", {cost.acknowledged_per_s:,} acknowledged"),
                     "passed": cost.ratio <= WANTED_PREDICTION_RATIO,
                 },
             )

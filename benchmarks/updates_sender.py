@@ -33,6 +33,8 @@ class Sent(msgspec.Struct, frozen=True):
     p99_ms: float
     seconds: float
     """From the first one due to the last answer."""
+    in_time: int
+    """Requests that were answered before the round's last one was due."""
 
 
 class Sender:
@@ -80,6 +82,8 @@ class _Round:
         self._answered_s = self._began_s
         self._latencies_ms: list[float] = []
         self._failed = 0
+        self._ends_s = self._began_s + seconds
+        self._in_time = 0
 
     def send_all(self, connection: Connection) -> None:
         while (taken := self._take()) is not None:
@@ -94,6 +98,7 @@ class _Round:
             with self._lock:
                 self._latencies_ms.append(1e3 * (answered_s - due_s))
                 self._failed += not is_applied
+                self._in_time += answered_s <= self._ends_s
                 self._answered_s = max(self._answered_s, answered_s)
 
     def _take(self) -> tuple[float, bytes] | None:
@@ -112,7 +117,7 @@ class _Round:
     def sent(self) -> Sent:
         p50_ms, p99_ms = np.percentile(self._latencies_ms, (50, 99)).round(3).tolist()
         seconds = round(self._answered_s - self._began_s, 3)
-        return Sent(len(self._latencies_ms), self._failed, p50_ms, p99_ms, seconds)
+        return Sent(len(self._latencies_ms), self._failed, p50_ms, p99_ms, seconds, self._in_time)
 
 
 def _main(port: int, requests: Path, rate_per_s: float) -> None:

@@ -27,7 +27,7 @@ from benchmarks.updates_changes import ChangeStream
 from benchmarks.updates_connection import Connection
 from benchmarks.updates_graph import BATCHES, REPOSITORY, STORED, Subject, living_manifest, publish
 from benchmarks.updates_measured import Arrival, DurableRate, PredictionCost, ServiceFigures
-from benchmarks.updates_sender import Sender, sending
+from benchmarks.updates_sender import Sender, Sent, sending
 from benchmarks.wrk import Load, encode_post, generate_load, write_requests
 from gnnserve_api.changes import CHANGES_TYPE, ChangesAnswer
 from gnnserve_cli.loadgen.generator import generate_load as generate_predictions
@@ -65,7 +65,7 @@ class ServiceEffort:
 
 
 QUICK = ServiceEffort(seconds=1, probes=20, rounds=2, round_s=1.0, shares=(0.1,), batches=(100,))
-FULL = ServiceEffort(seconds=10, probes=500, rounds=12, round_s=4.0, shares=UPDATE_SHARES)
+FULL = ServiceEffort(seconds=10, probes=500, rounds=9, round_s=4.0, shares=UPDATE_SHARES)
 
 
 def measure_service(name: str, effort: ServiceEffort) -> ServiceFigures:
@@ -199,7 +199,7 @@ class Bench:
             capacity = _capacity(endpoint, requests, effort.round_s)
             rate_per_s = PREDICTION_LOAD * capacity
             found: dict[bool, list[np.ndarray]] = {False: [], True: []}
-            acknowledged: list[float] = []
+            acknowledged: list[Sent] = []
             stream, batch = self._subject.stream(23), max(BATCHES)
             # So that pages are copied and sums are made, as in a server that has been up for a while.
             self._load(endpoint.port, stream, batch, _MOST_PER_S[batch] * effort.seconds, effort.seconds)
@@ -213,13 +213,14 @@ class Bench:
                         sent = sender.end() if changes else None
                         if number >= 0:
                             found[changes].append(latencies_ms)
-                            acknowledged += [] if sent is None else [sent.p99_ms]
+                            acknowledged += [] if sent is None else [sent]
         compared = compare(found[False], found[True], rate_per_s)
         print(f"{changes_per_s:,.0f} changes/s: p99 of predictions {compared.ratio:.2f} times as long", flush=True)
         return PredictionCost(
             round(changes_per_s), share, round(rate_per_s, 1), round(compared.p99_without_ms, 3),
             round(compared.p99_with_ms, 3), round(compared.ratio, 3), round(compared.low, 3), round(compared.high, 3),
-            round(float(np.median(acknowledged)), 3), compared.requests,
+            round(float(np.median([sent.p99_ms for sent in acknowledged])), 3), compared.requests,
+            round(_PACED_BATCH * sum(sent.in_time for sent in acknowledged) / (effort.rounds * effort.round_s)),
         )  # fmt: skip
 
 

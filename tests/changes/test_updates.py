@@ -723,7 +723,7 @@ def test_records_are_applied_in_slices(sqlite: LogPlace, monkeypatch: pytest.Mon
         replica = FakeReplica()
         updates = Updates(log)
         updates.start()
-        updates._follower._pause = lambda: pauses.append(replica.offset)
+        updates._follower._pause = lambda _: pauses.append(replica.offset)
         updates.follow(replica)
         assert await updates.wait_applied(20, WAIT_S)
         await updates.close()
@@ -740,7 +740,23 @@ def test_while_predictions_are_computed_fewer_records_are_applied_in_one_go() ->
     items = []
     for replica.inferences in (0, 0, 1, 1, 3):
         items.append(applied._most_items(replica))
-    assert items == [1024, 1024, 128, 1024, 128]
+    assert items == [2048, 2048, 512, 2048, 512]
+
+
+def test_predictions_have_nine_tenths_of_the_time_unless_the_worker_is_late() -> None:
+    now_s = 0.0
+    lag, replica = Lag(lambda: now_s), FakeReplica()
+    applied = Follower(FlakyLog(None), lag, print, print)  # type: ignore[arg-type]
+    applied._most_items(replica)
+    assert applied._rest_s(replica, 0.001) == 0.0
+    replica.inferences = 1
+    assert applied._rest_s(replica, 0.001) == pytest.approx(0.009)
+    assert applied._rest_s(replica, 1.0) == pytest.approx(0.1)
+    lag.see_record(Record(1, "a", 1, 0, 1, 1, b""))
+    now_s = 0.4
+    assert applied._rest_s(replica, 0.001) > 0
+    now_s = 0.6
+    assert applied._rest_s(replica, 0.001) == 0.0
 
 
 def test_records_that_wait_in_memory_are_bounded(sqlite: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:

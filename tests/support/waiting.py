@@ -12,8 +12,8 @@ _POLL_S = 0.005
 
 
 _COUNTED_S = 1.0
-"""Longest time between two looks that counts: processes that were stopped meanwhile, as where a laptop sleeps or another
-benchmark has the machine to itself, have waited for nothing."""
+"""Longest time between two looks that counts: processes that were stopped meanwhile, as where a laptop sleeps or
+another benchmark has the machine to itself, have waited for nothing."""
 
 
 class Patience:

@@ -137,6 +137,21 @@ def test_sums_never_drift(tmp_path: Path, architecture: str) -> None:
     np.testing.assert_array_equal(now[:NODES][is_first], first[is_first])
 
 
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GIN"])
+def test_sums_of_a_later_layer_are_those_of_its_lists_to_the_bit(tmp_path: Path, architecture: str) -> None:
+    plain, draw = PlainGraph(NODES, 27, UNDIRECTED), np.random.default_rng(28)
+    living, fresh = opened(tmp_path, plain, architecture, variants=DEEPER), [*range(10_000, 9_000, -1)]
+    for number in range(8):
+        # Beside predictions, and without any.
+        living.inferences += number % 2
+        living.apply(living.offset + 1, [plain.random_batch(draw, 8, fresh) for _ in range(3)])
+    (sums,) = living.drafting.later_sums.values()
+    now, _ = sums.residuals(np.arange(living.graph.ids.count))
+    is_kept = (now != -1).any(axis=1)
+    assert is_kept.any()
+    assert (now[is_kept] == 0).all()
+
+
 def test_a_number_beyond_all_others_is_followed_too(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 24, UNDIRECTED)
     living = opened(tmp_path, plain)
@@ -286,7 +301,7 @@ def test_a_revision_that_is_half_changed_answers_nothing(tmp_path: Path, monkeyp
     living, row = opened(tmp_path, PlainGraph(NODES, 33, UNDIRECTED)), np.ones((1, FEATURES), np.float32)
     served = served_revision(living._loaded, living)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(living, "_write_stored", fail)

@@ -90,9 +90,11 @@ def test_nothing_of_a_group_is_seen_before_all_of_it(
         original(*arguments)
         remember()
 
-    original, drafting = living._publish, living.drafting
+    original, drafting, make_stored = living._publish, living.drafting, living.drafting.make_stored
     monkeypatch.setattr(drafting, "apply", look_after(drafting.apply))
-    monkeypatch.setattr(drafting, "make_stored", look_after(drafting.make_stored))
+    monkeypatch.setattr(
+        drafting, "make_stored", look_after(lambda *given, **named: iter([*make_stored(*given, **named)]))
+    )
     monkeypatch.setattr(living, "_publish", publish)
     remember()
     groups = groups_of(plain, 42, 4, 3)
@@ -149,9 +151,13 @@ def test_whoever_reads_meanwhile_sees_the_graph_of_an_offset(
 
 
 @BOTH
-def test_drafts_and_what_predictions_read_are_equal_when_all_is_published(tmp_path: Path, rules: EdgeRules) -> None:
+@pytest.mark.parametrize("variants", [VARIANTS, DEEPER], ids=["one layer", "two layers"])
+def test_drafts_and_what_predictions_read_are_equal_when_all_is_published(
+    tmp_path: Path, rules: EdgeRules, variants: dict[str, object]
+) -> None:
     plain = PlainGraph(NODES, 45, rules)
-    living, served = opened(tmp_path, plain)
+    living, served = opened(tmp_path, plain, variants=variants)
+    layers = [one.maker.table for layer in living.drafting.layers for one in layer]
     for number, group in enumerate(groups_of(plain, 46, 12, 3)):
         if number % 2:
             scores_of(served)
@@ -163,7 +169,7 @@ def test_drafts_and_what_predictions_read_are_equal_when_all_is_published(tmp_pa
         np.testing.assert_array_equal(draft.lists.bounds[everyone], graph.lists.bounds[everyone])
         assert draft.lists.used_entries == graph.lists.used_entries
         assert living._loaded.draft is not None
-        by_id = {id(maker.table): maker.table for maker in living._loaded.makers}
+        by_id = {id(table): table for table in (*(maker.table for maker in living._loaded.makers), *layers)}
         assert living._loaded.draft.tables
         for key, table in living._loaded.draft.tables.items():
             np.testing.assert_array_equal(table.rows.values[everyone], by_id[key].rows.values[everyone])
@@ -197,7 +203,6 @@ def test_rows_of_many_nodes_are_made_as_they_are_written(tmp_path: Path, monkeyp
     plain = PlainGraph(NODES, 48, UNDIRECTED)
     living, served = opened(tmp_path, plain)
     monkeypatch.setattr(living_module, "_MOST_MADE", 1)
-    monkeypatch.setattr(living.drafting, "make_stored", None)
     scores_of(served)
     apply_all(living, groups_of(plain, 49, 2, 2))
     other, served_other = opened(tmp_path, PlainGraph(NODES, 48, UNDIRECTED))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from gnnserve_worker.changes.updates import NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeCounts, ChangeProblem, ChangeRefusal, decode_batch
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.changes import endpoint
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS
@@ -248,6 +250,34 @@ def test_a_malformed_body_a_huge_one_and_a_query_are_refused() -> None:
         asked = await client.http.post("/v1/changes?client=a", json=EDGE, headers=HEADERS)
         assert (asked.status_code, error_of(asked)["code"]) == (400, "UnknownField")
         assert not updates.records
+
+    on_worker(scenario)
+
+
+def test_a_large_body_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def read(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return original(*arguments)
+
+    original = endpoint.read_changes
+    monkeypatch.setattr(endpoint, "read_changes", read)
+    monkeypatch.setattr(endpoint, "_QUICK_BYTES", 64)
+    monkeypatch.setattr(endpoint, "_QUICK_BINARY_BYTES", 100)
+
+    async def scenario(client: Client, updates: FakeUpdates) -> None:
+        binary = {**HEADERS, "content-type": CHANGES_TYPE}
+        few, many = (arrays(ChangeCounts(edges=count), [0, 1] * count, []) for count in (1, 2))
+        for body in (few, many):
+            answer = await client.http.post("/v1/changes", content=body, headers=binary)
+            assert answer.status_code == 200
+        for edges in (1, 20):
+            assert (await send(client, {"edges": [[0, 1]] * edges})).json()["changes"] == edges
+        wrong = await client.http.post("/v1/changes", content=b"[" * 100, headers=HEADERS)
+        assert error_of(wrong)["code"] == "InvalidJson"
+        here = threading.get_ident()
+        assert [thread == here for thread in threads] == [True, False, True, False, False]
 
     on_worker(scenario)
 

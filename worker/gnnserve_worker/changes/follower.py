@@ -41,13 +41,19 @@ _HANDING_S = 0.002
 """How long to wait for a record that this worker is appending before the log is read: it is often the next one."""
 _SLICE_S = 0.001
 """Time of applying after which batches of predictions have their turn."""
-_GROUP_ITEMS = 1024
+_GROUP_ITEMS = 2048
 """Items of records that are applied in one go: of many small records, the nodes that they reach are made anew once."""
-_SHARED_ITEMS = 128
-"""The same while predictions are computed, each of which may wait until what a group has changed is published: a few
-tenths of a millisecond."""
+_SHARED_ITEMS = 512
+"""The same while predictions are computed, each of which may wait until what a group has changed is published: less
+than a millisecond."""
 _PAUSE_S = 0.00005
 """A thread that waits for a lock needs so long to wake up. Without a pause, the one that gave it back has it again."""
+_REST = 9.0
+"""While predictions are computed, a group is followed by a pause so many times as long as the processor time that it
+took: they keep nine tenths of the time. Applying takes the interpreter and the caches from them."""
+_LONGEST_REST_S = 0.1
+_LATE_S = 0.5
+"""How far behind the log a worker may be for the sake of predictions. Beyond it changes are applied without a pause."""
 _BACKOFF_S = (0.1, 5.0)
 _ROOM_S = 1.0
 """How often a record is tried again for which there was no room."""
@@ -175,11 +181,11 @@ class Follower:
         on_said: Callable[[Sequence[Said]], None],
         on_stuck: Callable[[LogError], None],
         *,
-        pause: Callable[[], None] = lambda: time.sleep(_PAUSE_S),
+        pause: Callable[[float], None] = time.sleep,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """The callables are called in the follower's thread: with what was applied, when the next record cannot be
-        applied before something is done about it, and between slices."""
+        applied before something is done about it, and for so many seconds between slices."""
         self.problem: LogError | None = None
         """Why nothing is applied now; None: nothing is in the way."""
         self._log = log
@@ -300,16 +306,25 @@ class Follower:
             for group in grouped(handed, lambda: self._most_items(applier.replica)):
                 if self._replica is not applier.replica or self._is_closed:
                     return
+                used_s = time.thread_time()
                 applier.apply(group, said)
                 self._lag.see_applied(group[-1].record)
-                if self._clock_s() - began_s > _SLICE_S:
+                rest_s = self._rest_s(applier.replica, time.thread_time() - used_s)
+                if rest_s or self._clock_s() - began_s > _SLICE_S:
                     self._on_said(said)
                     said = []
-                    self._pause()
+                    self._pause(max(rest_s, _PAUSE_S))
                     began_s = self._clock_s()
         finally:
             if said:
                 self._on_said(said)
+
+    def _rest_s(self, replica: Replica, used_s: float) -> float:
+        """How long to leave the processors to predictions after a group that took so much processor time; 0: there are
+        no predictions, or the worker is late."""
+        if replica.inferences == self._inferences or self._lag.staleness_s(replica.offset) > _LATE_S:
+            return 0.0
+        return min(_REST * used_s, _LONGEST_REST_S)
 
     def _most_items(self, replica: Replica) -> int:
         """How many items to apply in one go: fewer, where predictions were computed since that was asked last."""

@@ -32,8 +32,8 @@ _SETTLE_S = 30.0
 """Longest time until a client learns what became of its batch, or that this is not known."""
 _CATCH_UP_S = 5.0
 """How long a batch waits for others that are before it, where it seems wrong without them."""
-_QUICK_ITEMS = 2048
-"""Larger batches are checked in a thread, so that the event loop is not held up."""
+_QUICK_ITEMS, _QUICK_BYTES = 2048, 1 << 20
+"""Items and bytes of features: larger batches are checked in a thread, so that the event loop is not held up."""
 _KEPT = 100_000
 """Records of which it is known that they were refused, or that some of their items changed nothing: the last ones."""
 _NEVER = 1 << 63
@@ -375,6 +375,7 @@ class Updates:
 
 
 async def _check(replica: Replica, batch: ChangeBatch) -> ChangeRefusal | None:
-    if batch.counts.items <= _QUICK_ITEMS and not replica.is_busy:
+    is_quick = batch.counts.items <= _QUICK_ITEMS and batch.features.nbytes <= _QUICK_BYTES
+    if is_quick and not replica.is_busy:
         return replica.check(batch)
     return await asyncio.to_thread(replica.check, batch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -24,23 +25,29 @@ class DeltaMemory:
         self,
         graph: LivingGraph,
         makers: Sequence[RowMaker],
-        drafted: Sequence[Table],
-        first: Sequence[StoredLayerMaker],
-        later: Sequence[Sequence[StoredLayerMaker]],
+        drafted: Mapping[int, Table],
+        layers: Sequence[Sequence[StoredLayerMaker]],
     ) -> None:
-        """`makers`: of rows that are made of features. `drafted`: tables of such rows that are kept once more. `first`
-        and `later`: makers of stored layers, those of the later ones by layer."""
+        """`makers`: of rows that are made of features. `drafted`: tables that are kept once more, by the identity of
+        the revision's own. `layers`: makers of stored layers, the first layer's first."""
         self._graph = graph
         self._nodes, self._entries = graph.ids.count, graph.lists.used_entries
-        row_bytes = _row_bytes([maker.table for maker in makers]) + _row_bytes(drafted)
-        aggregated = [_bytes(maker.aggregated) for maker in first if maker.aggregated is not None]
-        # A sum takes as much as the row that is aggregated.
-        stored_bytes = _row_bytes([maker.table for maker in first]) + aggregated + aggregated
-        later_bytes = [_row_bytes([maker.table for maker in layer]) for layer in later]
-        self._new_bytes = sum(row_bytes) + sum(stored_bytes) + sum(map(sum, later_bytes)) + _ID_BYTES
+
+        def tables_bytes(tables: Iterable[Table]) -> list[int]:
+            return [*chain(*(_row_bytes(table) * (2 if id(table) in drafted else 1) for table in tables))]
+
+        row_bytes = tables_bytes(maker.table for maker in makers)
+        layer_bytes = [
+            [
+                *tables_bytes(maker.table for maker in layer),
+                *(_bytes(maker.aggregated) for maker in layer if maker.aggregated is not None),
+                *(_bytes(maker.source.rows) for maker in layer if maker.layer.layers[0].aggregation.plain),
+            ]
+            for layer in layers
+        ]
+        self._new_bytes = sum(row_bytes) + sum(map(sum, layer_bytes)) + _ID_BYTES
         self._rows = [CopiedPages(self._nodes, size) for size in row_bytes]
-        self._stored = [CopiedPages(self._nodes, size) for size in stored_bytes]
-        self._later = [[CopiedPages(self._nodes, size) for size in sizes] for sizes in later_bytes]
+        self._stored = [[CopiedPages(self._nodes, size) for size in sizes] for sizes in layer_bytes]
         self._lists = CopiedPages(self._entries, _ENTRY_BYTES)
         self._kinds = _LISTS + (0 if graph.readers is None else 1)
         """How many lists each node has."""
@@ -50,8 +57,7 @@ class DeltaMemory:
         """Memory that changes have taken."""
         entries = self._graph.lists.used_entries - self._entries
         new_nodes = self._graph.ids.count - self._nodes
-        later = (copied for layer in self._later for copied in layer)
-        pages = sum(copied.nbytes for copied in (*self._rows, *self._stored, *later))
+        pages = sum(copied.nbytes for copied in chain(self._rows, *self._stored))
         lists = self._kinds * (self._lists.nbytes + entries * _ENTRY_BYTES)
         return pages + lists + new_nodes * self._new_bytes
 
@@ -63,21 +69,15 @@ class DeltaMemory:
     def note_lists(self, nodes: np.ndarray) -> None:
         self._lists.note(self._graph.lists.bounds[nodes, 0])
 
-    def note_stored(self, nodes: np.ndarray) -> None:
-        """Rows of the first layer are written."""
-        for copied in self._stored:
-            copied.note(nodes)
-
-    def note_later(self, layer: int, nodes: np.ndarray) -> None:
-        """Rows of a later one; 0: that behind the first."""
-        for copied in self._later[layer]:
+    def note_stored(self, layer: int, nodes: np.ndarray) -> None:
+        """Rows of a stored layer are written, of these nodes (int64); 0: the first layer."""
+        for copied in self._stored[layer]:
             copied.note(nodes)
 
 
-def _row_bytes(tables: Sequence[Table]) -> list[int]:
-    """Bytes of a row in each matrix of these tables."""
-    rows = [rows for table in tables for rows in {id(part): part for part in (table.rows, table.own)}.values()]
-    return [_bytes(each) for each in rows]
+def _row_bytes(table: Table) -> list[int]:
+    """Bytes of a row in each of the table's matrices."""
+    return [_bytes(each) for each in {id(part): part for part in (table.rows, table.own)}.values()]
 
 
 def _bytes(rows: Rows) -> int:

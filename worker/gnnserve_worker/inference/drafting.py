@@ -1,4 +1,5 @@
-"""Batches of changes, applied to a draft of the revision: neighbour lists, products of features, sums over neighbours.
+"""Batches of changes, applied to a draft of the revision: neighbour lists, products of features, sums over neighbours,
+rows of stored layers.
 
 What predictions read stays as it is meanwhile. What of it must become another is gathered in a group, of one batch or
 several, which is published as a whole (`inference/living.py`). One thread at a time drafts.
@@ -6,20 +7,27 @@ several, which is published as a whole (`inference/living.py`). One thread at a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
-from gnnserve_worker.graph.living_graph import FoundNodes
+from gnnserve_worker.graph.living_graph import FoundNodes, distinct
 from gnnserve_worker.inference.delta_memory import DeltaMemory
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RowMaker, keeper_of, put_rows
-from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker
+from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker, parts_of
 from gnnserve_worker.models.stored_rows import StoredRowMaker
+from gnnserve_worker.parallel import map_parallel
+from gnnserve_worker.repository.draft import Draft
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
-from gnnserve_worker.tables.table import RowsBehind
+from gnnserve_worker.tables.table import RowsBehind, Table
+
+_NO_NODES = np.zeros(0, np.int64)
+_PARTS = 16
+"""Parts whose rows are made at a time on all threads, before they are written."""
 
 
 @dataclass(slots=True)
@@ -37,16 +45,34 @@ class Group:
     lists: list[np.ndarray] = field(default_factory=list)
     """Nodes whose neighbour lists, or what they weigh, are others, int64."""
     reached: list[np.ndarray] = field(default_factory=list)
-    """Nodes whose rows of stored layers are others, int64."""
+    """Nodes whose rows of the first stored layer are others, int64."""
+    added: list[np.ndarray] = field(default_factory=list)
+    """Entries that lists gained: (reader, sender), int64 [entries, 2]."""
+    removed: list[np.ndarray] = field(default_factory=list)
+    """Entries that lists lost."""
 
     def renews(self, nodes: np.ndarray) -> bool:
         """Whether any of these nodes (int64) has got other features within the group."""
         return any(np.isin(nodes, renewed, kind="sort").any() for _, renewed, _ in self.rows)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftedLayer:
+    """A table that stores a layer, and what its rows are made of in the draft."""
+
+    maker: StoredLayerMaker
+    """It reads the draft, and writes to the revision."""
+    sums: LivingSums | None
+    """Those that its rows are made of; None: they are made of neighbours."""
+    into: StoredLayerMaker | None
+    """It writes to the draft's own table, which a later layer is made of; None: no later layer is."""
+
+
 class Drafting:
-    def __init__(self, loaded: LoadedRevision) -> None:
-        """`loaded`: opened with room for changes."""
+    def __init__(self, loaded: LoadedRevision, give_way: Callable[[], None] = lambda: None) -> None:
+        """`loaded`: opened with room for changes. `give_way` is called between steps, none of which takes much longer
+        than half a millisecond for a group that is applied beside predictions: it lets those go first."""
+        self._give_way = give_way
         if loaded.draft is None:
             raise ValueError("the revision was not opened for changes")
         draft = loaded.draft
@@ -57,18 +83,23 @@ class Drafting:
         self.keeper = keeper_of(loaded.makers, loaded.features)
         """What has all features of stored nodes; None: the revision does not keep them."""
         makers = _makers_of_stored(loaded)
-        first = [draft.maker(maker) for maker in makers.get(1, ())]
-        self.later = [makers[number] for number in sorted(makers) if number > 1]
-        """Makers of tables that store a later layer than the first, by layer. They read what predictions do."""
-        self.sums: dict[int, LivingSums] = {
-            id(maker.source): sums
-            for maker in first
-            if (sums := maker.sums(self.graph.lists, self.graph.ids.count)) is not None
-        }
-        """Sums that are kept by increments, of each table of products, by the identity of the draft's."""
-        self.stored = [(maker, self.sums.get(id(maker.source))) for maker in first]
-        """Makers of tables that store the first layer, which read the draft, and their sums."""
-        self.memory = DeltaMemory(self.graph, loaded.makers, [*draft.tables.values()], first, self.later)
+        drafted = [[draft.maker(maker) for maker in layer] for layer in makers]
+        self.sums, self.later_sums = (self._sums_of(layers) for layers in (drafted[:1], drafted[1:]))
+        """Sums that are kept by increments, of each table that layers are made of, by the identity of the draft's: for
+        the first layer, and for those behind it."""
+        self.layers = [[self._drafted(maker, draft) for maker in layer] for layer in drafted]
+        """Tables that store a layer, the first layer's first."""
+        self.memory = DeltaMemory(self.graph, loaded.makers, draft.tables, makers)
+
+    def _sums_of(self, layers: Sequence[Sequence[StoredLayerMaker]]) -> dict[int, LivingSums]:
+        found = {id(maker.source): maker for layer in layers for maker in layer}
+        sums = {key: maker.sums(self.graph.lists, self.graph.ids.count) for key, maker in found.items()}
+        return {key: one for key, one in sums.items() if one is not None}
+
+    def _drafted(self, maker: StoredLayerMaker, draft: Draft) -> DraftedLayer:
+        source, table = id(maker.source), draft.tables.get(id(maker.table))
+        sums = self.sums.get(source, self.later_sums.get(source))
+        return DraftedLayer(maker, sums, None if table is None else replace(maker, table=table, aggregated=None))
 
     def reads_published(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> bool:
         """Whether the batch keeps columns of nodes that the group has given other features: to keep them they must be
@@ -81,11 +112,14 @@ class Drafting:
     def apply(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> Applied:
         """Apply a batch that was found right."""
         renewed = np.concatenate((found.new, found.overridden))
+        self._give_way()
         if len(renewed):
             self._make_rows(self._whole_features(batch, found), found, renewed, group)
+        self._give_way()
         for sums in self.sums.values():
             sums.begin(self._near(found))
         effect = self.graph.apply(batch, found)
+        self._give_way()
         for sums in self.sums.values():
             sums.change(effect.added, adds=True)
             sums.change(effect.removed, adds=False)
@@ -96,13 +130,63 @@ class Drafting:
         self.memory.note_lists(readers)
         group.batches.append((batch, found))
         group.lists.append(np.concatenate((found.new, readers)))
-        if self.stored:
+        if self.layers:
             group.reached.append(self._reached(renewed, readers))
+        if self.later_sums:
+            group.added.append(effect.added)
+            group.removed.append(effect.removed)
         return Applied(effect.unchanged)
 
-    def make_stored(self, nodes: np.ndarray) -> list[tuple[StoredLayerMaker, list[MadeRows]]]:
-        """Rows of the first layer, of these nodes (int64), to be written later."""
-        return [(maker, maker.make(nodes, sums)) for maker, sums in self.stored]
+    def make_stored(
+        self, nodes: np.ndarray, group: Group, *, in_parallel: bool
+    ) -> Iterator[list[tuple[StoredLayerMaker, MadeRows]]]:
+        """Rows of stored layers, to be written to the revision, a few nodes at a time. `nodes`: those whose rows of the
+        first layer are others, int64, ascending, distinct. It goes through all of it once. `in_parallel`: on all
+        threads; else in the calling one, and gives way."""
+        for number, layer in enumerate(self.layers):
+            if number:
+                nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
+            self.memory.note_stored(number, nodes)
+            for one in layer:
+                yield from self._make_layer(one, nodes, group, in_parallel=in_parallel)
+
+    def _make_layer(
+        self, one: DraftedLayer, nodes: np.ndarray, group: Group, *, in_parallel: bool
+    ) -> Iterator[list[tuple[StoredLayerMaker, MadeRows]]]:
+        """Rows of one table. Sums over the draft's own are moved from what it had to what it has then."""
+        moved = None if one.into is None else self.later_sums.get(id(one.into.table))
+        if moved is not None:
+            # Lists are others already, and rows are not.
+            moved.change(np.concatenate(group.added), adds=True)
+            moved.change(np.concatenate(group.removed), adds=False)
+            before = moved.rows_of(nodes)
+        parts = parts_of(nodes)
+        step = _PARTS if in_parallel else 1
+        for start in range(0, len(parts), step):
+            some = parts[start : start + step]
+            if not in_parallel:
+                self._give_way()
+            made = map_parallel(lambda place, some=some: _make_part(one, some[place]), len(some))  # type: ignore[misc]
+            yield [(one.maker, each) for each in made]
+        if moved is not None:
+            reading = self.graph.entries_reading(nodes)
+            moved.move(reading, np.repeat(np.arange(len(nodes)), self.graph.readers_counts(nodes)), before)
+
+    def make_anew(self) -> Iterator[tuple[Table, np.ndarray]]:
+        """Write rows of stored layers that were made of sums, made of neighbours; the tables, and which nodes'
+        (int64)."""
+        nodes = _NO_NODES
+        for number, layer in enumerate(self.layers):
+            if number:
+                nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
+            kept = [one for one in layer if one.sums is not None]
+            nodes = distinct((nodes, *(one.sums.begun(self.graph.ids.count) for one in kept if one.sums is not None)))
+            for one in kept:
+                for maker in (one.maker, *([] if one.into is None else [one.into])):
+                    maker.write(nodes, None)
+                yield one.maker.table, nodes
+        for sums in self.later_sums.values():
+            sums.forget(self.graph.ids.count)
 
     def _make_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray, group: Group) -> None:
         """Rows that are made of features, and what they change of their readers' sums."""
@@ -118,6 +202,7 @@ class Drafting:
                 put_rows(table, renewed, made)
         # Entries are in the order of the overridden nodes.
         places = np.repeat(np.arange(len(found.overridden)), self.graph.readers_counts(found.overridden))
+        self._give_way()
         for key, sums in self.sums.items():
             sums.move(reading, places, before[key])
         self.memory.note_rows(renewed)
@@ -147,14 +232,21 @@ class Drafting:
     def _reached(self, renewed: np.ndarray, readers: np.ndarray) -> np.ndarray:
         """Nodes whose output of the first layer is another one, some several times: int64."""
         sources = renewed
-        if any(maker.neighbour_roots is not None for maker, _ in self.stored):
+        if any(one.maker.neighbour_roots is not None for one in self.layers[0]):
             # What a node weighs hangs on its degree.
             sources = np.concatenate((renewed, readers))
         return np.concatenate((renewed, readers, self.graph.all_readers_of(sources)))
 
 
-def _makers_of_stored(loaded: LoadedRevision) -> dict[int, list[StoredLayerMaker]]:
-    """Makers of stored layers by the number of the layer, one of each table."""
+def _make_part(one: DraftedLayer, nodes: np.ndarray) -> MadeRows:
+    made = one.maker.make(nodes, one.sums)
+    if one.into is not None:
+        one.into.put(made, in_parallel=True)
+    return made
+
+
+def _makers_of_stored(loaded: LoadedRevision) -> list[list[StoredLayerMaker]]:
+    """Makers of stored layers, one of each table, the first layer's first."""
     rows = (variant.rows for variant in loaded.variants.values())
     found: dict[int, StoredLayerMaker] = {}
     for maker in (*(one.stored for one in rows if isinstance(one, StoredRowMaker)), *loaded.followed):
@@ -162,4 +254,4 @@ def _makers_of_stored(loaded: LoadedRevision) -> dict[int, list[StoredLayerMaker
     by_number: dict[int, list[StoredLayerMaker]] = {}
     for maker in found.values():
         by_number.setdefault(maker.number, []).append(maker)
-    return by_number
+    return [by_number[number] for number in sorted(by_number)]

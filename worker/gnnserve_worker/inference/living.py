@@ -9,6 +9,7 @@ never beside one: so no prediction sees a part of it.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from weakref import WeakSet
@@ -23,6 +24,7 @@ from gnnserve_worker.inference.drafting import Drafting, Group
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.models.rows import put_rows
 from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker
+from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
 from gnnserve_worker.tables.table import Table
@@ -30,6 +32,12 @@ from gnnserve_worker.tables.table import Table
 _MOST_MADE = 1 << 16
 """Nodes whose rows of stored layers are made before they are published. Those of more take much memory, and are made as
 they are written, while predictions wait."""
+_LONGEST_WAY_S = 0.002
+"""For how long a step of applying lets a batch of predictions go first: changes go on, however many predictions there
+are."""
+_LOOK_S = 0.0001
+"""How often it looks whether the batch is computed. To wait for the lock would take it from the next batch, for as long
+as the interpreter takes to come back."""
 
 
 class LivingRevision:
@@ -63,7 +71,7 @@ class LivingRevision:
         self._loaded = loaded
         self.first_nodes, self.first_edges = self.graph.ids.count, self.graph.lists.used_entries
         """Nodes of the revision's own, and entries of its lists."""
-        self.drafting = Drafting(loaded)
+        self.drafting = Drafting(loaded, self._give_way)
         self._written: WeakSet[WrittenSince] = WeakSet()
         """What is noted of changes for copies of its arrays."""
         self._is_broken = False
@@ -148,12 +156,8 @@ class LivingRevision:
         """Make rows of stored layers from lists that were made from sums: for who writes them to files, so that what
         rounding left in a sum does not last."""
         with self._whole_or_broken(), self._alone():
-            for stored, sums in self.drafting.stored:
-                if sums is not None:
-                    nodes = sums.begun(self.graph.ids.count)
-                    stored.write(nodes, None)
-                    self._note_rows([stored.table], nodes)
-                    self._write_later(nodes)
+            for table, nodes in self.drafting.make_anew():
+                self._note_rows([table], nodes)
 
     @property
     def is_busy(self) -> bool:
@@ -173,6 +177,14 @@ class LivingRevision:
         except BaseException:
             self._is_broken = True
             raise
+
+    def _give_way(self) -> None:
+        """Wait while a batch of predictions is computed, which takes all processors."""
+        if not self._computing.locked():
+            return
+        ends_s = time.monotonic() + _LONGEST_WAY_S
+        while self._computing.locked() and time.monotonic() < ends_s:
+            time.sleep(_LOOK_S)
 
     def _require_whole(self) -> None:
         if self._is_broken:
@@ -216,12 +228,12 @@ class LivingRevision:
     def _publish(self, group: Group) -> None:
         """Let predictions see what the group has changed."""
         reached, listed = distinct(group.reached), distinct(group.lists)
-        self.drafting.memory.note_stored(reached)
         inferences, self._inferences = self._inferences, self.inferences
-        made = None
-        if self._inferences != inferences and len(reached) <= _MOST_MADE:
-            # Beside predictions; without any, all threads make rows, and write them at once.
-            made = self.drafting.make_stored(reached)
+        is_beside = self._inferences != inferences
+        stored = self.drafting.make_stored(reached, group, in_parallel=not is_beside)
+        if is_beside and len(reached) <= _MOST_MADE:
+            # Without predictions, all threads make rows, and write them at once.
+            stored = iter([*stored])
         with self._alone():
             for maker, nodes, rows in group.rows:
                 put_rows(maker.table, nodes, rows)
@@ -229,8 +241,8 @@ class LivingRevision:
                 renewed = distinct(nodes for _, nodes, _ in group.rows)
                 self._note_rows([maker.table for maker in self._loaded.makers], renewed)
             self._write_lists(listed)
-            if len(reached):
-                self._write_stored(reached, made)
+            for made in stored:
+                self._write_stored(made, in_parallel=not is_beside)
             for batch, found in group.batches:
                 self.graph.follow_nodes(batch, found)
                 self._on_written(batch, found)
@@ -246,28 +258,14 @@ class LivingRevision:
         for written in self._written:
             written.note_lists(nodes)
 
-    def _write_stored(
-        self, nodes: np.ndarray, made: Sequence[tuple[StoredLayerMaker, Sequence[MadeRows]]] | None
-    ) -> None:
-        """Rows of stored layers, of these nodes. `made`: those of the first layer; None: they are not made yet."""
-        if made is None:
-            for stored, sums in self.drafting.stored:
-                stored.write(nodes, sums)
+    def _write_stored(self, made: Sequence[tuple[StoredLayerMaker, MadeRows]], *, in_parallel: bool) -> None:
+        if in_parallel:
+            map_parallel(lambda place: made[place][0].put(made[place][1], in_parallel=True), len(made))
         else:
-            for maker, parts in made:
-                for part in parts:
-                    maker.put(part)
-        self._note_rows([stored.table for stored, _ in self.drafting.stored], nodes)
-        self._write_later(nodes)
-
-    def _write_later(self, nodes: np.ndarray) -> None:
-        """Rows of later layers, where those of the first are others at these nodes (int64)."""
-        for layer, makers in enumerate(self.drafting.later):
-            nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
-            for maker in makers:
-                maker.write(nodes, None)
-            self.drafting.memory.note_later(layer, nodes)
-            self._note_rows([maker.table for maker in makers], nodes)
+            for maker, rows in made:
+                maker.put(rows)
+        for maker, rows in made:
+            self._note_rows([maker.table], rows.nodes)
 
     def _note_rows(self, tables: Sequence[Table], nodes: np.ndarray) -> None:
         for written in self._written:

@@ -3,8 +3,8 @@
 A sum holds its addends as whole numbers: each is scaled by a power of two and rounded, so that what was added can be
 taken away to the bit, in any order, ever again. The power is the node's own, and leaves room for a number of increments
 of a certain size; a sum that outgrows that is made anew from the node's list. A node's first sum is what was aggregated
-ahead of time, so that it costs no more for long lists than for short ones; sums of nodes that nothing ever happens to
-take no memory.
+ahead of time, where that is kept, so that it costs no more for long lists than for short ones; sums of nodes that
+nothing ever happens to take no memory.
 
 Increments in place of recomputation: a linear aggregation changes by what its inputs change by (RIPPLE++). Sums in
 float32 would drift by 1e-5 after ten million changes.
@@ -43,8 +43,11 @@ _INFINITE_BITS = 0x7F800000
 class LivingSums:
     """Sums of the rows of a table of products, float32, over each node's neighbours."""
 
-    def __init__(self, table: Table, lists: LivingLists, aggregated: Rows, layer: Layer, nodes: int) -> None:
-        """`aggregated`: what the layer aggregates of the first `nodes`, as it was made ahead of time."""
+    def __init__(
+        self, table: Table, lists: LivingLists, aggregated: Rows | None, layer: Layer, nodes: int
+    ) -> None:  # fmt: skip
+        """`aggregated`: what the layer aggregates of the first `nodes`, as it was made ahead of time. None: it is not
+        kept, and first sums are made from lists."""
         room = len(lists.bounds)
         self._table, self._lists, self._aggregated, self._nodes = table, lists, aggregated, nodes
         self._is_mean, self._own_factor = layer.aggregation.mean, layer.aggregation.own_factor
@@ -57,6 +60,8 @@ class LivingSums:
     def begin(self, nodes: np.ndarray) -> None:
         """Begin the sums of these nodes (int64) that were never kept. To be called before anything that they are made
         of changes: the node's list, its row, what was aggregated."""
+        if self._aggregated is None:
+            return
         _begin(
             self._sums, self._powers, self._counts, self._table.rows.values, self._table.own.values,
             self._aggregated.values, self._lists.bounds, nodes, self._nodes, self._is_mean, self._own_factor,
@@ -65,6 +70,12 @@ class LivingSums:
     def begun(self, nodes: int) -> np.ndarray:
         """Which of the first `nodes` have had a sum: int64, ascending."""
         return np.flatnonzero(self._powers[:nodes] != _NEVER)
+
+    def forget(self, nodes: int) -> None:
+        """Make the sums of the first `nodes` anew from lists when they are read next. To be called where first sums are
+        made from lists."""
+        assert self._aggregated is None  # noqa: S101
+        self._powers[:nodes] = _NEVER
 
     def rows_of(self, nodes: np.ndarray) -> np.ndarray:
         """A copy of the table's rows of these nodes (int64), float32 [nodes, columns and padding]."""

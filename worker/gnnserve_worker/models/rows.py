@@ -14,7 +14,7 @@ import numpy as np
 
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.view import BatchView, name_rows
-from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.sampling.neighbours import NeighbourSample
@@ -24,6 +24,9 @@ from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
 _FEW_ROWS = 4
 """Up to as many are multiplied by the weights as they are: packed ones take twice as long then (602 features and 256
 columns: one row 15 µs, and 9 as they are)."""
+_BRIEF_ROWS = 512
+"""Up to as many rows are written without giving the interpreter away, in 0.1 ms: predictions wait meanwhile, and would
+wait longer for it to come back. Of more, numpy and such a kernel would hold up all that answers requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,19 +210,32 @@ def put_rows(table: Table, nodes: np.ndarray, made: RowsBehind) -> None:
         write_rows(table.own, nodes, made.own_values, made.own_scales)
 
 
-def write_rows(rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
+def write_rows(
+    rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None, *, in_parallel: bool = False
+) -> None:
     """Write rows that `encode_rows` made, in place of those of these nodes (int64); or float32 ones without their
-    padding. ValueError: they are read alone."""
+    padding. `in_parallel`: other threads write at the same time. ValueError: the rows are read alone."""
     if rows.written is None or values is None:
         raise ValueError("these rows were not opened for changes, or there are none to write")
-    _put(rows.written.values.view(np.uint8), nodes, np.ascontiguousarray(values).view(np.uint8))
+    put = _put if in_parallel or len(nodes) > _BRIEF_ROWS else _put_briefly
+    put(rows.written.values.view(np.uint8), nodes, np.ascontiguousarray(values).view(np.uint8))
     if rows.format.has_scales:
         rows.written.scales[nodes] = scales
 
 
 @kernel
 def _put(written: np.ndarray, nodes: np.ndarray, values: np.ndarray) -> None:
-    """Copy rows of bytes. numpy would hold the interpreter meanwhile, and with it all that answers requests."""
+    _copy(written, nodes, values)
+
+
+@brief_kernel
+def _put_briefly(written: np.ndarray, nodes: np.ndarray, values: np.ndarray) -> None:
+    _copy(written, nodes, values)
+
+
+@inlined
+def _copy(written: np.ndarray, nodes: np.ndarray, values: np.ndarray) -> None:
+    """Copy rows of bytes."""
     width = values.shape[1]
     for i in range(len(nodes)):
         row = written[nodes[i]]

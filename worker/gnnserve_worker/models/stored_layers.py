@@ -6,7 +6,6 @@ Of later layers these products are the rows of the layer before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,28 +61,26 @@ class StoredLayerMaker:
     def sums(self, lists: LivingLists, nodes: int) -> LivingSums | None:
         """Sums of the products over the lists of a graph that changes, of which the table has `nodes`. None: the layer
         aggregates something that cannot be continued."""
-        if self.aggregated is None:
+        layer = self.layer.layers[0]
+        if not layer.aggregation.plain:
             return None
-        return LivingSums(self.source, lists, self.aggregated, self.layer.layers[0], nodes)
+        return LivingSums(self.source, lists, self.aggregated, layer, nodes)
 
     def write(self, ids: np.ndarray, sums: LivingSums | None) -> None:
         """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
         neighbours as they are now. `sums`: those of its products, None: neighbours are read. On all threads."""
-        parts = list(_parts_of(ids))
-        map_parallel(lambda i: self.put(self._make(parts[i], sums)), len(parts))
+        parts = parts_of(ids)
+        map_parallel(lambda i: self.put(self.make(parts[i], sums), in_parallel=True), len(parts))
 
-    def make(self, ids: np.ndarray, sums: LivingSums | None) -> list[MadeRows]:
-        """What `write` would write, to be `put` later. In the calling thread, so that others go on beside it."""
-        return [self._make(part, sums) for part in _parts_of(ids)]
-
-    def put(self, made: MadeRows) -> None:
-        """Write what was made."""
+    def put(self, made: MadeRows, *, in_parallel: bool = False) -> None:
+        """Write what was made. `in_parallel`: other threads do so at the same time."""
         if self.aggregated is not None:
-            write_rows(self.aggregated, made.nodes, made.aggregated, None)
+            write_rows(self.aggregated, made.nodes, made.aggregated, None, in_parallel=in_parallel)
         for rows, (values, scales) in zip((self.table.rows, self.table.own), made.rows, strict=False):
-            write_rows(rows, made.nodes, values, scales)
+            write_rows(rows, made.nodes, values, scales, in_parallel=in_parallel)
 
-    def _make(self, nodes: np.ndarray, sums: LivingSums | None) -> MadeRows:
+    def make(self, nodes: np.ndarray, sums: LivingSums | None) -> MadeRows:
+        """What `write` would write of one part of the nodes, to be `put` later. In the calling thread."""
         layer, count = self.layer.layers[0], len(nodes)
         aggregated = self._aggregate(nodes, sums)
         flat = _space.activations.hidden(aggregated.size)
@@ -110,6 +107,6 @@ class StoredLayerMaker:
         return flat[: len(nodes) * columns].reshape(len(nodes), columns).copy()
 
 
-def _parts_of(ids: np.ndarray) -> Iterator[np.ndarray]:
-    for begin in range(0, len(ids), _MOST_WRITTEN):
-        yield ids[begin : begin + _MOST_WRITTEN]
+def parts_of(nodes: np.ndarray) -> list[np.ndarray]:
+    """Nodes (int64) in parts whose rows are made at a time."""
+    return [nodes[begin : begin + _MOST_WRITTEN] for begin in range(0, len(nodes), _MOST_WRITTEN)]

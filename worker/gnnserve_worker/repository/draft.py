@@ -1,6 +1,6 @@
 """What changes are applied to first, while predictions read the revision as it is: a draft of what applying reads.
 
-Rows of stored layers are not in it, since nothing that applies changes to the first layer reads them.
+Of the tables that store a layer it has those alone that a later stored layer is made of.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from gnnserve_worker.tables.table import Table
 class Draft:
     graph: LivingGraph
     tables: Mapping[int, Table]
-    """Tables of products that stored layers are made of, by the identity of the revision's own."""
+    """Tables that stored layers are made of, by the identity of the revision's own: products of features for the first
+    layer, rows of the layer before for each later one."""
     neighbour_roots: np.ndarray | None
     """As `LoadedRevision.neighbour_roots`."""
 
     def maker(self, maker: StoredLayerMaker) -> StoredLayerMaker:
-        """A maker of the first layer that reads the draft and writes to the revision."""
+        """A maker of a stored layer that reads the draft and writes to the revision."""
         roots = None if maker.neighbour_roots is None else self.neighbour_roots
         table = self.tables[id(maker.source)]
         return replace(maker, graph=self.graph.graph, source=table, neighbour_roots=roots)
@@ -37,8 +38,8 @@ def draft_of(
     roots: np.ndarray | None,
     open_again: Callable[[Table], Table],
 ) -> Draft:
-    """`graph`: as `room.draft_graph` makes it. `sources`: of makers of first layers. `roots`: the revision's, if it has
-    any. `open_again`: opens the files of a table of the revision once more."""
+    """`graph`: as `room.draft_graph` makes it. `sources`: of makers of stored layers. `roots`: the revision's, if it
+    has any. `open_again`: opens the files of a table of the revision once more."""
     tables = {id(source): source for source in sources}
     drafted = {key: open_again(table) for key, table in tables.items()}
     own_roots = None

@@ -225,11 +225,11 @@ def _open_draft(
 ) -> Draft:  # fmt: skip
     revision, names = parts.revision, {id(table): name for name, table in parts.tables.items()}
     made = [one.rows.stored for one in variants.values() if isinstance(one.rows, StoredRowMaker)]
-    first = [maker for maker in (*made, *followed) if maker.number == 1]
+    makers = (*made, *followed)
     return draft_of(
         draft_graph(living, stored, _open_entries(revision, stored), stored_ids),
-        [maker.source for maker in first],
-        parts.roots() if any(maker.neighbour_roots is not None for maker in first) else None,
+        [maker.source for maker in makers],
+        parts.roots() if any(maker.neighbour_roots is not None for maker in makers) else None,
         lambda table: open_table(revision, revision.tables[names[id(table)]]),
     )
 

@@ -11,12 +11,14 @@ import itertools
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import UNSET
 
 from gnnserve_api.changes import (
+    CHANGES_TYPE,
     CLIENT_HEADER,
     MOST_CLIENT_CHARACTERS,
     MOST_PAGE_RECORDS,
@@ -47,6 +49,9 @@ PAGE_RECORDS = 100
 """Records of a page, where the request does not say how many."""
 _MOST_PAGE_BYTES = 1024 * 1024
 """Binary form of the records of one page; a single one may be larger."""
+_QUICK_BYTES, _QUICK_BINARY_BYTES = 1 << 16, 1 << 20
+"""Of JSON and of the binary form: larger bodies are read in a thread, so that other clients are heard meanwhile, but
+while the JSON itself is decoded."""
 _CLIENT = re.compile(rf"[!-~]{{1,{MOST_CLIENT_CHARACTERS}}}".encode())
 _CLIENT_BYTES, _SEQUENCE_BYTES = CLIENT_HEADER.encode(), SEQUENCE_HEADER.encode()
 _NAMES = frozenset({_CLIENT_BYTES, _SEQUENCE_BYTES})
@@ -109,7 +114,10 @@ class ChangesEndpoint:
         arrived_ms, lane = monotonic_ms(), self._model.lane  # of now: the body may have taken long
         if lane is None or self._model.state is not ModelState.READY:
             return self._predict.refuse(self._model.refuse())
-        payload, batch = read_changes(body, media_type.partition(b";")[0].strip().lower(), lane.revision)
+        media_type = media_type.partition(b";")[0].strip().lower()
+        read = partial(read_changes, body, media_type, lane.revision)
+        is_quick = len(body) <= (_QUICK_BINARY_BYTES if media_type == CHANGES_TYPE.encode() else _QUICK_BYTES)
+        payload, batch = read() if is_quick else await asyncio.to_thread(read)
         outcome = await self._submit(updates, payload, batch, client)
         if outcome.refusal is not None:
             self._counters.count(BatchOutcome.REFUSED, batch.counts.items)
