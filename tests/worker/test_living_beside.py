@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,9 +76,9 @@ def test_nothing_of_a_group_is_seen_before_all_of_it(
         published.append((scores_of(served), living.nodes, living.offset))
 
     def look_after(work: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object) -> object:
+        def call(*arguments: object, **named: object) -> object:
             nonlocal looks
-            done, looks = work(*arguments), looks + 1
+            done, looks = work(*arguments, **named), looks + 1
             scores, nodes, offset = published[-1]
             assert (living.nodes, served.node_count, living.offset) == (nodes, nodes, offset)
             for name, now in scores_of(served).items():
@@ -90,11 +91,12 @@ def test_nothing_of_a_group_is_seen_before_all_of_it(
         original(*arguments)
         remember()
 
+    def make_all(*arguments: Any, **named: Any) -> object:
+        return iter([*make_stored(*arguments, **named)])
+
     original, drafting, make_stored = living._publish, living.drafting, living.drafting.make_stored
     monkeypatch.setattr(drafting, "apply", look_after(drafting.apply))
-    monkeypatch.setattr(
-        drafting, "make_stored", look_after(lambda *given, **named: iter([*make_stored(*given, **named)]))
-    )
+    monkeypatch.setattr(drafting, "make_stored", look_after(make_all))
     monkeypatch.setattr(living, "_publish", publish)
     remember()
     groups = groups_of(plain, 42, 4, 3)

@@ -275,7 +275,7 @@ def test_a_large_body_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPa
         for edges in (1, 20):
             assert (await send(client, {"edges": [[0, 1]] * edges})).json()["changes"] == edges
         wrong = await client.http.post("/v1/changes", content=b"[" * 100, headers=HEADERS)
-        assert error_of(wrong)["code"] == "InvalidJson"
+        assert error_of(wrong)["code"] == "InvalidType"
         here = threading.get_ident()
         assert [thread == here for thread in threads] == [True, False, True, False, False]
 

@@ -50,8 +50,8 @@ PAGE_RECORDS = 100
 _MOST_PAGE_BYTES = 1024 * 1024
 """Binary form of the records of one page; a single one may be larger."""
 _QUICK_BYTES, _QUICK_BINARY_BYTES = 1 << 16, 1 << 20
-"""Of JSON and of the binary form: larger bodies are read in a thread, so that other clients are heard meanwhile, but
-while the JSON itself is decoded."""
+"""Largest bodies, in JSON and in the binary form, that are read on the event loop. Others are read in a thread, so that
+other clients are heard meanwhile, but while the JSON itself is decoded."""
 _CLIENT = re.compile(rf"[!-~]{{1,{MOST_CLIENT_CHARACTERS}}}".encode())
 _CLIENT_BYTES, _SEQUENCE_BYTES = CLIENT_HEADER.encode(), SEQUENCE_HEADER.encode()
 _NAMES = frozenset({_CLIENT_BYTES, _SEQUENCE_BYTES})
