@@ -30,6 +30,7 @@ from gnnserve_api.protocol import (
     PredictRequest,
     VariantsAnswer,
 )
+from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
@@ -173,6 +174,11 @@ def fetch_pairs(endpoint: Endpoint, request: PairsRequest[Id]) -> tuple[PairsAns
         if found != len(request.pairs):
             raise NotGnnserveError(endpoint.url, f"{found} {name} for {len(request.pairs)} pairs")
     return answer, reply
+
+
+def fetch_recommendation(endpoint: Endpoint, request: RecommendRequest[Id]) -> tuple[RecommendAnswer, Reply]:
+    reply = _fetch(endpoint, "POST", "/v1/recommend", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
+    return _decoded(endpoint, reply, RecommendAnswer), reply
 
 
 def fetch_changes(

@@ -25,6 +25,7 @@ from gnnserve_cli.commands.graph import inspect
 from gnnserve_cli.commands.load import load
 from gnnserve_cli.commands.plan import plan
 from gnnserve_cli.commands.predict import predict
+from gnnserve_cli.commands.recommend import recommend
 from gnnserve_cli.commands.report import report
 from gnnserve_cli.commands.rollback import rollback
 from gnnserve_cli.commands.run import run
@@ -145,6 +146,7 @@ for command, example in (
     (serve, "gnnserve serve examples/digits.yaml --repository .gnnserve --port 8080"),
     (rollback, "gnnserve rollback examples/digits.yaml --repository .gnnserve"),
     (predict, "gnnserve predict http://127.0.0.1:8080 --nodes 1,2,3 --latency-ms 5"),
+    (recommend, "gnnserve recommend http://127.0.0.1:8080 17 --count 5"),
     (variants, "gnnserve variants http://127.0.0.1:8080"),
     (report, "gnnserve report .gnnserve --out report.html"),
     (export, "gnnserve export 4d4396dec1c5 x1 --repository .gnnserve --out x1"),

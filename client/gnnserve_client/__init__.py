@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from gnnserve_client.overlay import Overlay
     from gnnserve_client.prediction import Prediction
+    from gnnserve_client.recommending import Recommendation
     from gnnserve_client.sending import Applied
 
 _HOMES = {
@@ -52,6 +53,7 @@ _HOMES = {
     "OverloadedError": "gnnserve_client.errors",
     "Overlay": "gnnserve_client.overlay",
     "Prediction": "gnnserve_client.prediction",
+    "Recommendation": "gnnserve_client.recommending",
     "RefusedError": "gnnserve_client.errors",
     "ServerFailedError": "gnnserve_client.errors",
     "TimedOutError": "gnnserve_client.errors",
@@ -75,6 +77,7 @@ __all__ = [
     "Overlay",
     "OverloadedError",
     "Prediction",
+    "Recommendation",
     "RefusedError",
     "ServerFailedError",
     "TimedOutError",

@@ -41,7 +41,7 @@ _LONGEST_PAUSE_S = 5.0
 """Longest pause that is not the server's wish."""
 _SPREAD = 0.25
 """Largest random part of a pause, as a fraction of it."""
-_NOTHING_HAPPENED = frozenset({"Loading", "Draining", "OffsetNotReached", "NoRoom", "TooManyConnections"})
+_NOTHING_HAPPENED = frozenset({"Loading", "Draining", "OffsetNotReached", "NoIndex", "NoRoom", "TooManyConnections"})
 """Codes of 503 that say that the request had no effect."""
 _NOT_BY_WAITING = frozenset({"LogFull"})
 """Codes of 503 that end only when a person does something."""

@@ -25,6 +25,7 @@ from gnnserve_client.opening import DEFAULT_TIMEOUT_S, batches_of, connected, ig
 from gnnserve_client.overlay import Overlay
 from gnnserve_client.predicting import ask, predict
 from gnnserve_client.prediction import Prediction
+from gnnserve_client.recommending import Recommendation, recommend
 from gnnserve_client.sending import Applied, Author, send_batches
 
 if TYPE_CHECKING:
@@ -98,6 +99,28 @@ class Client:
             pairs, outputs, overlay, latency_ms, tolerance_permille, strict, variant, seed, None, are_pairs=True
         )
         return self._connection.run(predict(self._asking, question, timeout_s))
+
+    def recommend(
+        self,
+        node: int | str,
+        count: int = 10,
+        *,
+        exclude: str = "known",
+        among: ArrayLike | None = None,
+        labels: Sequence[Any] | None = None,
+        overlay: Overlay | None = None,
+        latency_ms: float | None = None,
+        seed: int | None = None,
+        min_offset: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Recommendation:
+        """Nodes whose embeddings are nearest to the node's. `exclude`: `known` leaves out its neighbours, `nothing`
+        does not. `among`: ids of the nodes that may be recommended; `labels`: labels of these; None: of all nodes."""
+        return self._connection.run(
+            recommend(
+                self._asking, node, count, exclude, among, labels, overlay, latency_ms, seed, min_offset, timeout_s
+            )
+        )
 
     def variants(self, *, timeout_s: float | None = None) -> VariantsAnswer:
         """What is served, and what each variant costs and gives."""

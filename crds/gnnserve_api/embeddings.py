@@ -1,12 +1,13 @@
-"""What `gnnserve embeddings export` writes beside the vectors, for programs that read them elsewhere."""
+"""Manifests beside embeddings: of those exported for other programs, and of the index of a revision."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.repository import FileEntry, NodeIdKind
 
 EMBEDDINGS_SCHEMA_VERSION = 1
 
@@ -57,3 +58,66 @@ class EmbeddingsManifest(msgspec.Struct, frozen=True, rename="camel"):
     """`Positions`: the graph numbers its nodes from 0."""
     format: EmbeddingsFormat
     files: dict[str, WrittenFile]
+
+
+INDEX_SCHEMA_VERSION = 1
+RECALL_AT = 10
+"""k of the recall that an index is built for."""
+
+
+class IndexKind(StrEnum):
+    """How the nearest vectors are found."""
+
+    EXACT = "Exact"
+    """Every vector is compared."""
+    APPROXIMATE = "Approximate"
+    """Vectors lie in lists by their nearest of some centres, and the lists nearest to the query are compared."""
+
+
+class IndexManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """`index/index.json` in the folder of a revision: its presence is the commit of the index beside it."""
+
+    schema_version: int
+    written_by: str
+    revision: str
+    graph: str
+    """Digest of the graph that the embeddings were computed over, all of its neighbours read."""
+    variant: str
+    """The variant whose embeddings these are. Those of other networks are not comparable."""
+    weights: str
+    """SHA-256 of the file with the variant's weights: variants with the same are comparable."""
+    offset: int | None
+    """Offset of the log of changes that the graph was made at; None: it is the graph of its source."""
+    built_at: str
+    """UTC, RFC 3339."""
+    nodes: int
+    columns: int
+    kind: IndexKind
+    file: str
+    """Name of the file with the vectors, each of length 1, in the order of the graph's nodes."""
+    entry: FileEntry
+    recall: float
+    """Share of the `RECALL_AT` nearest nodes of a sample of nodes that the index finds; 1 where it is exact."""
+    recall_queries: int
+    """Nodes in that sample; 0 where nothing is approximate."""
+    lists: int = 0
+    """Lists that vectors lie in, where it is approximate."""
+    probed: int = 0
+    """Lists that are compared for a query, the fewest that reach the recall that is wanted."""
+    build_seconds: float = 0.0
+    """Time from computed embeddings to the index."""
+    library: str = ""
+    """Name and version of the library that made it; empty: none."""
+
+
+class IndexState(msgspec.Struct, frozen=True, rename="camel"):
+    """The index that recommendations were found in, as answers tell it."""
+
+    revision: str
+    variant: str
+    kind: IndexKind
+    nodes: int
+    built_at: str
+    recall: float
+    offset: int | UnsetType | None = UNSET
+    """Offset of the log of changes that it was made at; absent where the graph does not change."""

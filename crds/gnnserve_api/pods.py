@@ -20,6 +20,7 @@ USER_ID = 65_532
 """User, group and fsGroup of every pod."""
 
 GENERATE_COMMAND = ("python", "-m", "gnnserve_worker.pods.generate")
+EMBEDDINGS_COMMAND = ("python", "-m", "gnnserve_worker.pods.embeddings")
 SERVE_COMMAND = ("python", "-m", "gnnserve_worker.pods.serve")
 
 REPOSITORY_PATH = "/repository"
@@ -38,6 +39,8 @@ UPDATES_PATH = "/var/lib/gnnserve/updates"
 """Folder with the service's SQLite logs of changes: the one part of the repository's volume that workers write."""
 LOG_SECRET_PATH = "/etc/gnnserve/log"  # noqa: S105 - a folder
 """Folder of the mounted Secret with the address of the PostgreSQL that has the log of changes."""
+EMBEDDINGS_PATH = "/etc/gnnserve/embeddings"
+"""Folder with a folder for each of spec.embeddings.sinks, by its place: the mounted Secret with its address."""
 TEMPORARY_PATH = "/tmp"  # noqa: S108 - an emptyDir of the pod
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 
@@ -64,6 +67,8 @@ POSTGRES_LOG_VARIABLE = "GNNSERVE_POSTGRES_LOG"
 graph does not change."""
 MAX_DELTA_VARIABLE = "GNNSERVE_MAX_DELTA"
 """Bytes of memory that changes may take; set where there is a log."""
+EMBEDDED_REVISION_VARIABLE = "GNNSERVE_EMBEDDED_REVISION"
+"""For an embeddings Job: the published revision whose embeddings are made."""
 COMPACT_VARIABLE = "GNNSERVE_COMPACT"
 """For a generation Job: the revision whose graph is to be made anew at the end of the log of changes."""
 RETRAIN_VARIABLE = "GNNSERVE_RETRAIN"

@@ -35,6 +35,9 @@ class ConditionType(StrEnum):
     absent where spec.endpoint names no writeTokens."""
     UPDATES_FOLLOWED = "UpdatesFollowed"
     """Workers follow the log of changes, and what is written to it lasts; absent without spec.updates."""
+    EMBEDDINGS_PUBLISHED = "EmbeddingsPublished"
+    """The index and the databases of spec.embeddings have the embeddings of the published revision; absent without
+    spec.embeddings."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus tells of the workers' load."""
     OBJECTIVE_MET = "ObjectiveMet"
@@ -124,7 +127,7 @@ class GNNServiceStatus(ApiModel):
         ),
     ] = ()
     """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid,
-    AccuracyHolds, UpdatesFollowed, MetricsAvailable, ObjectiveMet, CapacitySufficient."""
+    AccuracyHolds, UpdatesFollowed, EmbeddingsPublished, MetricsAvailable, ObjectiveMet, CapacitySufficient."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster."""
     revision: Annotated[str, Field(max_length=63)] | None = None

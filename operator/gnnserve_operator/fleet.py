@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gnnserve_operator.handlers.index import Index
+from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, ServiceKey
-from gnnserve_operator.observed import observed_deployment, observed_job
+from gnnserve_operator.observed import observed_deployment
 from gnnserve_operator.turns import ALL_IDLE, IDLE, UNDER_WAY, Stance, Standing, Standings, Turn, Turns
 
 WOKEN = 10
@@ -117,7 +118,7 @@ class Fleet:
 
     def _standings_in_index(self, key: ServiceKey) -> Standings:
         service = self._index.service(key) or {"spec": {}}
-        jobs = [observed_job(raw) for raw in self._index.children(key, JOB)]
+        jobs, _ = observed_jobs(self._index.children(key, JOB))
         left = [job for job in jobs if not (job.succeeded or job.failed or job.deleting)]
         generation = IDLE
         if any(not job.suspended for job in left):

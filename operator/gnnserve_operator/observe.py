@@ -22,6 +22,7 @@ from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
 from gnnserve_operator.desired.names import routing_name, worker_name
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import (
     CLAIM,
     CONFIG_MAP,
@@ -42,7 +43,6 @@ from gnnserve_operator.observed import (
     ServiceWait,
     observed_claim,
     observed_deployment,
-    observed_job,
     observed_pod,
     observed_routing,
 )
@@ -198,9 +198,11 @@ class Observer:
     ) -> Observed:  # fmt: skip
         routing = _named(owned, CONFIG_MAP.name, routing_name(key.name))
         deployment = _named(owned, DEPLOYMENT.name, worker_name(key.name))
+        jobs, embeddings_jobs = observed_jobs(raw for ref, raw in owned.items() if ref.kind == JOB.name)
         return Observed(
             routing=None if routing is None else observed_routing(routing),
-            jobs=tuple(observed_job(raw) for ref, raw in owned.items() if ref.kind == JOB.name),
+            jobs=jobs,
+            embeddings_jobs=embeddings_jobs,
             deployment=None if deployment is None else observed_deployment(deployment),
             pods=pods,
             answers=answers.workers,

@@ -110,6 +110,8 @@ class ObservedJob:
     """Number of the repair that it was made for; None: for none."""
     compacts: str = ""
     """The revision that it makes anew at the end of the log of changes; empty: it makes what the spec says."""
+    makes_embeddings: bool = False
+    """Whether it makes embeddings of a revision, and no revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,9 @@ class Observed:
     """Claims of the repository: those that the operator made, also while they are being deleted; or the one that the
     user names, if it exists."""
     jobs: tuple[ObservedJob, ...] = ()
-    """Jobs that this GNNService controls."""
+    """Jobs of generation that this GNNService controls."""
+    embeddings_jobs: tuple[ObservedJob, ...] = ()
+    """Its Jobs that make embeddings."""
     deployment: ObservedDeployment | None = None
     pods: tuple[ObservedPod, ...] = ()
     """Pods of workers and of generation."""
@@ -312,6 +316,7 @@ def observed_job(raw: Raw) -> ObservedJob:
         failed_at=str(failed.get("lastTransitionTime") or "") if _is_true(failed) else "",
         repair=int(repair) if (repair := annotations.get(REPAIR_ANNOTATION, "")).isdecimal() else None,
         compacts=variable_in(spec.get("template") or {}, COMPACT_VARIABLE),
+        makes_embeddings=(metadata.get("labels") or {}).get(COMPONENT) == Component.EMBEDDINGS,
     )
 
 

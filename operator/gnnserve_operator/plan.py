@@ -19,13 +19,15 @@ from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.accuracy import accuracies_in_service
 from gnnserve_operator.decide.answers import decide_base_variant
 from gnnserve_operator.decide.compaction import decide_compaction
+from gnnserve_operator.decide.embeddings import EmbeddingsDecision, decide_embeddings
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
-from gnnserve_operator.decide.published import decide_published
+from gnnserve_operator.decide.published import Published, decide_published
 from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
 from gnnserve_operator.decide.repair import decide_repair
 from gnnserve_operator.decide.repository import (
+    RepositoryDecision,
     decide_claim_storage,
     decide_kept,
     decide_mounted,
@@ -48,6 +50,7 @@ from gnnserve_operator.decide.updates import describe_updates
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import build_worker_template
+from gnnserve_operator.desired.embeddings import build_embeddings_job
 from gnnserve_operator.desired.job import build_job, for_repair, suspended
 from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
@@ -70,6 +73,8 @@ _TAKEN_S = 2.0
 _WORKERS_WORD_S = 15.0
 """Seconds to the next look at what workers alone know, and tell only when they are asked: the state of a Secret, and
 how far they have followed the log of changes."""
+_FAILED_S = 60.0
+"""Seconds to the next look at a Job of embeddings that failed and is made again after some minutes."""
 _WORKERS_WORD = frozenset({ConditionType.CREDENTIALS_VALID, ConditionType.UPDATES_FOLLOWED})
 """Conditions about it."""
 _LINGERING = timedelta(minutes=1)
@@ -147,6 +152,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         )
         job = job if compaction is None else compacting
     work = compaction or generation
+    embeddings_job, embeddings = _plan_embeddings(parent, spec, settings, repository, published, observed, now)
     declared_uid = decide_declared_claim(spec, published, observed)
     mounted = decide_mounted(repository, declared_uid, observed)
     template_digest = digest_of(build_worker_template(parent, spec, settings, mounted))
@@ -167,6 +173,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         mounted=mounted,
         with_workers=declared is not None or observed.deployment is not None,
         job=_applied_job(job, work),
+        embeddings_job=embeddings_job if embeddings.apply else None,
         pod_monitor_available=observed.pod_monitor_available,
         repairs=repair.record,
     )
@@ -175,7 +182,8 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     to_come = _to_come(build_children(replace(given, routing=_first_routing(spec), with_workers=True)), refs)
     refs_to_come = [observed_ref(child) for child in to_come]
     # Requests are answered while nothing is compacted: a Job for that which cannot be made is no obstacle.
-    beside = [ref for ref in refs if compaction is not None and ref.kind == JOB.name]
+    beside = [ref for ref in refs if compaction is not None and ref.kind == JOB.name and ref.name == work.job]
+    beside += [ref for ref in refs if ref.kind == JOB.name and _is_named(ref, embeddings_job)]
     needed = [ref for ref in (*refs, *refs_to_come) if ref not in beside]
     obstacle = decide_obstacle(needed, parent.name, observed) or repair.problem or routing.problem
     if compaction is not None and (refused := decide_obstacle(beside, parent.name, observed)) is not None:
@@ -193,7 +201,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     )
     situation = Situation(
         parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept, repair,
-        compaction,
+        compaction, embeddings.verdict,
     )  # fmt: skip
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
     wait = decide_wait(conditions, work, observed, is_in_turn=rollout.is_in_line, now=now)
@@ -201,7 +209,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     service_ref = next(ref for ref in refs if ref.kind == SERVICE.name)
     # No workers wanted: do not report the base variant of workers that are gone.
     base_before = identity.status.get("baseVariant") if workers.wanted else None
-    is_job_made = any(ref.kind == JOB.name for ref in appliable)
+    is_job_made = any(ref.kind == JOB.name and _is_named(ref, job) for ref in appliable)
     status = build_status(
         conditions,
         result=result,
@@ -222,7 +230,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         ),
         to_come=to_come,
         tries_out=is_job_new and bool(to_come) and not observed.conflicts,
-        delete=_deletions(parent, work, refs, observed),
+        delete=_deletions(parent, (*work.delete, *embeddings.delete), refs, observed),
         status=None if is_said_already(status, identity.status) else status,
         events=decide_events(
             identity.status,
@@ -267,6 +275,22 @@ def _begun_job(observed: Observed) -> ObservedJob | None:
     return next((job for job in observed.jobs if job.name == observed.begun_job), None)
 
 
+def _plan_embeddings(
+    parent: Parent, spec: GNNServiceSpec, settings: Settings, repository: RepositoryDecision,
+    published: Published | None, observed: Observed, now: datetime,
+) -> tuple[Manifest | None, EmbeddingsDecision]:  # fmt: skip
+    """The Job that makes the embeddings of the published revision, and what becomes of it."""
+    job = None
+    if published is not None and repository.keeps(published.claim_uid):
+        job = build_embeddings_job(parent, spec, settings, repository.name, published.result.revision)
+    name = None if job is None else job["metadata"]["name"]
+    return job, decide_embeddings(name, published, spec, observed, now)
+
+
+def _is_named(ref: ObjectRef, manifest: Manifest | None) -> bool:
+    return manifest is not None and ref.name == manifest["metadata"]["name"]
+
+
 def _applied_job(job: Manifest, work: GenerationDecision) -> Manifest | None:
     if not work.apply:
         return None
@@ -293,9 +317,10 @@ def _to_come(children: tuple[Manifest, ...], refs: list[ObjectRef]) -> tuple[Man
 
 
 def _deletions(
-    parent: Parent, work: GenerationDecision, refs: list[ObjectRef], observed: Observed
-) -> tuple[ObjectRef, ...]:  # fmt: skip
-    jobs = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in work.delete]
+    parent: Parent, unneeded: tuple[str, ...], refs: list[ObjectRef], observed: Observed
+) -> tuple[ObjectRef, ...]:
+    """`unneeded`: names of Jobs."""
+    jobs = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in unneeded]
     unwanted = [ref for ref in observed.owned if ref.kind in PRUNED_KINDS and ref not in refs]
     return (*jobs, *sorted(unwanted, key=lambda ref: (ref.kind, ref.name)))
 
@@ -313,6 +338,9 @@ def _look_again_s(
         return _LATER_S  # stalled, but the awaited change may still happen
     is_followed = bool(_WORKERS_WORD & conditions.keys()) and situation.workers.wanted > 0
     at_rest_s = _WORKERS_WORD_S if is_followed else None
+    embeddings = situation.embeddings
+    if at_rest_s is None and embeddings is not None and embeddings.holds is False:
+        at_rest_s = _FAILED_S
     if not conditions[ConditionType.RECONCILING].holds:
         return at_rest_s
     if conditions[ConditionType.READY].holds or situation.work.stage == GenerationStage.QUEUED:

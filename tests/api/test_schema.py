@@ -333,6 +333,16 @@ BREAKS_RULE = {
         "model": {"checkpoint": {"uri": "file:///model.safetensors"}},
         "updates": {"log": {"sqlite": {}}, "compaction": {"retrain": True}},
     },
+    "embeddings.sinks must name Secrets of their own: each value of those of endpoint is a token or a key": {
+        **MINIMAL,
+        "embeddings": {"sinks": [{"postgres": {"secretName": "one"}}]},
+        "endpoint": {"tokens": {"secretName": "one"}},
+    },
+    "index must be true where there are no sinks: there would be nothing to do": {
+        **MINIMAL,
+        "embeddings": {"index": False},
+    },
+    "a sink must be one: postgres must be set": {**MINIMAL, "embeddings": {"sinks": [{}]}},
     "updates.log.postgres must name a Secret of its own: each value of those of endpoint is a token or a key": {
         **MINIMAL,
         "updates": {"log": {"postgres": {"secretName": "one"}}},

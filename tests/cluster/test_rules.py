@@ -128,6 +128,7 @@ HEALTHY = {
     condition("Stalled", "False", "Settled"): constant(1),
     condition("RepositoryKept", "True", "RepositoryKept"): constant(1),
     condition("UpdatesFollowed", "True", "Following"): constant(1),
+    condition("EmbeddingsPublished", "True", "EmbeddingsPublished"): constant(1),
     'gnnserve_operator_leader{instance="o1"}': constant(1),
     'gnnserve_operator_leader{instance="o2"}': constant(0),
     **changes((MINUTES, 0)),
@@ -316,6 +317,9 @@ CASES: dict[str, Case] = {
     ),
     "a log of changes that is away": Case(
         turned("UpdatesFollowed", "False", "LogUnavailable", 7), ("GnnserveUpdatesNotFollowed",)
+    ),
+    "a database that takes no embeddings": Case(
+        turned("EmbeddingsPublished", "False", "EmbeddingsFailed", 17), ("GnnserveEmbeddingsFailed",)
     ),
     "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
 }  # fmt: skip

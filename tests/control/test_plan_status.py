@@ -40,9 +40,14 @@ from gnnserve_operator.observed import (
 from gnnserve_operator.plan import ServiceIdentity, plan, plan_for_invalid
 
 SETTINGS = make_settings()
-OPTIONAL = {ConditionType.CREDENTIALS_VALID, ConditionType.ACCURACY_HOLDS, ConditionType.UPDATES_FOLLOWED}
+OPTIONAL = {
+    ConditionType.CREDENTIALS_VALID,
+    ConditionType.ACCURACY_HOLDS,
+    ConditionType.UPDATES_FOLLOWED,
+    ConditionType.EMBEDDINGS_PUBLISHED,
+}
 CONDITIONS = [kind.value for kind in ConditionType if kind not in OPTIONAL]
-"""Of a service whose spec names no Secret and no updates."""
+"""Of a service whose spec names no Secret, no updates and no embeddings."""
 
 
 def serving(**spec: Any) -> Namespace:

@@ -31,6 +31,7 @@ from gnnserve_api.changes import (
     NewNode,
     NodeLabel,
 )
+from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.overlay import OverlayLimits
@@ -45,7 +46,7 @@ from gnnserve_api.protocol import (
     RequestOverlay,
     VariantsAnswer,
 )
-from gnnserve_api.repository import SCHEMA_VERSION
+from gnnserve_api.repository import SCHEMA_VERSION, FileEntry
 from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.changes.rows import Kind
@@ -56,6 +57,8 @@ from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.change_batch import MOST_ITEMS, ChangeCounts, decode_batch
 from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
+from gnnserve_worker.nearest.search import ExactIndex
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
@@ -106,7 +109,7 @@ def test_every_endpoint_is_listed_and_no_other() -> None:
 
     cells = first_cells(HTTP) + first_cells(read_page("open-inference.md"))
     listed = {name for name in cells if name.startswith(("GET ", "POST "))}
-    assert listed == asyncio.run(described()) | {"GET /openapi.json", "GET /docs", "GET /"}
+    assert listed == asyncio.run(described()) | {"GET /openapi.json", "GET /docs", "GET /", "GET /explore"}
 
 
 @pytest.mark.parametrize(
@@ -183,6 +186,30 @@ def test_every_command_has_an_example(command: str) -> None:
 # Metrics
 
 
+def an_index() -> RevisionIndex:
+    """One that is open."""
+    made = IndexManifest(
+        INDEX_SCHEMA_VERSION,
+        "a test",
+        "r1",
+        "g1",
+        "x1",
+        "",
+        None,
+        "",
+        1,
+        1,
+        IndexKind.EXACT,
+        "",
+        FileEntry(0, ""),
+        1.0,
+        0,
+    )
+    index = RevisionIndex(Path("nowhere"), "r1", 1)
+    index._open = OpenIndex(made, ExactIndex(np.ones((1, 1), np.float32)))
+    return index
+
+
 def exposed() -> Iterator[tuple[str, str, set[str]]]:
     """Name, type and labels of each metric, as Prometheus sees them."""
     metrics = ServingMetrics("digits")
@@ -195,6 +222,7 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics.watch_device(lambda: ON_GPU)
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
+    metrics.watch_index(an_index)
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.endswith("_created"):
             continue

@@ -19,6 +19,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.names import routing_name, worker_name
+from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
     Conflict,
@@ -28,7 +29,6 @@ from gnnserve_operator.observed import (
     WorkerAnswer,
     observed_claim,
     observed_deployment,
-    observed_job,
     observed_pod,
     observed_routing,
 )
@@ -142,12 +142,14 @@ class Namespace:
             for pod, answer in self.routes.items()
             if pod in self.pods
         )
+        jobs, embeddings_jobs = observed_jobs(raw for (kind, _), raw in self.objects.items() if kind == "Job")
         return Observed(
             routing=None if routing is None else observed_routing(routing),
             claims=tuple(
                 observed_claim(raw) for (kind, _), raw in self.objects.items() if kind == "PersistentVolumeClaim"
             ),
-            jobs=tuple(observed_job(raw) for (kind, _), raw in self.objects.items() if kind == "Job"),
+            jobs=jobs,
+            embeddings_jobs=embeddings_jobs,
             deployment=None if deployment is None else observed_deployment(deployment),
             pods=tuple(observed_pod(raw) for raw in self.pods.values()),
             answers=answers,

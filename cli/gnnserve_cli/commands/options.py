@@ -156,6 +156,16 @@ PostgresUri = Annotated[
         show_default=False,
     ),
 ]
+EmbeddingsUris = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--embeddings-uri-file",
+        metavar="FILE",
+        help="Write embeddings to the PostgreSQL of the address in this file: for spec.embeddings.sinks[0], given "
+        "again for the next.",
+        show_default=False,
+    ),
+]
 _DEVICE = "Device"
 
 

@@ -138,7 +138,7 @@ def predict(
     listed = _nodes_of(brought) if nodes is None else parse_nodes(nodes)
     wanted = parse_outputs(outputs or "labels")
     endpoint = open_url(url, read_access(token_file, ca_file))
-    ids = listed if isinstance(listed, tuple) else _ids_of(listed, endpoint)
+    ids = listed if isinstance(listed, tuple) else ids_of(listed, endpoint)
     request: PredictRequest[Any] = PredictRequest(
         ids,
         stated_objective(latency_ms, tolerance_permille),
@@ -200,7 +200,7 @@ def _nodes_of(overlay: RequestOverlay[Any] | None) -> tuple[int | str, ...]:
 
 def parse_nodes(text: str) -> tuple[int | str, ...] | list[str]:
     """Parse `--nodes`. A JSON list gives a tuple of ids. Parts between commas give a list of texts, stripped, of which
-    `_ids_of` decides whether they are integers."""
+    `ids_of` decides whether they are integers."""
     try:
         text.encode()
         if text.lstrip().startswith("["):
@@ -237,7 +237,7 @@ def _pairs_of(
 ) -> tuple[tuple[int | str, int | str], ...]:
     if isinstance(parsed, tuple):
         return parsed
-    ids = _ids_of(parsed, endpoint)
+    ids = ids_of(parsed, endpoint)
     return tuple(zip(ids[0::2], ids[1::2], strict=True))
 
 
@@ -265,7 +265,7 @@ def _not_ids(text: str, why: str) -> InputError:
     )
 
 
-def _ids_of(parts: list[str], endpoint: Endpoint) -> tuple[int | str, ...]:
+def ids_of(parts: list[str], endpoint: Endpoint) -> tuple[int | str, ...]:
     """Convert the parts to ids. Digits may be an integer or a text, so the server is asked which kind its ids are."""
     if not all(map(_NUMBER.fullmatch, parts)) or fetch_nodes(endpoint).node_ids is NodeIdKind.STRINGS:
         return tuple(parts)

@@ -7,6 +7,7 @@ from gnnserve_cli.commands.options import (
     AcceptedTokens,
     CacheName,
     DeviceName,
+    EmbeddingsUris,
     GpuMemory,
     GrpcPort,
     Host,
@@ -35,6 +36,7 @@ def run(
     token_file: AcceptedTokens = None,
     write_token_file: WriteTokens = None,
     postgres_uri_file: PostgresUri = None,
+    embeddings_uri_file: EmbeddingsUris = None,
     device: DeviceName = None,
     cache: CacheName = None,
     gpu_memory: GpuMemory = None,
@@ -43,6 +45,7 @@ def run(
     """Train, profile and serve manifests; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
     from gnnserve_cli.serving import (  # noqa: PLC0415
         Published,
         bound,
@@ -56,6 +59,8 @@ def run(
 
     services = [load_manifest(manifest) for manifest in manifests]
     require_names(services)
+    uri_files = embeddings_uri_file or []
+    check_sinks(services, uri_files)
     shares = read_shares(share, [service.metadata.name for service in services])
     options = [
         read_options(
@@ -83,6 +88,9 @@ def run(
         for service, sockets, of_service in zip(services, listening, options, strict=True):
             stored = Repository(repository, service.metadata.namespace, service.metadata.name)
             revision = generate_visibly(service, stored, device, log_uid(service, stored))
+            sinks = 0 if service.spec.embeddings is None else len(service.spec.embeddings.sinks)
+            publish_visibly(service, stored, revision, uri_files[:sinks])
+            uri_files = uri_files[sinks:]
             published.append(Published(service, stored, revision, sockets, of_service))
         serve_published(published, shares)
     farewell()

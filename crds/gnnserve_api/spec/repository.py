@@ -74,3 +74,9 @@ class RepositorySpec(ApiModel):
         "storageClassName and accessMode are fixed once the claim is made, also where claim is absent, which "
         "stands for the cluster's default class and ReadWriteOnce: create another service to move",
     )
+
+
+def declared_storage(root: str) -> str:
+    """CEL: the storage that a GNNService asks for. `root`: the object."""
+    claim = f"{root}.spec.repository.claim"
+    return f"(has({root}.spec.repository) && has({claim}) ? {claim}.storage : '{DEFAULT_STORAGE}')"

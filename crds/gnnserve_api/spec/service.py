@@ -15,6 +15,7 @@ from gnnserve_api.spec import task as task_rules
 from gnnserve_api.spec import typed_rules
 from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.channels import channels_are_left, channels_are_of_hidden_layers
+from gnnserve_api.spec.embeddings import EmbeddingsSpec, sinks_have_secrets_of_their_own
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
 from gnnserve_api.spec.following import fixed_names
@@ -23,7 +24,7 @@ from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.spec.recipe import digest_of_recipe
-from gnnserve_api.spec.repository import DEFAULT_STORAGE, RepositorySpec
+from gnnserve_api.spec.repository import RepositorySpec, declared_storage
 from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.rules import rule, server_rule
 from gnnserve_api.spec.scoring import Thresholds
@@ -81,6 +82,8 @@ class GNNServiceSpec(ApiModel):
     updates: UpdatesSpec | None = None
     """Changes of the graph while it is served, by `POST /v1/changes` with one of `endpoint.writeTokens`. Absent: the
     graph stays as it was generated."""
+    embeddings: EmbeddingsSpec | None = None
+    """Embeddings of every revision: an index for `POST /v1/recommend`, and rows in databases. Absent: none are made."""
     image: (
         Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)] | None
     ) = None
@@ -249,6 +252,7 @@ class GNNServiceSpec(ApiModel):
     _channels_are_left = channels_are_left
     _sqlite_has_one_worker = sqlite_has_one_worker
     _changes_fit_memory = changes_fit_memory
+    _sinks_have_secrets_of_their_own = sinks_have_secrets_of_their_own
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
     _something_is_retrained = something_is_retrained
     _architecture_is_of_types = typed_rules.architecture_is_of_types
@@ -362,11 +366,6 @@ class GNNServiceSpec(ApiModel):
         )
 
 
-def _declared_storage(root: str) -> str:
-    claim = f"{root}.spec.repository.claim"
-    return f"(has({root}.spec.repository) && has({claim}) ? {claim}.storage : '{DEFAULT_STORAGE}')"
-
-
 class Metadata(BaseModel):
     """The part of Kubernetes' ObjectMeta that gnnserve reads; the rest is kept out of its way."""
 
@@ -391,11 +390,11 @@ class GNNService(ApiModel):
     _storage_does_not_shrink = server_rule(
         # Back to what the claim has: a size that the storage class refuses must not stay declared for ever. Before the
         # operator has said what there is, nothing is refused: it never makes a claim smaller.
-        f"quantity({_declared_storage('self')}).compareTo(quantity({_declared_storage('oldSelf')})) >= 0 || "
+        f"quantity({declared_storage('self')}).compareTo(quantity({declared_storage('oldSelf')})) >= 0 || "
         "!has(self.status) || !has(self.status.repositoryStorage) || "
-        f"quantity({_declared_storage('self')}).compareTo(quantity(self.status.repositoryStorage)) >= 0",
+        f"quantity({declared_storage('self')}).compareTo(quantity(self.status.repositoryStorage)) >= 0",
         "spec.repository.claim.storage cannot be less than what the claim has (status.repositoryStorage)",
-        f"'spec.repository.claim.storage ' + {_declared_storage('self')} + ' is less than the ' + "
+        f"'spec.repository.claim.storage ' + {declared_storage('self')} + ' is less than the ' + "
         "(has(self.status) && has(self.status.repositoryStorage) ? self.status.repositoryStorage : '') + "
         "' that the claim has, and a claim cannot shrink: set at least that'",
     )

@@ -59,6 +59,7 @@ def decide_events(
         _turned(before, now, ConditionType.REPOSITORY_KEPT),
         _turned(before, now, ConditionType.ACCURACY_HOLDS),
         _turned(before, now, ConditionType.UPDATES_FOLLOWED),
+        _turned(before, now, ConditionType.EMBEDDINGS_PUBLISHED),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),

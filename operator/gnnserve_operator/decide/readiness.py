@@ -49,6 +49,8 @@ class Situation:
     repair: Repair = field(default_factory=Repair)
     compaction: GenerationDecision | None = None
     """About the Job that compacts the log of changes; None: there is none, and none is due."""
+    embeddings: Verdict | None = None
+    """Whether the embeddings of the published revision are made; None: the spec asks for none."""
 
     @property
     def work(self) -> GenerationDecision:
@@ -113,6 +115,7 @@ def decide_conditions(situation: Situation) -> Conditions:
         **({} if credentials is None else {ConditionType.CREDENTIALS_VALID: credentials}),
         **({} if accuracy is None else {ConditionType.ACCURACY_HOLDS: accuracy}),
         **({} if updates is None else {ConditionType.UPDATES_FOLLOWED: updates}),
+        **({} if situation.embeddings is None else {ConditionType.EMBEDDINGS_PUBLISHED: situation.embeddings}),
     }
 
 

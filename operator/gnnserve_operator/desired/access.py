@@ -13,7 +13,7 @@ from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
-from gnnserve_operator.desired.names import generation_name, routing_name, worker_name
+from gnnserve_operator.desired.names import embeddings_name, generation_name, routing_name, worker_name
 from gnnserve_operator.desired.updates import log_secret
 from gnnserve_operator.settings import Settings
 
@@ -92,6 +92,16 @@ def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settin
         reached = [{"protocol": "TCP", "port": port} for port in sorted(ports)]
         rules = {"egress": [{"ports": [dict(port) for port in _DNS]}, {"ports": reached}]}
     return _policy(parent, generation_name(parent.name), Component.GENERATION, rules)
+
+
+def build_embeddings_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
+    if not settings.network_policy or spec.embeddings is None:
+        return None
+    rules: Manifest = {}
+    if spec.embeddings.sinks and settings.postgres_ports:
+        reached = [{"protocol": "TCP", "port": port} for port in settings.postgres_ports]
+        rules = {"egress": [{"ports": [dict(port) for port in _DNS]}, {"ports": reached}]}
+    return _policy(parent, embeddings_name(parent.name), Component.EMBEDDINGS, rules)
 
 
 def _database_ports(spec: GNNServiceSpec, settings: Settings) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator import kinds
 from gnnserve_operator.desired.access import (
+    build_embeddings_network_policy,
     build_generation_network_policy,
     build_role,
     build_role_binding,
@@ -52,6 +53,8 @@ class ChildInputs:
     pod_monitor_available: bool
     """Whether the API server knows PodMonitor."""
     repairs: RepairRecord = NO_REPAIRS
+    embeddings_job: Manifest | None = None
+    """The Job that makes embeddings; None: none is to be applied."""
 
 
 Build = Callable[[ChildInputs], Iterable[Manifest | None]]
@@ -107,6 +110,7 @@ CHILDREN = (
         lambda given: [
             build_worker_network_policy(given.parent, given.spec, given.settings),
             build_generation_network_policy(given.parent, given.spec, given.settings),
+            build_embeddings_network_policy(given.parent, given.spec, given.settings),
         ],
         removal=Removal.WHEN_UNWANTED,
     ),
@@ -123,8 +127,13 @@ CHILDREN = (
         ],
     ),
     Child(kinds.SERVICE, lambda given: [build_service(given.parent, given.spec)]),
-    # Which Jobs are of no use any more: `decide/generation.py`.
-    Child(kinds.JOB, lambda given: [given.job], builds_on=(kinds.CLAIM,), removal=Removal.BY_DECISION),
+    # Which Jobs are of no use any more: `decide/generation.py`, `decide/embeddings.py`.
+    Child(
+        kinds.JOB,
+        lambda given: [given.job, given.embeddings_job],
+        builds_on=(kinds.CLAIM,),
+        removal=Removal.BY_DECISION,
+    ),
     Child(
         kinds.DEPLOYMENT,
         lambda given: [

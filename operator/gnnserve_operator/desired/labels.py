@@ -46,6 +46,7 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 class Component(StrEnum):
     WORKER = "worker"
     GENERATION = "generation"
+    EMBEDDINGS = "embeddings"
 
 
 def labels_for(service: str, component: Component, recipe: str | None = None) -> dict[str, str]:

@@ -32,6 +32,16 @@ def job_name(service: str, template_digest: str) -> str:
     return _suffixed(service, f"-generate-{template_digest[:JOB_DIGEST_LENGTH]}")
 
 
+def embeddings_name(service: str) -> str:
+    """Name of the NetworkPolicy of pods that make embeddings."""
+    return _suffixed(service, "-embeddings")
+
+
+def embeddings_job_name(service: str, template_digest: str) -> str:
+    """Name of a Job that makes embeddings, one for each pod template."""
+    return _suffixed(service, f"-embeddings-{template_digest[:JOB_DIGEST_LENGTH]}")
+
+
 def routing_name(service: str) -> str:
     return _suffixed(service, "-routing")
 

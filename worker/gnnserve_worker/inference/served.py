@@ -36,6 +36,7 @@ from gnnserve_worker.inference.links import ServedLinks, served_links
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.models.rows import RowMaker, keeper_of
+from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.repository.loaded import LoadedRevision, TypeRowRecipe
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
@@ -153,6 +154,13 @@ class ServedRevision:
     or there are no such nodes."""
     links: ServedLinks | None = None
     """What makes scores of pairs; None: nodes are classified."""
+    index: RevisionIndex | None = None
+    """The index that recommendations are found in; None: it has no place for one."""
+    neighbours_of: Callable[[int], np.ndarray] | None = None
+    """Positions in the neighbour list of a stored node, as it is now, int32. None: the graph is not known."""
+    labels: np.ndarray | None = None
+    """Labels of stored nodes as the graph's source has them: int64 [nodes], classes, -1 where unknown; or uint8 [nodes,
+    classes]. Mapped."""
     most_embedding_columns: int = field(init=False)
     """Largest width of embeddings, over all variants."""
     most_drawn_per_seed: float = field(init=False)
@@ -276,7 +284,18 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         no_overlays=no_overlays,
         held_out=_held_out(loaded, loaded.manifest),
         links=served_links(loaded.manifest, loaded.decoder),
+        index=_index_of(loaded, loaded.manifest.revision),
+        neighbours_of=None if isinstance(loaded.graph, TypedGraph) else loaded.graph.list_of,
+        labels=loaded.labels,
     )
+
+
+def _index_of(loaded: LoadedRevision, revision: str) -> RevisionIndex | None:
+    if loaded.folder is None:
+        return None
+    index = RevisionIndex(loaded.folder, revision, len(loaded.labels))
+    index.look()
+    return index
 
 
 def _held_out(loaded: LoadedRevision, manifest: RevisionManifest) -> HeldOut | None:

@@ -46,21 +46,21 @@ TERMINATED = 143
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
     # The first process of a container has no default handler for it, and an orderly exit removes what is half-written.
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, stop_in_order)
     try:
         code, message = PodExit.OK, encode_message(_generate(environ))
     except Exception as error:  # noqa: BLE001  (whatever it was, the operator must be told)
-        code, message = exit_of(error), _sentence(error)
+        code, message = exit_of(error), sentence_of(error)
         if not isinstance(error, GnnserveError) and lack_of_memory(error) is None:
             traceback.print_exc()
         print(f"error: {message}", file=sys.stderr, flush=True)
-    if not _leave_message(environ, message):
+    if not leave_message(environ, message):
         # Without the message the operator does not learn of the revision; another attempt finds it published.
         return code or PodExit.RESOURCE
     return code
 
 
-def _leave_message(environ: Mapping[str, str], message: str) -> bool:
+def leave_message(environ: Mapping[str, str], message: str) -> bool:
     path = Path(environ.get(TERMINATION_MESSAGE_VARIABLE, TERMINATION_MESSAGE_PATH))
     try:
         path.write_bytes(cut(message))
@@ -118,7 +118,7 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
 
     def say(words: str) -> None:
         print(f"error: {words}", file=sys.stderr, flush=True)
-        _leave_message(environ, words)
+        leave_message(environ, words)
 
     exit_on_memory_fault(say, PodExit.REPOSITORY)
     service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")
@@ -207,7 +207,7 @@ def _verify(manifest: RevisionManifest, repository: Repository) -> int:
     return 0 if made_of is None else made_of.offset
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     if isinstance(error, GnnserveError):
         return words_in_cluster(error)
     if (found := lack_of_memory(error)) is not None:
@@ -221,7 +221,7 @@ def _sentence(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {error}; the pod's log has the details"
 
 
-def _leave(_number: int, _frame: FrameType | None) -> None:
+def stop_in_order(_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
     print("stopped by SIGTERM: nothing was published", file=sys.stderr, flush=True)
     sys.exit(TERMINATED)

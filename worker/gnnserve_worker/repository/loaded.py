@@ -137,6 +137,8 @@ class LoadedRevision:
     followed: tuple[StoredLayerMaker, ...] = ()
     """Makers of stored layers that follow changes over several hops, where it was opened for changes. Those of one
     variant stand together, the first layer's first."""
+    folder: Path | None = None
+    """The folder of the revision."""
     draft: Draft | None = None
     """What changes are applied to first, where it was opened for them."""
     type_ids: Mapping[str, NodeIds | None] = field(default_factory=dict)
@@ -193,6 +195,7 @@ def open_one_type(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         neighbour_roots=roots() if weighs_neighbours else None,
         features=graph.features,
         living=living,
+        folder=revision.folder,
         made_of=None if graph.version is UNSET else graph.version.made_of,
         makers=tuple(parts.makers.values()) if living is not None else (),
         followed=followed,

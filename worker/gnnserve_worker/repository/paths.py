@@ -12,6 +12,7 @@
       damaged/<time>/            revisions set aside to be generated again; never read
       trained/<recipe>-<graph>/<network>/  network.json, weights.safetensors: of a generation that is not done
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors, rows.safetensors
+      revisions/<revision>/index/  index.json, and vectors.npy or vectors.faiss: the index of its embeddings
       updates/<uid>/             log.sqlite and what SQLite keeps beside it: the log of changes of the service with that
                                  uid. updates/uid is that of servers without a cluster
 

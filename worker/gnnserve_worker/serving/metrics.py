@@ -21,12 +21,14 @@ from gnnserve_api.routing import CredentialState, Route
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import DeviceStats
+from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.batch_sizes import add_sizes
 from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
 from gnnserve_worker.serving.device_metrics import collect_device
 from gnnserve_worker.serving.durations import add_histogram
+from gnnserve_worker.serving.index_metrics import collect_index
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
 from gnnserve_worker.serving.variant_metrics import VariantCounters, VariantUsage
 
@@ -95,6 +97,7 @@ class ServingMetrics:
         """Errors that happened, by reason."""
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
+        self._index: Callable[[], RevisionIndex | None] = lambda: None
         self._watch: AccuracyWatch | None = None
         self.changes = ChangeCounters()
         self._updates: Updates | None = None
@@ -187,6 +190,10 @@ class ServingMetrics:
     def watch_device(self, device: Callable[[], DeviceStats | None]) -> None:
         """Sets where the device's state is read at a scrape."""
         self._device = device
+
+    def watch_index(self, index: Callable[[], RevisionIndex | None]) -> None:
+        """Sets where the index of recommendations is read at a scrape."""
+        self._index = index
 
     def watch_accuracy(self, watch: AccuracyWatch) -> None:
         """Sets where accuracy in service is read at a scrape."""
@@ -311,6 +318,8 @@ class ServingMetrics:
             yield from self._collect_routing(routing)
         if (device := self._device()) is not None:
             yield from collect_device(device, self._service, self._shown_s)
+        if (index := self._index()) is not None:
+            yield from collect_index(index, self._service, self._shown_s)
         if self._watch is not None:
             yield from collect_accuracy(self._watch, self._service, self._created_s)
         if self._updates is not None:

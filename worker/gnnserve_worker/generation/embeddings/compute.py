@@ -29,8 +29,9 @@ _BLOCK_NODES = 4096
 _FLOAT32 = FORMATS[Storage.FLOAT32]
 
 
-def check_embeddings(manifest: RevisionManifest, name: str) -> VariantManifest:
-    """Find the variant. Raises InputError where the revision has none of this name, or one without embeddings."""
+def check_embeddings(manifest: RevisionManifest, name: str, where: str = "VARIANT") -> VariantManifest:
+    """Find the variant. `where`: the option or field that names it. Raises InputError where the revision has none of
+    this name, or one without embeddings."""
     require_one_type(manifest, "embeddings are exported of")
     has_links = manifest.links is not None
     giving = [variant.name for variant in manifest.variants if gives_embeddings(variant, has_links=has_links)]
@@ -40,8 +41,8 @@ def check_embeddings(manifest: RevisionManifest, name: str) -> VariantManifest:
         if variant.name in giving and variant.name == name:
             return variant
     if name not in known:
-        raise InputError("VARIANT", f"revision {manifest.revision} has no {name!r}", others)
-    raise InputError("VARIANT", f"{name} has no hidden layer that could be an embedding", others)
+        raise InputError(where, f"revision {manifest.revision} has no {name!r}", others)
+    raise InputError(where, f"{name} has no hidden layer that could be an embedding", others)
 
 
 def columns_of_embeddings(manifest: RevisionManifest, variant: VariantManifest) -> int:

@@ -50,6 +50,7 @@ from gnnserve_worker.serving.http.codecs.json import encode_error, encode_json_e
 from gnnserve_worker.serving.http.codecs.open_inference_paths import is_open_inference
 from gnnserve_worker.serving.http.codecs.registry import error_form_of, is_prediction
 from gnnserve_worker.serving.http.content_coding import LEVEL, WORTH_BYTES
+from gnnserve_worker.serving.http.explore.routes import EXPLAIN_PATH, add_explore
 from gnnserve_worker.serving.http.labels import LABELS_PATH, describe_accuracy, take_labels
 from gnnserve_worker.serving.http.nodes import list_nodes
 from gnnserve_worker.serving.http.open_inference.endpoint import OpenInference
@@ -105,6 +106,7 @@ class ServingApp:
         metrics.watch_accuracy(model.watch)
         if updates is not None:
             metrics.watch_updates(updates)
+        metrics.watch_index(lambda: None if model.lane is None else model.lane.revision.index)
         metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.device_stats())
 
     async def close(self) -> None:
@@ -303,6 +305,7 @@ def _build_rest(
         """Metrics for Prometheus."""
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
+    add_explore(app, service, model, serving.predict, _as_response)
     page = build_page(service)
 
     @app.head("/", include_in_schema=False)
@@ -350,7 +353,7 @@ def _build_rest(
 
 
 def _method(request: Request) -> str:
-    return {LABELS_PATH: "POST", CHANGES_PATH: "GET or POST"}.get(request.url.path, "GET")
+    return {LABELS_PATH: "POST", EXPLAIN_PATH: "POST", CHANGES_PATH: "GET or POST"}.get(request.url.path, "GET")
 
 
 def _as_offered(lane: Lane) -> ServedRevision:

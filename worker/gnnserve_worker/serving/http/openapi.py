@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gnnserve_api.changes import OFFSET_HEADER, ChangesAnswer, ChangesPage, ChangesRequest
+from gnnserve_api.explain import ExplainAnswer, ExplainRequest
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
 from gnnserve_api.protocol import (
     MAX_OFFSET,
@@ -27,11 +28,13 @@ from gnnserve_api.protocol import (
     TypedOverlay,
     VariantsAnswer,
 )
+from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
 from gnnserve_api.routing import Route
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.description import describe_post
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH
 from gnnserve_worker.serving.http.codecs.binary import OUTPUTS
+from gnnserve_worker.serving.http.codecs.recommend import RECOMMEND_PATH
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
 from gnnserve_worker.serving.http.open_inference.description import describe_open_inference
@@ -46,6 +49,7 @@ from gnnserve_worker.serving.http.openapi_parts import (
 )
 from gnnserve_worker.serving.http.pairs import PAIR_OUTPUTS, example_pair
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH
+from gnnserve_worker.serving.http.recommend_description import describe_recommend
 from gnnserve_worker.serving.http.wishes import (
     LATENCY_HEADER,
     OFFSET_WISH_HEADER,
@@ -94,7 +98,13 @@ def complete(
     schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
     changes = {CHANGES_PATH: {"post": describe_post(revision), **described["paths"].get(CHANGES_PATH, {})}}
     protocol = describe_open_inference(service, revision)
-    paths = {PREDICT_PATH: _predict_path(revision), **described["paths"], **changes, **protocol}
+    paths = {
+        PREDICT_PATH: _predict_path(revision),
+        RECOMMEND_PATH: describe_recommend(revision),
+        **described["paths"],
+        **changes,
+        **protocol,
+    }
     whole = {**described, "paths": paths, "components": {**components, "schemas": schemas}}
     return _with_tokens(whole, needs_token=needs_token)
 
@@ -142,6 +152,10 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
             ChangesAnswer,
             ChangesPage,
             TypedOverlay,
+            RecommendRequest[str] if are_texts else RecommendRequest[int],
+            RecommendAnswer,
+            ExplainRequest[str] if are_texts else ExplainRequest[int],
+            ExplainAnswer,
         ],
         ref_template=REFERENCE,
     )
@@ -161,6 +175,11 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
         nodes["items"] = schemas["RequestOverlay"]["properties"]["edges"]["items"]["items"] = either
         for name in ("NodeFeatures", "NewNode", "NodeLabel"):
             schemas[name]["properties"]["id"] = either
+        schemas["RecommendRequest"]["properties"]["node"] |= either
+        schemas["RecommendRequest"]["properties"]["node"].pop("type", None)
+        schemas["RecommendFilter"]["properties"]["nodes"]["items"] = either
+        schemas["ExplainRequest"]["properties"]["node"] |= either
+        schemas["ExplainRequest"]["properties"]["node"].pop("type", None)
         changed = schemas["ChangesRequest"]["properties"]
         changed["removedNodes"]["items"] = either
         for name in ("edges", "removedEdges"):
@@ -169,9 +188,11 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
         nodes["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
     if not _takes_overlays(revision):
         del schemas["RequestOverlay"], schemas[asks]["properties"]["overlay"]
+        del schemas["RecommendRequest"]["properties"]["overlay"]
     _describe_types(schemas, revision, asks)
     if not _changes(revision):
         del schemas[asks]["properties"]["minOffset"]
+        del schemas["RecommendRequest"]["properties"]["minOffset"], schemas["RecommendAnswer"]["properties"]["offset"]
         if not has_links:
             del schemas["PredictAnswer"]["properties"]["offset"]
     if revision is not None:

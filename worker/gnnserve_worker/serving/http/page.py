@@ -1,6 +1,6 @@
-"""The page at `/`, which shows what the worker does now.
+"""The pages for people: `/`, which shows what the worker does now, and `/explore`, which shows nodes.
 
-It is one file without other resources, so it works without any network but the connection to the worker. It reads the
+Each is one file without other resources, so it works without any network but the connection to the worker. It reads the
 worker's own endpoints, and shows nothing that they do not.
 """
 
@@ -22,8 +22,9 @@ class Page:
     headers: dict[str, str]
 
 
-def build_page(service: str) -> Page:
-    text = importlib.resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+def build_page(service: str, name: str = "page.html") -> Page:
+    """`name`: of the file beside this one."""
+    text = importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     script, style = (_content_of(tag, text) for tag in ("script", "style"))
     # Scripts and styles are allowed by digest: injected markup would not run.
     policy = (

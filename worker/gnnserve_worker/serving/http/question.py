@@ -51,6 +51,8 @@ class ErrorCode(StrEnum):
     NO_EMBEDDINGS = "NoEmbeddings"
     NO_BINARY_LABELS = "NoBinaryLabels"
     NO_BINARY_NODES = "NoBinaryNodes"
+    NO_INDEX = "NoIndex"
+    NO_RECOMMENDATIONS = "NoRecommendations"
     NO_OVERLAYS = "NoOverlays"
     STORED_NODE = "StoredNode"
     REPEATED_NODE = "RepeatedNode"

@@ -44,6 +44,7 @@ ERROR_STATUS = {
     ErrorCode.UNSUPPORTED_VERSION: 505,
     ErrorCode.TOO_MANY_CONNECTIONS: 503,
     ErrorCode.OFFSET_NOT_REACHED: 503,
+    ErrorCode.NO_INDEX: 503,
     ErrorCode.NO_ROOM: 503,
     ErrorCode.NOT_APPLIED: 503,
     ErrorCode.LOG_UNAVAILABLE: 503,
@@ -59,6 +60,7 @@ _HEAD_OF_ERROR = {
     ErrorCode.TOO_MANY_CONNECTIONS: b"retry-after: 1\r\n",
     ErrorCode.OFFSET_NOT_REACHED: b"retry-after: 1\r\n",
     ErrorCode.LOG_UNAVAILABLE: b"retry-after: 1\r\n",
+    ErrorCode.NO_INDEX: b"retry-after: 2\r\n",
     # A person, or a compaction, has to make room.
     ErrorCode.NO_ROOM: b"retry-after: 10\r\n",
     ErrorCode.LOG_FULL: b"retry-after: 10\r\n",

@@ -141,57 +141,7 @@ class JsonCodec:
     def _parse(
         self, body: bytes, wishes: Wishes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
     ) -> Question:
-        request: PredictRequest[Any] | PairsRequest[Any] = _decode(body, revision)
-        objective = request.objective
-        if objective is None or objective == NO_OBJECTIVE:
-            objective = wishes.objective
-        else:
-            check_objective(objective, "objective.latencyMs", "objective.accuracyTolerancePermille")
-        min_offset = wishes.min_offset if request.min_offset is None else request.min_offset
-        if min_offset is not None:  # before ids are looked up, which the changes may bring
-            is_in_body = request.min_offset is not None
-            require_offset(min_offset, objective, revision, "minOffset" if is_in_body else OFFSET_WISH_HEADER.decode())
-        outputs: tuple[str, ...] = request.outputs
-        if isinstance(request, PairsRequest):
-            _check_pair_outputs(outputs)
-            check_pair_count(len(request.pairs), max_nodes)
-            nodes = tuple(chain.from_iterable(request.pairs))
-        else:
-            if outputs not in _ALWAYS_POSSIBLE:
-                _check_outputs(outputs, revision)
-            nodes = request.nodes
-            if not 0 < len(nodes) <= max_nodes:
-                check_node_count(len(nodes), max_nodes)
-        strict = wishes.strict if request.strict is UNSET else request.strict
-        seed = wishes.seed if request.seed is None else check_seed(request.seed, "seed")
-        overlay = request.overlay
-        if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
-            overlay = None
-        variant = wishes.variant if request.variant is None else request.variant
-        if variant is not None:
-            where = VARIANT_HEADER.decode() if request.variant is None else "variant"
-            check_variant(variant, outputs, overlay is not None, revision, where)
-        if isinstance(overlay, TypedOverlay):
-            arranged, seeds = arrange_typed(nodes, overlay, revision, limits)
-            return Question(seeds, objective, strict, outputs, arranged, seed, variant)
-        if revision.types is not None:
-            nodes = ids_of_target(nodes, revision.types, revision)
-        brought_along: Overlay | None = None
-        with told_of_pairs() if revision.links is not None else nullcontext():
-            if overlay is not None:
-                support = support_of(revision, limits)
-                brought = read_overlay(nodes, overlay, revision, support, limits)
-                brought_along, seeds = support.arrange(
-                    brought.features, brought.overridden, brought.edges, brought.seeds
-                )
-            else:
-                positions = find_texts if revision.has_text_ids else find_listed
-                otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
-                seeds = positions(nodes, revision, otherwise)
-        if revision.links is None:
-            return Question(seeds, objective, strict, outputs, brought_along, seed, variant)
-        seeds, form = distinct_ends(seeds, revision)
-        return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form)
+        return question_of(_decode(body, revision), wishes, revision, max_nodes, limits)
 
     def encode_answer(
         self,
@@ -232,6 +182,64 @@ class JsonCodec:
     def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
         name = PredictAnswer.__name__ if revision is None or revision.links is None else PairsAnswer.__name__
         return {"schema": {"$ref": _REFERENCE.format(name=name)}, "example": example}
+
+
+def question_of(
+    request: PredictRequest[Any] | PairsRequest[Any],
+    wishes: Wishes,
+    revision: ServedRevision,
+    max_nodes: int,
+    limits: OverlayLimits,
+) -> Question:
+    """The question that a request of JSON asks. Raises RequestError and BehindError, as `Codec.parse_question`."""
+    objective = request.objective
+    if objective is None or objective == NO_OBJECTIVE:
+        objective = wishes.objective
+    else:
+        check_objective(objective, "objective.latencyMs", "objective.accuracyTolerancePermille")
+    min_offset = wishes.min_offset if request.min_offset is None else request.min_offset
+    if min_offset is not None:  # before ids are looked up, which the changes may bring
+        is_in_body = request.min_offset is not None
+        require_offset(min_offset, objective, revision, "minOffset" if is_in_body else OFFSET_WISH_HEADER.decode())
+    outputs: tuple[str, ...] = request.outputs
+    if isinstance(request, PairsRequest):
+        _check_pair_outputs(outputs)
+        check_pair_count(len(request.pairs), max_nodes)
+        nodes = tuple(chain.from_iterable(request.pairs))
+    else:
+        if outputs not in _ALWAYS_POSSIBLE:
+            _check_outputs(outputs, revision)
+        nodes = request.nodes
+        if not 0 < len(nodes) <= max_nodes:
+            check_node_count(len(nodes), max_nodes)
+    strict = wishes.strict if request.strict is UNSET else request.strict
+    seed = wishes.seed if request.seed is None else check_seed(request.seed, "seed")
+    overlay = request.overlay
+    if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
+        overlay = None
+    variant = wishes.variant if request.variant is None else request.variant
+    if variant is not None:
+        where = VARIANT_HEADER.decode() if request.variant is None else "variant"
+        check_variant(variant, outputs, overlay is not None, revision, where)
+    if isinstance(overlay, TypedOverlay):
+        arranged, seeds = arrange_typed(nodes, overlay, revision, limits)
+        return Question(seeds, objective, strict, outputs, arranged, seed, variant)
+    if revision.types is not None:
+        nodes = ids_of_target(nodes, revision.types, revision)
+    brought_along: Overlay | None = None
+    with told_of_pairs() if revision.links is not None else nullcontext():
+        if overlay is not None:
+            support = support_of(revision, limits)
+            brought = read_overlay(nodes, overlay, revision, support, limits)
+            brought_along, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
+        else:
+            positions = find_texts if revision.has_text_ids else find_listed
+            otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
+            seeds = positions(nodes, revision, otherwise)
+    if revision.links is None:
+        return Question(seeds, objective, strict, outputs, brought_along, seed, variant)
+    seeds, form = distinct_ends(seeds, revision)
+    return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form)
 
 
 def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:

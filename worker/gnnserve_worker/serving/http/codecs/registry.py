@@ -14,8 +14,9 @@ from gnnserve_worker.serving.http.codecs.open_inference import (
     open_inference_codec,
 )
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference, is_open_inference
+from gnnserve_worker.serving.http.codecs.recommend import RecommendCodec
 
-CODECS: tuple[MediaCodec, ...] = (JsonCodec(), BinaryCodec(), BinaryOverlayCodec())
+CODECS: tuple[MediaCodec, ...] = (JsonCodec(), BinaryCodec(), BinaryOverlayCodec(), RecommendCodec())
 """Codecs of a fixed path. The first one of a path also reads what names no media type, or an unknown one: `curl -d`
 announces a form."""
 _CONTENT_TYPE = b"content-type"

@@ -1,0 +1,101 @@
+"""`gnnserve recommend`: the nodes that a running server recommends for one, and what it cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from msgspec import UNSET
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.recommend import MOST_RECOMMENDED, Exclude, RecommendAnswer, RecommendFilter, RecommendRequest
+from gnnserve_cli.client import fetch_recommendation, open_url, read_access, stated_objective
+from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, Url, between
+from gnnserve_cli.commands.predict import ids_of, parse_nodes, read_overlay
+from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, print_json, put
+from gnnserve_client.timing import ClientTimes, parse_server_timing
+
+
+def recommend(
+    url: Url,
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="Id of the node, of the graph or of --overlay.", show_default=False)
+    ],
+    *,
+    count: Annotated[int, typer.Option(callback=between(1, MOST_RECOMMENDED), help="How many nodes, at most.")] = 10,
+    include_known: Annotated[
+        bool, typer.Option("--include-known", help="Recommend neighbours of the node too.")
+    ] = False,
+    among: Annotated[
+        str | None,
+        typer.Option(metavar="IDS", help="Recommend these nodes only, written as for `predict`.", show_default=False),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="LABELS", help="Recommend nodes with one of these labels only: 3,5.", show_default=False),
+    ] = None,
+    overlay: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What the graph does not have, for this request alone: a JSON file with nodes, edges and overrides.",
+            show_default=False,
+        ),
+    ] = None,
+    latency_ms: LatencyMs = None,
+    strict: Strict = False,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    as_json: Json = False,
+) -> None:
+    """Ask a running server for nodes like one: those whose embeddings point the same way."""
+    brought = None if overlay is None else read_overlay(overlay)
+    endpoint = open_url(url, read_access(token_file, ca_file))
+
+    def read(text: str) -> tuple[int | str, ...]:
+        listed = parse_nodes(text)
+        return listed if isinstance(listed, tuple) else ids_of(listed, endpoint)
+
+    asked = read(node)
+    if len(asked) != 1:
+        raise InputError("NODE", f"{node!r} are {len(asked)} nodes", "name one, ids with commas as a JSON list")
+    exclude: Exclude = "nothing" if include_known else "known"
+    filter_: RecommendFilter[Any] = RecommendFilter(
+        None if labels is None else _labels(labels), None if among is None else read(among)
+    )
+    request: RecommendRequest[Any] = RecommendRequest(
+        node=asked[0],
+        count=count,
+        exclude=exclude,
+        filter=None if filter_ == RecommendFilter() else filter_,
+        objective=stated_objective(latency_ms, None),
+        strict=strict or UNSET,
+        overlay=brought,
+    )
+    answer, reply = fetch_recommendation(endpoint, request)
+    assert reply.times is not None  # noqa: S101  (a connection of the client's own measures them)
+    if as_json:
+        timing = parse_server_timing(reply.headers.get("server-timing", ""))
+        costs = {"roundTripMs": round(reply.elapsed_ms, 3), "serverTimingMs": timing}
+        print_json({"node": asked[0], **msgspec.to_builtins(answer), **costs})
+        return
+    ids = [item.id for item in answer.items]
+    columns = [("Cosine", [f"{item.cosine:.4f}" for item in answer.items])]
+    put(output(), nodes_table(ids, columns), "", facts_table(_facts(answer, reply.times)))
+
+
+def _labels(text: str) -> tuple[int | str, ...]:
+    return tuple(int(part) if part.lstrip("-").isdecimal() else part for part in map(str.strip, text.split(",")))
+
+
+def _facts(answer: RecommendAnswer, times: ClientTimes) -> list[tuple[str, str]]:
+    index = answer.index
+    age = "" if isinstance(answer.offset, msgspec.UnsetType) else f", at offset {index.offset:,} of {answer.offset:,}"
+    return [
+        ("variant", f"{answer.variant} of revision {answer.revision}"),
+        ("index", f"{index.nodes:,} nodes, {index.kind.lower()}, recall {index.recall:.3f}, {index.built_at}{age}"),
+        ("objective", "met" if answer.objective_met else "not met: the answer came late"),
+        ("round trip", f"{format_ms(times.total_ms)} ms, behind {format_ms(times.connect_ms)} ms of connecting"),
+    ]

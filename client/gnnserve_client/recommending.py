@@ -1,0 +1,81 @@
+"""Recommendations: nodes whose embeddings are nearest to a node's, as ids and cosines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+from numpy.typing import ArrayLike
+
+from gnnserve_api.embeddings import IndexState
+from gnnserve_api.recommend import RecommendAnswer
+from gnnserve_client.arrays import Ids, read_ids
+from gnnserve_client.asking import Asking
+from gnnserve_client.exchange import Call, Steps
+from gnnserve_client.overlay import Overlay
+
+RECOMMEND_PATH = "/v1/recommend"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The recommended nodes, the nearest first."""
+
+    nodes: Ids
+    """Ids of the nodes; fewer than asked for where not as many may be recommended."""
+    cosines: np.ndarray
+    """float32 [nodes]"""
+    variant: str
+    revision: str
+    objective_met: bool
+    index: IndexState
+    """The index that they were found in; `offset` tells its age where the graph changes."""
+    offset: int | None = None
+    """The offset of the log of changes that the node's embedding has seen; None: the graph does not change."""
+
+
+def recommend(
+    asking: Asking,
+    node: int | str,
+    count: int,
+    exclude: str,
+    among: ArrayLike | None,
+    labels: Sequence[Any] | None,
+    overlay: Overlay | None,
+    latency_ms: float | None,
+    seed: int | None,
+    min_offset: int | None,
+    timeout_s: float | None,
+) -> Steps[Recommendation]:
+    filters = {
+        "nodes": None if among is None else read_ids(among, "among").tolist(),
+        "labels": None if labels is None else np.asarray(labels).tolist(),
+    }
+    wanted = {
+        "node": node.item() if isinstance(node, np.generic) else node,
+        "count": count,
+        "exclude": exclude,
+        "filter": {name: value for name, value in filters.items() if value is not None} or None,
+        "objective": None if latency_ms is None else {"latencyMs": latency_ms},
+        "overlay": None if overlay is None else overlay.to_builtins(np.asarray([node])),
+        "seed": seed,
+        "minOffset": min_offset,
+    }
+    body = msgspec.json.encode({name: value for name, value in wanted.items() if value is not None})
+    call = Call("POST", RECOMMEND_PATH, {"Content-Type": "application/json"}, body, True)
+    reply = yield from asking.answered(call, timeout_s)
+    answer = asking.decode(reply.body, RecommendAnswer)
+    ids = [item.id for item in answer.items]
+    return Recommendation(
+        np.array(ids) if ids else np.zeros(0, np.int64),
+        np.array([item.cosine for item in answer.items], np.float32),
+        answer.variant,
+        answer.revision,
+        answer.objective_met,
+        answer.index,
+        None if answer.offset is UNSET else answer.offset,
+    )

@@ -1,0 +1,93 @@
+"""`POST /v1/recommend` between client and worker, as JSON: nodes whose embeddings are nearest to a node's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gnnserve_api.embeddings import IndexState
+from gnnserve_api.objective import Objective
+from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Id, Label, RequestOverlay
+
+MOST_RECOMMENDED = 1000
+"""Largest `count` of a request."""
+Exclude = Literal["known", "nothing"]
+
+
+class RecommendFilter(
+    msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """The nodes that may be recommended. A node has to pass every field that is given."""
+
+    labels: Annotated[
+        tuple[Label, ...] | None,
+        Meta(description="Nodes that the graph's source labels with one of these; unlabelled ones do not pass."),
+    ] = None
+    nodes: Annotated[tuple[Id, ...] | None, Meta(description="These nodes.")] = None
+
+
+class RecommendRequest(
+    msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """A node, and how many nodes to recommend for it."""
+
+    node: Annotated[
+        Id, Meta(description="Id of a node of the graph, or of a new one in `overlay`. Its embedding is computed now.")
+    ]
+    count: Annotated[
+        int,
+        Meta(description="How many nodes, at most.", extra_json_schema={"minimum": 1, "maximum": MOST_RECOMMENDED}),
+    ] = 10
+    exclude: Annotated[
+        Exclude,
+        Meta(
+            description="known: nodes that are in the node's neighbour list, or joined to it in `overlay`, are not "
+            "recommended. nothing: they may be. The node itself never is."
+        ),
+    ] = "known"
+    filter: Annotated[RecommendFilter[Id] | None, Meta(description="Which nodes may be recommended.")] = None
+    objective: Annotated[
+        Objective | None, Meta(description="Replaces the service's objective as a whole; absent or empty: that holds.")
+    ] = None
+    strict: Annotated[bool | UnsetType, Meta(description="Refuse with 422 what no variant can meet.")] = UNSET
+    overlay: Annotated[
+        RequestOverlay[Id] | None, Meta(description="New nodes, edges and new features, for this request alone.")
+    ] = None
+    seed: Annotated[
+        int | None,
+        Meta(
+            description="The draws of neighbours depend on it alone.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_SEED},
+        ),
+    ] = None
+    min_offset: Annotated[
+        int | None,
+        Meta(
+            description="Compute the node's embedding on a graph that has this offset of the log of changes.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_OFFSET},
+        ),
+    ] = None
+
+
+class RecommendedNode(msgspec.Struct, frozen=True, rename="camel"):
+    id: int | str
+    cosine: Annotated[float, Meta(description="Cosine of the angle between both embeddings: 1 is the same direction.")]
+
+
+class RecommendAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """The nodes, the nearest first; fewer than asked for where not as many may be recommended."""
+
+    items: list[RecommendedNode]
+    variant: Annotated[str, Meta(description="The variant that computed the node's embedding.")]
+    revision: Annotated[str, Meta(description="The revision that it belongs to.")]
+    objective_met: Annotated[bool, Meta(description="Whether the answer came within the latency; true without one.")]
+    index: Annotated[IndexState, Meta(description="What the nodes were found in.")]
+    offset: Annotated[
+        int | UnsetType,
+        Meta(
+            description="The offset of the log of changes that the node's embedding has seen. The index may be older: "
+            "its own offset is in `index`. Absent where the graph is fixed."
+        ),
+    ] = UNSET

@@ -1,0 +1,108 @@
+"""The Job that makes the embeddings of a published revision: their index in the repository, and rows in databases.
+
+One for each pod template, and so one for each revision and each spec.embeddings. It trains nothing and waits for no
+other service's Job. It has no time to live: that it succeeded is the record that the embeddings are there.
+"""
+
+from __future__ import annotations
+
+import json
+
+from gnnserve_api import pods
+from gnnserve_api.spec.service import API_VERSION, KIND, GNNServiceSpec
+from gnnserve_api.updates import URI_KEY
+from gnnserve_operator.desired.labels import Component, labels_for
+from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
+from gnnserve_operator.desired.names import embeddings_job_name
+from gnnserve_operator.desired.pod import (
+    REPOSITORY_VOLUME,
+    build_container,
+    build_pod_metadata,
+    build_pod_spec,
+    build_resources,
+    claim_volume,
+    secret_volume,
+)
+from gnnserve_operator.settings import Settings
+
+EMBEDDINGS_CONTAINER = "embeddings"
+
+
+def build_embeddings_job(
+    parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str, revision: str
+) -> Manifest | None:
+    """`claim`: name of the claim that holds the revision. None: the spec asks for no embeddings."""
+    if spec.embeddings is None:
+        return None
+    template = _build_template(parent, spec, settings, claim, revision)
+    name = embeddings_job_name(parent.name, digest_of(template))
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": child_metadata(parent, name, Component.EMBEDDINGS),
+        "spec": {
+            "backoffLimit": spec.generation.retries,
+            "activeDeadlineSeconds": spec.generation.deadline_seconds,
+            # Two attempts at once would write the same index.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {
+                            "containerName": EMBEDDINGS_CONTAINER,
+                            "operator": "In",
+                            "values": [int(pods.PodExit.BAD_INPUT)],
+                        },
+                    },
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
+            "template": template,
+        },
+    }
+
+
+def _build_template(
+    parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str, revision: str
+) -> Manifest:  # fmt: skip
+    mounts: list[Manifest] = [{"name": REPOSITORY_VOLUME, "mountPath": pods.REPOSITORY_PATH}]
+    volumes: list[Manifest] = [claim_volume(REPOSITORY_VOLUME, claim)]
+    secrets = () if spec.embeddings is None else spec.embeddings.secrets
+    for place, secret in enumerate(secrets):
+        name = f"embeddings-{place}"
+        mounts.append({"name": name, "mountPath": f"{pods.EMBEDDINGS_PATH}/{place}", "readOnly": True})
+        volumes.append(secret_volume(name, secret, URI_KEY))
+    container = build_container(
+        EMBEDDINGS_CONTAINER,
+        pods.EMBEDDINGS_COMMAND,
+        spec,
+        settings,
+        env={
+            pods.MANIFEST_VARIABLE: _manifest(parent, spec),
+            pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
+            pods.EMBEDDED_REVISION_VARIABLE: revision,
+        },
+        mounts=mounts,
+        # It computes on the processor, whatever generation trains on.
+        resources=build_resources(spec.generation),
+    )
+    pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
+    pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
+    labels = labels_for(parent.name, Component.EMBEDDINGS)
+    return {"metadata": build_pod_metadata(spec.generation, labels), "spec": pod}
+
+
+def _manifest(parent: Parent, spec: GNNServiceSpec) -> str:
+    """The GNNService as this Job needs it."""
+    parts = spec.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, include={"graph": {"source"}, "embeddings": True}
+    )
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": parent.name, "namespace": parent.namespace},
+        # All fields at their defaults: the section is empty, and asked for.
+        "spec": {"embeddings": {}, **parts},
+    }
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))

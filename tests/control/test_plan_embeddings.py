@@ -1,0 +1,167 @@
+"""The Job that makes embeddings: when it is there, what the condition says, and that nothing else waits for it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.support.observed import Namespace, make_service, make_settings
+from tests.support.pod_security import violations
+
+from gnnserve_api.manifest import parse_manifest
+from gnnserve_operator.desired.access import build_embeddings_network_policy
+from gnnserve_operator.desired.embeddings import build_embeddings_job
+from gnnserve_operator.desired.metadata import Parent
+
+SINKS: dict[str, Any] = {"sinks": [{"postgres": {"secretName": "vectors"}}]}
+KIND = "EmbeddingsPublished"
+
+
+def serving(**spec: Any) -> Namespace:
+    namespace = Namespace(**spec)
+    namespace.serve()
+    return namespace
+
+
+def embedding_jobs(namespace: Namespace) -> list[dict[str, Any]]:
+    return [
+        raw for (kind, _), raw in namespace.objects.items()
+        if kind == "Job" and raw["metadata"]["labels"]["app.kubernetes.io/component"] == "embeddings"
+    ]  # fmt: skip
+
+
+def end(namespace: Namespace, message: str = "", exit_code: int = 0) -> None:
+    """Its pod ends, and the Job with it."""
+    (job,) = embedding_jobs(namespace)
+    terminated = {"exitCode": exit_code, "message": message}
+    namespace.add_pod(job, state={"terminated": terminated}, phase="Failed" if exit_code else "Succeeded")
+    stamp = namespace.now.isoformat().replace("+00:00", "Z")
+    kind = "Failed" if exit_code else "Complete"
+    job["status"] = {"conditions": [{"type": kind, "status": "True", "lastTransitionTime": stamp}]}
+
+
+def test_without_embeddings_there_is_no_job_and_no_condition() -> None:
+    namespace = serving()
+    assert embedding_jobs(namespace) == []
+    assert namespace.condition(KIND) == {}
+
+
+def test_the_job_comes_after_the_revision_beside_the_workers_and_generates_nothing_anew() -> None:
+    namespace = Namespace(embeddings=SINKS)
+    assert namespace.recipe == make_service().spec.recipe()
+    namespace.settle()
+    assert embedding_jobs(namespace) == []
+    assert namespace.reason(KIND) == "Unknown WaitingForRevision"
+    job = namespace.job()
+    assert job["metadata"]["labels"]["app.kubernetes.io/component"] == "generation"
+    assert "embeddings" not in json.dumps(job["spec"]["template"])
+
+    namespace.serve()
+
+    (job,) = embedding_jobs(namespace)
+    assert (namespace.reason(), namespace.reason(KIND)) == ("True Serving", "Unknown Embedding")
+    pod = job["spec"]["template"]["spec"]
+    assert violations(pod) == []
+    (container,) = pod["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["GNNSERVE_EMBEDDED_REVISION"] == "rev-1"
+    manifest = parse_manifest(env["GNNSERVE_MANIFEST"], "")
+    assert manifest.spec.embeddings == namespace.service.spec.embeddings
+    assert {"name": "embeddings-0", "mountPath": "/etc/gnnserve/embeddings/0", "readOnly": True} in (
+        container["volumeMounts"]
+    )
+
+    end(namespace)
+    namespace.settle()
+    assert namespace.reason(KIND) == "True EmbeddingsPublished"
+    said = namespace.condition(KIND)["message"]
+    assert said == "The index of recommendations and 1 database have the embeddings of revision rev-1."
+    assert namespace.plan().apply
+    assert len(embedding_jobs(namespace)) == 1
+
+
+def test_a_sink_that_is_away_is_told_and_tried_again_while_predictions_are_answered() -> None:
+    namespace = serving(embeddings=SINKS)
+    end(namespace, "spec.embeddings.sinks[0]: the PostgreSQL for embeddings went away", 4)
+    namespace.settle()
+    assert (namespace.reason(), namespace.reason(KIND)) == ("True Serving", "False EmbeddingsFailed")
+    assert "the PostgreSQL for embeddings went away" in namespace.condition(KIND)["message"]
+    assert ("Warning", "EmbeddingsFailed") in namespace.events
+    assert namespace.plan().look_again_s == 60
+    first = embedding_jobs(namespace)[0]["metadata"]["uid"]
+
+    namespace.now += timedelta(minutes=9)
+    namespace.settle()
+    assert embedding_jobs(namespace)[0]["metadata"]["uid"] == first
+
+    namespace.now += timedelta(minutes=2)
+    namespace.settle()
+    (again,) = embedding_jobs(namespace)
+    assert again["metadata"]["uid"] != first
+    end(namespace)
+    namespace.settle()
+    assert namespace.reason(KIND) == "True EmbeddingsPublished"
+
+
+def test_another_revision_has_a_job_of_its_own() -> None:
+    namespace = serving(embeddings={})
+    end(namespace)
+    namespace.settle()
+    assert namespace.condition(KIND)["message"] == "The index of recommendations has the embeddings of revision rev-1."
+    (first,) = embedding_jobs(namespace)
+
+    namespace.edit(model={"hidden": 64})
+    namespace.settle()
+    generating = next(
+        raw for (kind, _), raw in namespace.objects.items()
+        if kind == "Job" and raw["metadata"]["labels"].get("gnnserve.dev/recipe") == namespace.recipe
+    )  # fmt: skip
+    namespace.objects.pop(("Job", generating["metadata"]["name"]))
+    namespace.objects["Job", generating["metadata"]["name"]] = generating
+    namespace.finish_job("rev-2")
+    namespace.settle()
+
+    (second,) = embedding_jobs(namespace)
+    assert second["metadata"]["name"] != first["metadata"]["name"]
+
+
+def test_without_the_section_its_jobs_go_and_a_suspended_service_makes_none() -> None:
+    namespace = serving(embeddings={})
+    namespace.edit(suspend=True)
+    namespace.settle()
+    assert embedding_jobs(namespace) == []
+    assert namespace.reason(KIND) == "Unknown Suspended"
+
+    namespace.edit(suspend=None)
+    namespace.settle()
+    assert len(embedding_jobs(namespace)) == 1
+    namespace.edit(embeddings=None)
+    namespace.settle()
+    assert embedding_jobs(namespace) == []
+    assert namespace.condition(KIND) == {}
+
+
+@pytest.mark.parametrize(("embeddings", "ports"), [({}, None), (SINKS, [5432])], ids=["the index alone", "a database"])
+def test_its_pods_reach_databases_and_nothing_else(embeddings: dict[str, Any], ports: list[int] | None) -> None:
+    service, settings = make_service(embeddings=embeddings), make_settings(networkPolicy=True)
+    parent = Parent("digits", "shop", "uid")
+    job = build_embeddings_job(parent, service.spec, settings, "claim", "rev-1")
+    policy = build_embeddings_network_policy(parent, service.spec, settings)
+    assert job is not None
+    assert policy is not None
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    egress = policy["spec"].get("egress")
+    assert (None if egress is None else [each["port"] for each in egress[1]["ports"]]) == ports
+
+
+def test_an_endpoints_secret_is_no_sinks() -> None:
+    with pytest.raises(ValueError, match=r"embeddings.sinks\[0\] and endpoint.tokens both name the Secret 'vectors'"):
+        make_service(embeddings=SINKS, endpoint={"tokens": {"secretName": "vectors"}})
+
+
+def test_a_section_that_asks_for_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="index must be true where there are no sinks"):
+        make_service(embeddings={"index": False})

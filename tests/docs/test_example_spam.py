@@ -1,0 +1,67 @@
+"""examples/spam keeps working: its reviews, tables and manifest fit each other, and its figures are what they say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from tests.support.pages import ROOT
+
+from gnnserve_api.manifest import parse_manifest
+from gnnserve_worker.graph.sources.load import load_source
+
+FOLDER = ROOT / "examples" / "spam"
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
+    """Its modules, which are found beside each other."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import play
+    import reviews
+
+    yield reviews, play
+    for name in ("reviews", "play"):
+        sys.modules.pop(name, None)
+
+
+def test_reviews_are_the_same_each_time_and_joined_to_earlier_ones(example: tuple[ModuleType, ModuleType]) -> None:
+    reviews, _ = example
+    made = reviews.make_reviews()
+    assert made == reviews.make_reviews()
+    assert len(made) == reviews.STORED + reviews.STREAMED
+    places = {review.id: place for place, review in enumerate(made)}
+    assert all(places[other] < places[review.id] for review in made for other in review.links)
+    assert 0.17 < np.mean([review.is_spam for review in made]) < 0.23
+    assert all(len(review.figures) == len(reviews.FIGURES) for review in made)
+
+
+def test_the_manifest_reads_the_tables_and_what_arrives_fits_them(
+    example: tuple[ModuleType, ModuleType], tmp_path: Path
+) -> None:
+    reviews, play = example
+    made = reviews.make_reviews()
+    reviews.write_tables(made[: reviews.STORED], tmp_path)
+    text = (FOLDER / "spam.yaml").read_text(encoding="utf-8").replace("FOLDER", str(tmp_path))
+    service = parse_manifest(text, "spam.yaml")
+    assert service.spec.updates is not None
+    assert service.spec.embeddings is not None
+    graph = load_source(service.spec.graph.source, tmp_path)
+    assert graph.graph.nodes == reviews.STORED
+    assert graph.classes == ("genuine", "spam")
+    assert graph.features.shape[1] == len(reviews.FIGURES)
+    overlay = play.overlay_of(made[reviews.STORED])
+    (node,) = overlay.to_builtins(np.array([made[reviews.STORED].id]))["nodes"]
+    assert node["features"] == pytest.approx(made[reviews.STORED].figures)
+
+
+def test_roc_auc_is_how_often_spam_comes_first(example: tuple[ModuleType, ModuleType]) -> None:
+    _, play = example
+    spam = np.array([True, True, False, False])
+    assert play.roc_auc([3, 2, 1, 0], spam) == 1
+    assert play.roc_auc([0, 1, 2, 3], spam) == 0
+    assert play.roc_auc([1, 1, 1, 1], spam) == 0.5

@@ -1,0 +1,212 @@
+"""`/explore` and `POST /v1/explain`: what an edge is worth, and what real Chromium shows of a node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import pytest
+from tests.support.browser import PROGRAM, Browser, browser
+from tests.support.contrasts import CONTRASTS
+from tests.support.real_worker import NODES, RealWorker, load, publish
+from tests.support.secured_worker import started
+from tests.support.serving import FakeWorker, running
+
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.http.page import build_page
+from gnnserve_worker.serving.security.credentials import Credentials
+
+ACCEPTED = "accepted-0123456789"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    return publish(tmp_path_factory.mktemp("repository"))
+
+
+# What an edge is worth
+
+
+def ask(revision: ServedRevision, *asked: tuple[str, dict[str, Any]]) -> list[httpx.Response]:
+    async def scenario() -> list[httpx.Response]:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            return [await client.http.post(path, json=body) for path, body in asked]
+
+    return asyncio.run(scenario())
+
+
+def softmax(scores: list[float]) -> np.ndarray:
+    shifted = np.exp(np.array(scores) - max(scores))
+    return np.asarray(shifted / shifted.sum())
+
+
+def test_an_influence_is_what_the_answer_loses_without_the_edge(repository: Repository) -> None:
+    revision = load(repository)
+    assert revision.overlays is not None
+    assert revision.overlays.features_of is not None
+    assert revision.neighbours_of is not None
+    features = revision.overlays.features_of(np.array([17]))[0].tolist()
+    neighbours = np.unique(revision.neighbours_of(17)).tolist()
+
+    def without(left_out: int | None) -> tuple[str, dict[str, Any]]:
+        edges = [[each, 5000] for each in neighbours if each != left_out]
+        overlay = {"nodes": [{"id": 5000, "features": features}], "edges": edges}
+        asked = {"nodes": [5000], "overlay": overlay, "return": ["scores"], "variant": "x1", "seed": 0}
+        return "/v1/predict", asked
+
+    told, *parts = ask(
+        revision, ("/v1/explain", {"node": 17, "variant": "x1"}), without(None), *map(without, neighbours)
+    )
+    assert told.status_code == 200, told.text
+    answer = told.json()
+    whole, *rest = (softmax(part.json()["scores"][0]) for part in parts)
+    best = int(whole.argmax())
+    expected = {each: whole[best] - one[best] for each, one in zip(neighbours, rest, strict=True)}
+    assert answer["class"] == revision.classes[best]
+    assert answer["probability"] == pytest.approx(whole[best], abs=1e-5)
+    assert {each["id"]: each["influence"] for each in answer["neighbours"]} == pytest.approx(expected, abs=1e-5)
+    sizes = [abs(each["influence"]) for each in answer["neighbours"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert revision.labels is not None
+    assert answer["label"] == revision.classes[int(revision.labels[17])]
+    assert answer["degree"] == len(revision.neighbours_of(17))
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"node": 4000}, "node", "node 4000 is not in the graph"),
+        ({"node": 1, "count": 0}, "count", "0 is out of range"),
+        ({"node": 1, "count": 1000}, "count", "1000 is out of range"),
+        ({"node": 1, "variant": "x9"}, "variant", "has no variant"),
+        ({"node": "1"}, "body", "Expected `int`"),
+        ({"nodes": [1]}, "body", "unknown field"),
+    ],
+)
+def test_bad_requests_are_told(repository: Repository, body: dict[str, Any], field: str, words: str) -> None:
+    (response,) = ask(load(repository), ("/v1/explain", body))
+    assert (response.status_code, response.json()["error"]["field"]) == (400, field)
+    assert words in response.json()["error"]["message"]
+
+
+# The page
+
+
+def test_the_page_is_one_file_that_asks_for_nothing_else() -> None:
+    page = build_page("a<b>&c", "explore.html")
+    text = page.body.decode()
+    assert not re.search(r"@import|url\(|//cdn|https?://(?!www\.w3\.org/2000/svg)", text)
+    assert "<b>" not in text.partition("<script>")[0]
+    assert "unsafe" not in page.headers["content-security-policy"]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if PROGRAM is None:
+        # As with a cluster: what CI lacks is a failure, what a laptop lacks is not.
+        (pytest.fail if os.geteuid() == 0 else pytest.skip)("no Chromium on the path; `apt-get install chromium`")
+    with browser() as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(chromium: Browser) -> Browser:
+    chromium.open("about:blank")
+    chromium.events.clear()
+    chromium.resize(1200)
+    return chromium
+
+
+@pytest.fixture(scope="module")
+def url(repository: Repository) -> Iterator[str]:
+    with started(Credentials(), of=RealWorker(repository)) as served:  # type: ignore[arg-type]
+        yield f"http://127.0.0.1:{served.port}/explore"
+
+
+def rows(tab: Browser, body: str) -> int:
+    return int(tab.evaluate(f"document.querySelectorAll('#{body} tr').length"))
+
+
+def wait_for_node(tab: Browser) -> None:
+    tab.wait_for(
+        "document.querySelectorAll('#answers tr').length === 2 && document.querySelectorAll('#neighbours tr').length "
+        "> 0 && document.querySelectorAll('#recommended tr').length === 10"
+    )
+
+
+def test_a_node_is_found_and_shown_with_neighbours_answers_and_recommendations(tab: Browser, url: str) -> None:
+    tab.open(url)
+    tab.wait_for("document.querySelectorAll('#some button').length === 8")
+    tab.evaluate("document.querySelector('#node').value = '17'; document.querySelector('#search button').click()")
+    wait_for_node(tab)
+    assert tab.text("#said").startswith("Node 17, by revision ")
+    assert "neighbours" in tab.text("#explained")
+    assert "120 nodes, all compared" in tab.text("#index")
+    assert tab.evaluate("getComputedStyle(document.querySelector('#access')).display") == "none"
+    assert [line.split()[0] for line in tab.text("#answers").splitlines() if line.strip()] == ["x1", "x2"]
+    assert tab.evaluate("document.querySelectorAll('#picture line').length") == min(14, rows(tab, "neighbours"))
+    # A neighbour leads to its own page, and back leads here again.
+    tab.evaluate("document.querySelector('#neighbours button').click()")
+    tab.wait_for("!document.querySelector('#said').textContent.startsWith('Node 17,')")
+    wait_for_node(tab)
+    tab.evaluate("history.back()")
+    tab.wait_for("document.querySelector('#said').textContent.startsWith('Node 17,')")
+    wait_for_node(tab)
+    assert tab.complaints() == []
+    host = urlsplit(url).netloc
+    assert {urlsplit(each).netloc for each in tab.requested() if each.startswith("http")} == {host}
+
+
+def test_a_node_that_is_not_there_is_told_in_words(tab: Browser, url: str) -> None:
+    tab.open(f"{url}#node={NODES}")
+    tab.wait_for("document.querySelector('#said').classList.contains('bad')")
+    assert f"node {NODES} is not in the graph" in tab.text("#said")
+    assert tab.evaluate("document.querySelector('#main').hidden")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_schemes_can_be_read(tab: Browser, url: str, scheme: str) -> None:
+    tab.prefer(scheme)
+    tab.open(f"{url}?{scheme}#node=17")
+    wait_for_node(tab)
+    contrasts = tab.evaluate(CONTRASTS)
+    assert len(contrasts) > 20
+    assert [entry for entry in contrasts if entry["ratio"] < 4.5] == []
+    if (folder := os.environ.get("GNNSERVE_SCREENSHOTS")) is not None:
+        tab.screenshot(Path(folder) / f"explore-{scheme}.png")
+
+
+def test_keys_and_screen_readers_reach_everything(tab: Browser, url: str) -> None:
+    tab.open(f"{url}?keys#node=3")
+    wait_for_node(tab)
+    unnamed = (
+        "[...document.querySelectorAll('button, input, table, svg[role=img], section')].filter((one) => "
+        "!(one.textContent.trim() || one.labels?.length || one.getAttribute('aria-labelledby'))).length"
+    )
+    assert tab.evaluate(unnamed) == 0
+    assert tab.evaluate("[...document.querySelectorAll('#neighbours th')].every((one) => one.scope === 'row')")
+    assert tab.evaluate("document.querySelector('#said').getAttribute('role')") == "status"
+    tab.resize(380)
+    assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_with_tokens_the_page_asks_for_one(tab: Browser, repository: Repository, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(ACCEPTED)
+    with started(Credentials(tokens=tokens), of=RealWorker(repository)) as served:  # type: ignore[arg-type]
+        tab.open(f"http://127.0.0.1:{served.port}/explore#node=3")
+        tab.wait_for("!document.querySelector('#access').hidden")
+        tab.evaluate(
+            f"document.querySelector('#token').value = '{ACCEPTED}'; document.querySelector('#access button').click()"
+        )
+        wait_for_node(tab)
+        assert ACCEPTED not in tab.evaluate("document.body.innerHTML + location.href")

@@ -1,0 +1,216 @@
+"""`POST /v1/recommend`: nearest embeddings of a real revision, what is excluded, refused, and told of the index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.support.graphs import network_manifest
+from tests.support.serving import FakeWorker, running
+
+from gnnserve_api.embeddings import Neighbours
+from gnnserve_api.variants import Storage
+from gnnserve_worker.export.write import build_exact
+from gnnserve_worker.generation.embeddings.compute import embedding_blocks
+from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
+from gnnserve_worker.graph.ids import lay_out, string_ids
+from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.nearest.files import index_folder
+from gnnserve_worker.nearest.search import unit
+from gnnserve_worker.progress import silent
+from gnnserve_worker.repository.repository import Repository
+
+NODES, FEATURES, CLASSES = 120, 7, 3
+WHOLE = (-1, -1)
+VARIANTS = [
+    MadeUpVariant("x1", 1, "features", Storage.FLOAT32, "float32"),
+    MadeUpVariant("x2", 2, "features", Storage.FLOAT32, "float32"),
+]
+
+
+def publish(root: Path, *, texts: bool = False, index: bool = True) -> Repository:
+    repository = Repository(root, "default", "digits")
+    data = made_up_graph(NODES, 4, FEATURES, CLASSES)
+    if texts:
+        data = replace(data, ids=string_ids(*lay_out([f"päper {node}" for node in range(NODES)])))
+    made = publish_made_up(repository, data, network_manifest("GraphSAGE", WHOLE), VARIANTS)
+    if index:
+        publish_embeddings(repository, "default/digits", made.revision, "x1", {}, "a test", silent)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    yield publish(tmp_path_factory.mktemp("repository"))
+
+
+def loaded(repository: Repository) -> ServedRevision:
+    (revision,) = repository.revisions()
+    return served_revision(repository.load(revision.revision))
+
+
+def ask(revision: ServedRevision, *bodies: dict[str, Any]) -> list[httpx.Response]:
+    async def scenario() -> list[httpx.Response]:
+        worker = FakeWorker(loaded=False)
+        async with running(worker) as client:
+            client.switch(revision)
+            return [await client.http.post("/v1/recommend", json=body) for body in bodies]
+
+    return asyncio.run(scenario())
+
+
+def cosines(repository: Repository, tmp_path: Path, node: int) -> np.ndarray:
+    (revision,) = repository.revisions()
+    exact = Repository.of_folder(repository.folder, build_exact).load(revision.revision)
+    vectors = unit(np.concatenate([*embedding_blocks(exact, "x1", None, Neighbours.ALL, 0, tmp_path)]))
+    return np.asarray(vectors @ vectors[node])
+
+
+def test_the_nearest_nodes_are_recommended_without_the_known_ones(repository: Repository, tmp_path: Path) -> None:
+    revision = loaded(repository)
+    (response,) = ask(revision, {"node": 17, "count": 5})
+    assert response.status_code == 200
+    answer = response.json()
+    expected = cosines(repository, tmp_path, 17)
+    assert revision.neighbours_of is not None
+    known = revision.neighbours_of(17)
+    expected[[17, *known]] = -2
+    assert [item["id"] for item in answer["items"]] == np.argsort(-expected, kind="stable")[:5].tolist()
+    assert np.allclose([item["cosine"] for item in answer["items"]], np.sort(expected)[::-1][:5], atol=1e-5)
+    assert (answer["variant"], answer["objectiveMet"]) == ("x1", True)
+    index = answer["index"]
+    assert (index["revision"], index["variant"], index["kind"], index["nodes"], index["recall"]) == (
+        answer["revision"], "x1", "Exact", NODES, 1.0,
+    )  # fmt: skip
+    assert "offset" not in index
+    assert response.headers["server-timing"]
+
+
+def test_nothing_excluded_has_the_neighbours_too_and_never_the_node(repository: Repository) -> None:
+    (response,) = ask(loaded(repository), {"node": 17, "count": 1000, "exclude": "nothing"})
+    ids = [item["id"] for item in response.json()["items"]]
+    assert len(ids) == NODES - 1
+    assert 17 not in ids
+
+
+def test_filters_let_their_nodes_pass_alone(repository: Repository) -> None:
+    revision = loaded(repository)
+    labelled, listed, both = ask(
+        revision,
+        {"node": 3, "count": 1000, "exclude": "nothing", "filter": {"labels": [revision.classes[1]]}},
+        {"node": 3, "exclude": "nothing", "filter": {"nodes": [9, 3, 11]}},
+        {"node": 3, "filter": {"labels": [], "nodes": [9]}},
+    )
+    assert revision.labels is not None
+    wanted = {*np.flatnonzero(revision.labels == 1).tolist()} - {3}
+    assert {item["id"] for item in labelled.json()["items"]} == wanted
+    assert {item["id"] for item in listed.json()["items"]} == {9, 11}
+    assert both.json()["items"] == []
+
+
+def test_a_new_node_gets_what_its_overlay_makes_of_it(repository: Repository) -> None:
+    new = {"nodes": [{"id": 5000, "features": [0.5] * FEATURES}], "edges": [[5, 5000], [6, 5000]]}
+    alone, changed = ask(
+        loaded(repository),
+        {"node": 5000, "count": 1000, "overlay": new},
+        {"node": 17, "count": 1000, "overlay": {"overrides": [{"id": 17, "features": [3.0] * FEATURES}],
+                                                "edges": [[90, 17]]}},
+    )  # fmt: skip
+    assert alone.status_code == 200, alone.text
+    ids = [item["id"] for item in alone.json()["items"]]
+    assert len(ids) == NODES - 2
+    assert not {5, 6, 5000} & {*ids}
+    ids = [item["id"] for item in changed.json()["items"]]
+    assert not {17, 90} & {*ids}
+
+
+def test_texts_are_ids_as_they_are(tmp_path: Path) -> None:
+    revision = loaded(publish(tmp_path, texts=True))
+    found, unknown = ask(
+        revision,
+        {"node": "päper 3", "count": 2, "filter": {"nodes": ["päper 7", "päper 8"]}, "exclude": "nothing"},
+        {"node": "päper 3", "filter": {"nodes": ["päper 7", "paper 8"]}},
+    )
+    assert {item["id"] for item in found.json()["items"]} == {"päper 7", "päper 8"}
+    assert unknown.json()["error"]["field"] == "filter.nodes[1]"
+
+
+REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"node": 1, "count": 0}, 400, "count", "0 is out of range; give a whole number from 1 to 1,000"),
+    ({"node": 1, "count": 1_000_000}, 400, "count", "1000000 is out of range"),
+    ({"node": 1, "count": "many"}, 400, "count", 'expected an integer, got "many"'),
+    ({"node": 4000}, 400, "node", "node 4000 is not in the graph"),
+    ({"node": [1]}, 400, "node", "expected an integer"),
+    ({}, 400, "node", "it is missing"),
+    ({"node": 1, "nodes": [1]}, 400, "nodes", "there is no such field; known are node, count"),
+    ({"node": 1, "filter": {"price": 3}}, 400, "filter.price", "there is no such field; known are labels, nodes"),
+    ({"node": 1, "filter": {"labels": ["none"]}}, 400, "filter.labels[0]", "is none of the graph's classes"),
+    ({"node": 1, "filter": {"nodes": [1, 4000]}}, 400, "filter.nodes[1]", "node 4000 is not in the graph"),
+    ({"node": 1, "exclude": "friends"}, 400, "exclude", "give known or nothing"),
+    ({"node": 1, "objective": {"latencyMs": 0}}, 400, "objective.latencyMs", "0 is out of range"),
+    ({"node": 1, "minOffset": 3}, 409, "", "the graph of this service does not change"),
+]
+
+
+def test_bad_requests_name_the_field_and_what_to_write(repository: Repository) -> None:
+    responses = ask(loaded(repository), *[body for body, *_ in REFUSED])
+    for response, (body, status, field, words) in zip(responses, REFUSED, strict=True):
+        told = response.json()["error"]
+        assert (response.status_code, told.get("field", "")) == (status, field), (body, told)
+        assert words in told["message"], (body, told)
+
+
+def test_without_an_index_it_is_said_and_one_that_comes_is_found(tmp_path: Path) -> None:
+    repository = publish(tmp_path, index=False)
+    revision = loaded(repository)
+    (response,) = ask(revision, {"node": 1})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "NoIndex")
+    assert response.headers["retry-after"]
+    assert "spec.embeddings" in response.json()["error"]["message"]
+
+    publish_embeddings(repository, "default/digits", revision.manifest.revision, None, {}, "a test", silent)
+    assert revision.index is not None
+    assert revision.index.look() is not None
+    (response,) = ask(revision, {"node": 1})
+    assert response.status_code == 200
+
+
+def test_an_index_of_another_variant_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    repository = publish(tmp_path)
+    revision = loaded(repository)
+    name = revision.manifest.revision
+    publish_embeddings(repository, "default/digits", name, "x2", {}, "a test", silent)
+    assert revision.index is not None
+    before = revision.index.find()
+    assert before is not None
+    assert before.manifest.variant == "x1"
+    renewed = revision.index.look()
+    assert renewed is not None
+    assert renewed.manifest.variant == "x2"
+    (response,) = ask(revision, {"node": 1})
+    assert response.json()["variant"] == "x2"
+
+
+def test_a_damaged_index_is_not_searched(tmp_path: Path) -> None:
+    repository = publish(tmp_path)
+    (made,) = repository.revisions()
+    file = index_folder(repository.folder / "revisions" / made.revision) / "vectors.npy"
+    file.chmod(0o600)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    (response,) = ask(loaded(repository), {"node": 1})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "NoIndex")
+    assert "is not what was written" in response.json()["error"]["message"]
+
+
+def test_a_latency_chooses_among_variants_of_the_indexs_network_alone(repository: Repository) -> None:
+    (response,) = ask(loaded(repository), {"node": 1, "objective": {"latencyMs": 1000}})
+    assert response.json()["variant"] == "x1"

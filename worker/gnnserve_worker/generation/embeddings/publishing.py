@@ -1,0 +1,171 @@
+"""The embeddings of a published revision, computed once: as the index of recommendations, and in the user's sinks.
+
+The revision is not changed by it, and answers meanwhile. What is there already is not made again, so that an attempt
+that was interrupted, or a sink that failed, costs the next attempt no more than what is missing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnnserve_api.embeddings import IndexManifest, Neighbours
+from gnnserve_api.errors import InputError
+from gnnserve_api.one_type import require_one_type
+from gnnserve_api.repository import NodeIdKind, RevisionManifest, VariantManifest
+from gnnserve_worker.export.write import build_exact
+from gnnserve_worker.generation.embeddings.compute import (
+    check_embeddings,
+    columns_of_embeddings,
+    embedding_blocks,
+    gives_embeddings,
+)
+from gnnserve_worker.generation.embeddings.index import Origin, build_index
+from gnnserve_worker.generation.embeddings.sink import Block, Embedded, Ids, OnRows, Sink, SinkError, Written
+from gnnserve_worker.nearest.files import index_folder, read_manifest
+from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.repository import files, paths
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+
+_BLOCK_ROWS = 4096
+_SCRATCH = ".embeddings-"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedEmbeddings:
+    variant: str
+    index: IndexManifest | None
+    """None: none was wanted."""
+    written: Mapping[str, Written]
+    """By the name of the sink."""
+    problems: Mapping[str, str]
+    """Sinks that did not take them, and why."""
+
+
+def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantManifest:
+    """The variant that embeddings are of: the named one, or the most accurate that has any. Raises InputError."""
+    if named is not None:
+        return check_embeddings(manifest, named, "spec.embeddings.variant")
+    require_one_type(manifest, "embeddings are made of")
+    has_links = manifest.links is not None
+    giving = {each.name: each for each in manifest.variants if gives_embeddings(each, has_links=has_links)}
+    if not giving:
+        raise InputError(
+            "spec.embeddings",
+            f"revision {manifest.revision} has no variant with embeddings: its networks have no hidden layer",
+            "give model.fanouts two layers or more, or leave spec.embeddings out",
+        )
+    profiled = [variant for variant in manifest.profile.variants if variant.name in giving]
+    return giving[max(profiled, key=lambda variant: variant.validation_accuracy).name]
+
+
+def publish_embeddings(
+    repository: Repository,
+    service: str,
+    revision: str,
+    named: str | None,
+    sinks: Mapping[str, Sink],
+    written_by: str,
+    on_progress: ProgressListener,
+    *,
+    wants_index: bool = True,
+) -> PublishedEmbeddings:
+    """Make the index and fill the sinks, by their names. `service`: namespace and name. `named`: the variant; None: the
+    most accurate one with embeddings. A sink that fails keeps no other from being filled."""
+    layout = paths.ServicePaths(repository.folder)
+    loaded = Repository.of_folder(repository.folder, build_exact).load(revision)
+    manifest = loaded.manifest
+    assert manifest is not None  # noqa: S101  (a published one has it)
+    variant = choose_variant(manifest, named)
+    made = _Made(loaded, variant, layout.revision(revision), on_progress)
+    embedded = Embedded(
+        service, revision, variant.name, made.offset, loaded.graph.nodes, columns_of_embeddings(manifest, variant),
+        loaded.ids is not None and loaded.ids.kind is NodeIdKind.STRINGS,
+    )  # fmt: skip
+    written: dict[str, Written] = {}
+    problems: dict[str, str] = {}
+    with made.folder() as scratch:
+        index = made.index(scratch, written_by) if wants_index else None
+        for name, sink in sinks.items():
+            try:
+                written[name] = sink.write(embedded, lambda: made.blocks(scratch), made.count_rows(name))
+            except SinkError as error:
+                problems[name] = str(error)
+    return PublishedEmbeddings(variant.name, index, written, problems)
+
+
+class _Made:
+    """The embeddings of all nodes, computed when something first needs them, and kept in a file meanwhile."""
+
+    def __init__(
+        self, revision: LoadedRevision, variant: VariantManifest, folder: Path, on_progress: ProgressListener
+    ) -> None:
+        self.offset = None if revision.made_of is None else revision.made_of.offset
+        self._revision = revision
+        self._variant = variant
+        self._folder = folder
+        self._on_progress = on_progress
+        self._vectors: np.ndarray | None = None
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder that is removed in the end. Those of attempts that were killed are removed first."""
+        for left in self._folder.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with files.storing(self._folder):
+            scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=self._folder))
+        try:
+            yield scratch
+        finally:
+            self._vectors = None
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def index(self, scratch: Path, written_by: str) -> IndexManifest:
+        manifest = self._revision.manifest
+        assert manifest is not None  # noqa: S101
+        folder = index_folder(self._folder)
+        found = read_manifest(folder)
+        if found is not None and (found.revision, found.variant) == (manifest.revision, self._variant.name):
+            return found
+        weights = manifest.files[self._variant.weights].sha256
+        origin = Origin(manifest.revision, manifest.graph, self._variant.name, weights, self.offset, written_by)
+        return build_index(self._computed(scratch), origin, folder, self._on_progress)
+
+    def blocks(self, scratch: Path) -> Iterator[Block]:
+        vectors = self._computed(scratch)
+        for start in range(0, len(vectors), _BLOCK_ROWS):
+            end = min(start + _BLOCK_ROWS, len(vectors))
+            yield self._shown(start, end), vectors[start:end]
+
+    def count_rows(self, sink: str) -> OnRows:
+        total = self._revision.graph.nodes
+        return lambda rows: self._on_progress(Progress(f"rows into {sink}", rows, total))
+
+    def _shown(self, start: int, end: int) -> Ids:
+        ids = self._revision.ids
+        return range(start, end) if ids is None else ids.shown(start, end)
+
+    def _computed(self, scratch: Path) -> np.ndarray:
+        """float32 [nodes, columns], mapped."""
+        if self._vectors is None:
+            manifest = self._revision.manifest
+            assert manifest is not None  # noqa: S101
+            nodes, columns = self._revision.graph.nodes, columns_of_embeddings(manifest, self._variant)
+            path = scratch / "embeddings.npy"
+            files.require_free(path, nodes * columns * 4)
+            with files.storing(path, nodes * columns * 4):
+                self._vectors = np.lib.format.open_memmap(path, "w+", np.float32, (nodes, columns))
+                done, stage = 0, f"embeddings of {self._variant.name}"
+                name = self._variant.name
+                for block in embedding_blocks(self._revision, name, None, Neighbours.ALL, 0, scratch):
+                    self._vectors[done : done + len(block)] = block
+                    done += len(block)
+                    self._on_progress(Progress(stage, done, nodes))
+        return self._vectors

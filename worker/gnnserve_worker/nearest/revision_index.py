@@ -1,0 +1,82 @@
+"""The index of a served revision: opened when it is there, looked for again while it is not, or is another one.
+
+It is made after the revision is published, so a worker may answer before it exists. Opening verifies a checksum, which
+takes a second for a large index: a thread of its own does it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import UNSET
+
+from gnnserve_api.embeddings import IndexManifest, IndexState
+from gnnserve_api.errors import GnnserveError
+from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
+from gnnserve_worker.nearest.search import NearestIndex
+
+_log = logging.getLogger(__name__)
+_LOOK_EVERY_S = 2.0
+"""Seconds between two looks for an index, while there is none."""
+_RENEW_EVERY_S = 30.0
+"""Seconds between two looks whether there is a newer one, as where the spec names another variant."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIndex:
+    manifest: IndexManifest
+    search: NearestIndex
+
+    def state(self, *, changes: bool) -> IndexState:
+        """`changes`: whether the graph that is served changes."""
+        made = self.manifest
+        offset = (made.offset or 0) if changes else UNSET
+        return IndexState(made.revision, made.variant, made.kind, made.nodes, made.built_at, made.recall, offset)
+
+
+class RevisionIndex:
+    def __init__(self, revision: Path, name: str, nodes: int) -> None:
+        """`revision`: the folder of the published revision of that name. `nodes`: of its graph, as it was published."""
+        self._folder = index_folder(revision)
+        self._name = name
+        self._nodes = nodes
+        self._open: OpenIndex | None = None
+        self._looked_s = -_LOOK_EVERY_S
+        self._thread: threading.Thread | None = None
+        self.searches = 0
+        """Searches so far; with their time kept by those who search."""
+        self.search_seconds = 0.0
+        self.problem: str | None = None
+        """Why an index that is there cannot be used; None: it can, or there is none."""
+
+    def find(self) -> OpenIndex | None:
+        """The index, if it is open. A newer one, or the first, is looked for beside the caller. Takes no time."""
+        every_s = _LOOK_EVERY_S if self._open is None else _RENEW_EVERY_S
+        if time.monotonic() - self._looked_s >= every_s and not self._is_looking():
+            self._looked_s = time.monotonic()
+            self._thread = threading.Thread(target=self.look, name="index of embeddings", daemon=True)
+            self._thread.start()
+        return self._open
+
+    def look(self) -> OpenIndex | None:
+        """Open the index if there is one. Takes as long as reading it."""
+        try:
+            manifest = read_manifest(self._folder)
+            if manifest is None or (self._open is not None and manifest == self._open.manifest):
+                return self._open
+            if (manifest.revision, manifest.nodes) != (self._name, self._nodes):
+                self.problem = f"it is of revision {manifest.revision} with {manifest.nodes:,} nodes"
+                return self._open
+            self._open, self.problem = OpenIndex(manifest, open_index(self._folder, manifest)), None
+        except (GnnserveError, OSError, RuntimeError) as error:
+            if self.problem is None:
+                _log.warning("the index of embeddings cannot be used: %s", error)
+            self.problem = str(error)
+        return self._open
+
+    def _is_looking(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()

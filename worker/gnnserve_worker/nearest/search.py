@@ -1,0 +1,121 @@
+"""The nearest vectors by cosine similarity (`B-graphsage-on-triton`, Recommendations), exactly or by an index of faiss.
+
+Vectors have length 1, so that the cosine is the inner product. An index never decides what may be recommended: callers
+say which positions are excluded, and which are allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from gnnserve_api.embeddings import IndexKind
+
+MOST_EXACT_BYTES = 16 * 1024 * 1024
+"""Vectors up to here are compared one by one: within 2 ms on one core, which a batch may take too. Beyond it an
+approximate index is built."""
+_NO_COSINE = -np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Positions and cosines, the nearest first."""
+
+    positions: np.ndarray
+    """int64 [found]"""
+    cosines: np.ndarray
+    """float32 [found]"""
+
+
+class NearestIndex(Protocol):
+    kind: IndexKind
+    nodes: int
+    columns: int
+
+    def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+        """The nearest `count` to `query`, fewer where there are not so many. `query`: float32 [columns], of any length
+        but 0. `excluded`: positions that are not found, int64. `allowed`: bool [nodes]; None: all of them."""
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """The rows, float32, at length 1. A row of zeros, which points nowhere, stays."""
+    rows = np.asarray(vectors, np.float32)
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    made: np.ndarray = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    return made
+
+
+class ExactIndex:
+    kind = IndexKind.EXACT
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        """`vectors`: float32 [nodes, columns], each of length 1; may be mapped."""
+        self._vectors = vectors
+        self.nodes, self.columns = vectors.shape
+
+    def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+        cosines = self._vectors @ unit(query)
+        if allowed is not None:
+            cosines[~allowed] = _NO_COSINE
+        cosines[excluded] = _NO_COSINE
+        return _best(np.arange(self.nodes), cosines, count)
+
+
+class ListedIndex:
+    """Vectors in lists by their nearest centre (faiss's IVFFlat): of the lists that are compared, all cosines are
+    exact."""
+
+    kind = IndexKind.APPROXIMATE
+
+    def __init__(self, index: Any, probed: int) -> None:
+        """`index`: a `faiss.IndexIVFFlat` over inner products. `probed`: lists that a query is compared with."""
+        self._index = index
+        self._probed = probed
+        self.nodes, self.columns = int(index.ntotal), int(index.d)
+
+    def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+        # Imported here: a service without recommendations does without it.
+        import faiss  # noqa: PLC0415
+
+        probed, selector = self._probed, None
+        if allowed is not None:
+            # The fewer may be found, the more lists have to be looked through for as many of them.
+            share = max(int(np.count_nonzero(allowed)), 1) / self.nodes
+            probed = min(int(self._index.nlist), int(np.ceil(probed / share)))
+            bits = np.packbits(allowed, bitorder="little")
+            selector = faiss.IDSelectorBitmap(bits)
+        parameters = faiss.SearchParametersIVF(nprobe=probed, sel=selector)
+        wanted = min(self.nodes, count + len(excluded))
+        cosines, positions = self._index.search(unit(query)[None], wanted, params=parameters)
+        kept = (positions[0] >= 0) & ~np.isin(positions[0], excluded)
+        return Found(positions[0][kept][:count], cosines[0][kept][:count])
+
+
+def exact_best(blocks: Iterable[np.ndarray], queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (int64) and cosines (float32) of the nearest `count` of each query, both [queries, count], the nearest
+    first, by blocked products. `blocks` add up to all vectors; these and the queries have length 1."""
+    best = np.full((len(queries), count), -1, np.int64)
+    cosines = np.full((len(queries), count), _NO_COSINE, np.float32)
+    start = 0
+    for block in blocks:
+        joined = np.concatenate([cosines, queries @ block.T], axis=1)
+        new = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
+        places = np.concatenate([best, new], axis=1)
+        top = np.argpartition(-joined, count - 1, axis=1)[:, :count]
+        cosines, best = np.take_along_axis(joined, top, 1), np.take_along_axis(places, top, 1)
+        start += len(block)
+    order = np.argsort(-cosines, axis=1, kind="stable")
+    return np.take_along_axis(best, order, 1), np.take_along_axis(cosines, order, 1)
+
+
+def _best(positions: np.ndarray, cosines: np.ndarray, count: int) -> Found:
+    if count < len(cosines):
+        top = np.argpartition(-cosines, count - 1)[:count]
+        positions, cosines = positions[top], cosines[top]
+    order = np.lexsort((positions, -cosines))
+    positions, cosines = positions[order], cosines[order]
+    kept = cosines > _NO_COSINE
+    return Found(positions[kept], cosines[kept])

@@ -1,0 +1,35 @@
+"""Metrics of the index that recommendations are found in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gnnserve_worker.nearest.revision_index import RevisionIndex
+
+
+def collect_index(index: RevisionIndex, service: str, shown_s: float) -> Iterator[Metric]:
+    """Nothing while there is no index. `shown_s`: since when the revision answers, in seconds since 1970."""
+    held = index.find()
+    if held is None:
+        return
+    gauges = {
+        "gnnserve_index_nodes": ("Nodes in the index of embeddings.", held.manifest.nodes),
+        "gnnserve_index_recall": (
+            "Share of the ten nearest nodes that it finds, as measured when it was made.",
+            held.manifest.recall,
+        ),
+    }
+    for name, (text, value) in gauges.items():
+        gauge = GaugeMetricFamily(name, text, labels=("service",))
+        gauge.add_metric((service,), value)
+        yield gauge
+    counters = {
+        "gnnserve_recommendations": ("Recommendations that were answered.", index.searches),
+        "gnnserve_recommendation_search_seconds": ("Time of searching the index.", index.search_seconds),
+    }
+    for name, (text, counted) in counters.items():
+        counter = CounterMetricFamily(name, text, labels=("service",))
+        counter.add_metric((service,), counted, created=shown_s)
+        yield counter
