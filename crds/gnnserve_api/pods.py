@@ -16,6 +16,11 @@ SERVICE_PORT = 80
 """Port of the Service for HTTP, so that a URL needs none."""
 TLS_SERVICE_PORT = 443
 """Likewise, where workers speak HTTPS."""
+GRPC_PORT = 8001
+"""Port of worker pods and of the Service for gRPC: the one that clients of Triton take where none is named."""
+GRPC_PORT_NAME = "grpc"
+GRPC_TLS_PORT_NAME = "grpcs"
+"""Two names, as those of HTTP."""
 USER_ID = 65_532
 """User, group and fsGroup of every pod."""
 
@@ -79,6 +84,8 @@ CACHE_VARIABLE = "GNNSERVE_CACHE"
 """A `CachePolicy`; unset: Frequency."""
 GPU_MEMORY_VARIABLE = "GNNSERVE_GPU_MEMORY"
 """Bytes of the GPU's memory that a worker takes at most; unset: all that is free."""
+GRPC_VARIABLE = "GNNSERVE_GRPC_PORT"
+"""The port at which a worker answers over gRPC too; unset: it does not."""
 LAME_DUCK_VARIABLE = "GNNSERVE_LAME_DUCK_S"
 """Seconds between SIGTERM and draining, in which answers ask clients to connect anew; elsewhere 0."""
 LAME_DUCK_S = 5

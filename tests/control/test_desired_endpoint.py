@@ -100,3 +100,20 @@ def test_workers_are_reached_on_their_port_whatever_they_speak() -> None:
     for endpoint in ({}, TLS):
         policy = build(make_service(endpoint=endpoint))[("NetworkPolicy", "digits-worker")]
         assert policy["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8080}]}]
+
+
+@pytest.mark.parametrize(("endpoint", "name"), [({}, "grpc"), (TLS, "grpcs")])
+def test_grpc_has_a_port_of_pods_and_service_and_is_let_through(endpoint: dict[str, Any], name: str) -> None:
+    service = make_service(endpoint=endpoint | {"grpc": True})
+    children, container = build(service), container_of(service)
+    assert container["ports"][1:] == [{"name": name, "containerPort": 8001, "protocol": "TCP"}]
+    env = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert env["GNNSERVE_GRPC_PORT"] == "8001"
+    (port,) = of_kind(children, "Service")["spec"]["ports"][1:]
+    assert (port["name"], port["port"], port["targetPort"]) == (name, 8001, name)
+    assert port.get("appProtocol") == (None if endpoint else "kubernetes.io/h2c")
+    policy = children["NetworkPolicy", "digits-worker"]
+    assert policy["spec"]["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": 8080}, {"protocol": "TCP", "port": 8001}]}
+    ]
+    assert len(container_of(make_service(endpoint=endpoint))["ports"]) == 1

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
-from gnnserve_api.pods import PodExit
+from gnnserve_api.pods import GRPC_VARIABLE, PodExit
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.routing import encode_routing
 from gnnserve_client import Client
@@ -232,6 +233,21 @@ def test_settings_come_from_the_environment() -> None:
     assert (settings.lame_duck_s, settings.port, settings.api.url) == (5.0, 8080, "https://10.96.0.1:443")
     assert settings.mounted_routing == Path("/etc/gnnserve/routing/routing.json")
     assert WorkerSettings.read(ENVIRON).lame_duck_s == 0
+    assert WorkerSettings.read(ENVIRON).grpc_port is None
+    assert WorkerSettings.read({**ENVIRON, "GNNSERVE_GRPC_PORT": "8001"}).grpc_port == 8001
+
+
+def test_worker_answers_over_grpc_where_it_is_told_to(
+    tmp_path: Path, api: ConfigMapServer, three: RevisionManifest
+) -> None:
+    api.put(table_of(three))
+    with worker_pod(tmp_path, api, environ={**os.environ, GRPC_VARIABLE: "0"}) as pod:
+        pod.wait_until("/readyz", "ok")
+        port = pod.logged("for gRPC on port")["message"].rpartition(" ")[2]
+        with triton_grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            nodes = triton_grpc.InferInput("nodes", [2], "INT64")
+            nodes.set_data_from_numpy(np.array([0, 5]))
+            assert client.infer("digits", [nodes]).as_numpy("labels").tolist() == answers_of(THREE, (0, 5))
 
 
 @pytest.mark.parametrize(
@@ -241,6 +257,7 @@ def test_settings_come_from_the_environment() -> None:
         ({"GNNSERVE_TOKENS": ""}, PodExit.BAD_INPUT, "GNNSERVE_TOKENS: is set, and empty"),
         ({"GNNSERVE_TLS": ""}, PodExit.BAD_INPUT, "GNNSERVE_TLS: is set, and empty"),
         ({"GNNSERVE_LAME_DUCK_S": "soon"}, PodExit.BAD_INPUT, "'soon' is not a number of seconds"),
+        ({"GNNSERVE_GRPC_PORT": "99999"}, PodExit.BAD_INPUT, "'99999' is not a port"),
         ({"GNNSERVE_LAME_DUCK_S": "-1"}, PodExit.BAD_INPUT, "'-1' is not a number of seconds"),
         ({"KUBERNETES_SERVICE_HOST": ""}, PodExit.RESOURCE, "runs in a pod"),
     ],

@@ -69,7 +69,7 @@ class EndpointOverlay(ApiModel):
 
 class EndpointSpec(ApiModel):
     """How clients reach the workers, and which of them get answers. But for `overlay`, in a cluster only; `gnnserve
-    run` has `--tls-cert`, `--tls-key`, `--token-file` and `--write-token-file`."""
+    run` has `--tls-cert`, `--tls-key`, `--token-file`, `--write-token-file` and `--grpc-port`."""
 
     tls: EndpointTls | None = None
     """HTTPS, on port 443 of the Service. Absent: HTTP, on port 80."""
@@ -79,6 +79,9 @@ class EndpointSpec(ApiModel):
     write_tokens: EndpointWriteTokens | None = None
     """`POST /v1/labels` and `POST /v1/changes` must send `Authorization: Bearer` and one of these tokens; one of
     `tokens` never writes. Absent: no request may write."""
+    grpc: bool = False
+    """Answer the Open Inference Protocol over gRPC too, on port 8001 of the Service, with the certificate and tokens of
+    HTTP."""
     service: EndpointService = EndpointService()
     """The Service that clients use."""
     overlay: EndpointOverlay = EndpointOverlay()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from gnnserve_api.pods import HTTP_PORT
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.desired.endpoint import build_ingress_ports
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import embeddings_name, generation_name, routing_name, worker_name
@@ -77,7 +77,7 @@ def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: 
         parent,
         worker_name(parent.name),
         Component.WORKER,
-        {"ingress": [{"ports": [{"protocol": "TCP", "port": HTTP_PORT}]}], "egress": egress},
+        {"ingress": [{"ports": build_ingress_ports(spec)}], "egress": egress},
     )
 
 

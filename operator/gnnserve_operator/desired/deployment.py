@@ -117,7 +117,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         resources=build_resources(spec.worker, spec.worker.gpu),
     )
     container |= {
-        "ports": [{"name": endpoint.port_name(spec), "containerPort": pods.HTTP_PORT, "protocol": "TCP"}],
+        "ports": endpoint.build_container_ports(spec),
         "startupProbe": _probe(spec, "/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
         "readinessProbe": _probe(spec, "/readyz", period_s=1, timeout_s=2, failures=3),
         # Slow on purpose: a busy worker answers late, and restarting it would only slow down the others.

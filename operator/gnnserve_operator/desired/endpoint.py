@@ -28,12 +28,39 @@ def port_name(spec: GNNServiceSpec) -> str:
     return pods.HTTPS_PORT_NAME if speaks_tls(spec) else pods.HTTP_PORT_NAME
 
 
+def grpc_port_name(spec: GNNServiceSpec) -> str:
+    return pods.GRPC_TLS_PORT_NAME if speaks_tls(spec) else pods.GRPC_PORT_NAME
+
+
 def service_port(spec: GNNServiceSpec) -> int:
     return pods.TLS_SERVICE_PORT if speaks_tls(spec) else pods.SERVICE_PORT
 
 
 def scheme(spec: GNNServiceSpec) -> str:
     return "https" if speaks_tls(spec) else "http"
+
+
+def build_container_ports(spec: GNNServiceSpec) -> list[Manifest]:
+    ports = [{"name": port_name(spec), "containerPort": pods.HTTP_PORT, "protocol": "TCP"}]
+    if spec.endpoint.grpc:
+        ports.append({"name": grpc_port_name(spec), "containerPort": pods.GRPC_PORT, "protocol": "TCP"})
+    return ports
+
+
+def build_service_ports(spec: GNNServiceSpec) -> list[Manifest]:
+    name = port_name(spec)
+    ports: list[Manifest] = [{"name": name, "protocol": "TCP", "port": service_port(spec), "targetPort": name}]
+    if spec.endpoint.grpc:
+        name = grpc_port_name(spec)
+        port = {"name": name, "protocol": "TCP", "port": pods.GRPC_PORT, "targetPort": name}
+        # Gateways and meshes otherwise guess HTTP/1.1. With TLS they can only pass it on.
+        ports.append(port if speaks_tls(spec) else {**port, "appProtocol": "kubernetes.io/h2c"})
+    return ports
+
+
+def build_ingress_ports(spec: GNNServiceSpec) -> list[Manifest]:
+    """Ports of the workers that a network policy leaves open."""
+    return [{"protocol": "TCP", "port": port["containerPort"]} for port in build_container_ports(spec)]
 
 
 def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
@@ -49,9 +76,11 @@ def secrets_of(spec: GNNServiceSpec) -> dict[str, str]:
 
 
 def build_environment(spec: GNNServiceSpec) -> dict[str, str]:
-    """Folders of the credentials that a worker must use; it does not serve without certificate and tokens, and takes
-    nothing in without those that may write."""
+    """Where a worker listens beside HTTP, and folders of the credentials that it must use; it does not serve without
+    certificate and tokens, and takes nothing in without those that may write."""
     found = {}
+    if spec.endpoint.grpc:
+        found[pods.GRPC_VARIABLE] = str(pods.GRPC_PORT)
     if spec.endpoint.tls is not None:
         found[pods.TLS_VARIABLE] = pods.TLS_PATH
     if spec.endpoint.tokens is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.desired.endpoint import port_name, scheme, service_port, speaks_tls
+from gnnserve_operator.desired.endpoint import build_service_ports, port_name, scheme, speaks_tls
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import service_name, worker_name
@@ -11,7 +11,6 @@ from gnnserve_operator.kinds import POD_MONITOR
 
 
 def build_service(parent: Parent, spec: GNNServiceSpec) -> Manifest:
-    name = port_name(spec)
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -21,7 +20,7 @@ def build_service(parent: Parent, spec: GNNServiceSpec) -> Manifest:
         "spec": {
             "type": spec.endpoint.service.type.value,
             "selector": selector_for(parent.name, Component.WORKER),
-            "ports": [{"name": name, "protocol": "TCP", "port": service_port(spec), "targetPort": name}],
+            "ports": build_service_ports(spec),
         },
     }
 

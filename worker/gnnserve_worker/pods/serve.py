@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import DeviceLostError, GnnserveError, InputError
 from gnnserve_api.pods import (
+    GRPC_VARIABLE,
     HTTP_PORT,
     LAME_DUCK_VARIABLE,
     NAMESPACE_VARIABLE,
@@ -52,6 +54,7 @@ _log = logging.getLogger(__name__)
 _API_PATIENCE_S = 2.0
 _STOP_PATIENCE_S = 2.0
 _MOST_LAME_DUCK_S = 3600
+_MOST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class WorkerSettings:
     host: str = ""
     """Address to listen on; empty: every address of the pod."""
     port: int = HTTP_PORT
+    grpc_port: int | None = None
+    """Port to answer at over gRPC; None: there is none."""
     mounted_routing: Path = Path(ROUTING_PATH) / ROUTING_KEY
     device: DeviceSettings = field(default_factory=DeviceSettings)
     updates: UpdatesOptions | None = None
@@ -89,6 +94,7 @@ class WorkerSettings:
             tls=_folder(environ, TLS_VARIABLE),
             tokens=_folder(environ, TOKENS_VARIABLE),
             write_tokens=_folder(environ, WRITE_TOKENS_VARIABLE),
+            grpc_port=_port(environ, GRPC_VARIABLE),
             device=DeviceSettings.read(environ),
             updates=read_updates(environ),
         )
@@ -166,9 +172,12 @@ def _serve(settings: WorkerSettings) -> int:
         waits=True,
     )
     host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
-    with bind(host, settings.port) as sock:
+    with ExitStack() as opened:
+        sock, grpc = opened.enter_context(bind(host, settings.port)), None
+        if settings.grpc_port is not None:
+            grpc = opened.enter_context(bind(host, settings.grpc_port, GRPC_VARIABLE))
         updates = None if followed is None else followed.updates
-        offered = ServiceSettings(settings.service, sock, credentials, updates)
+        offered = ServiceSettings(settings.service, sock, credentials, updates, grpc=grpc)
         worker = WorkerServer([offered], settings.lame_duck_s)
         served = worker.services[settings.service]
         loader = Loader(served, load)
@@ -194,7 +203,8 @@ def _serve(settings: WorkerSettings) -> int:
                     loader.declare(table)
 
         def start() -> None:
-            _log.info("answering on port %d", sock.getsockname()[1])
+            over_grpc = "" if grpc is None else f", for gRPC on port {grpc.getsockname()[1]}"
+            _log.info("answering on port %d%s", sock.getsockname()[1], over_grpc)
             # In a thread and not on the event loop, because it blocks.
             threading.Thread(target=begin, name="begin", daemon=True).start()
 
@@ -215,6 +225,19 @@ def _folder(environ: Mapping[str, str], variable: str) -> Path | None:
         # Treating it as unset would serve without tokens, and in plain HTTP.
         raise InputError(f"environment variable {variable}", "is set, and empty", "name a folder, or leave it out")
     return None if text is None else Path(text)
+
+
+def _port(environ: Mapping[str, str], variable: str) -> int | None:
+    text = environ.get(variable)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text[:6]) <= _MOST_PORT):
+        raise InputError(
+            f"environment variable {variable}",
+            f"{text!r} is not a port",
+            f"set it to 0 to {_MOST_PORT}, or leave it out",
+        )
+    return int(text)
 
 
 def _seconds(environ: Mapping[str, str], variable: str) -> float:
