@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 import sys
@@ -16,6 +17,7 @@ from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
+from gnnserve_api.tracing import DEFAULT_SAMPLED_PERMILLE
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.prometheus import PrometheusSource
 from gnnserve_cli.render import format_bytes, output, profile_tables, put, search_lines
@@ -32,6 +34,7 @@ from gnnserve_worker.serving import listening_socket, server
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
 from gnnserve_worker.serving.served_service import ServiceSettings
+from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing, read_tracing
 
 _LENT = "lent"
 """The part of `DeviceStats.memory_bytes` that is not the computing GPU's."""
@@ -50,6 +53,8 @@ class ServerOptions:
     source: Source
     credentials: Credentials
     device: DeviceSettings
+    tracing: TracingOptions | None = None
+    """Where traces go; None: nothing is traced."""
     updates: UpdatesOptions | None = None
     """The log of changes; None: the graph stays as it was generated, or the repository is not known yet."""
 
@@ -65,11 +70,14 @@ def read_options(
     named_device: Device | None,
     cache: CachePolicy | None,
     gpu_memory: str | None,
+    otlp_endpoint: str | None,
+    trace_permille: float | None,
 ) -> ServerOptions:
     return ServerOptions(
         source_of_load(prometheus, service),
         choose_credentials(service, tls_cert, tls_key, token_file, write_token_file, postgres_uri_file),
         choose_device(service, named_device, cache, gpu_memory),
+        choose_tracing(service, otlp_endpoint, trace_permille),
     )
 
 
@@ -202,6 +210,21 @@ def choose_device(
     )
 
 
+def choose_tracing(service: GNNService, endpoint: str | None, sampled_permille: float | None) -> TracingOptions | None:
+    """What the options say, and OpenTelemetry's variables where they say nothing."""
+    found = read_tracing(os.environ, service.metadata.namespace)
+    if endpoint is not None:
+        permille = DEFAULT_SAMPLED_PERMILLE if found is None else found.sampled_permille
+        found = check_tracing(TracingOptions(endpoint, permille, service.metadata.namespace), "--otlp-endpoint")
+    if found is None:
+        if sampled_permille is not None:
+            raise InputError("--trace-permille", "there is no receiver of traces", "name one with --otlp-endpoint")
+        if service.spec.worker.tracing is not None:
+            _note("spec.worker.tracing is for a cluster: this server traces nothing; --otlp-endpoint would change that")
+        return None
+    return found if sampled_permille is None else replace(found, sampled_permille=sampled_permille)
+
+
 def _note_secret(field: str, meaning: str, options: str) -> None:
     _note(f"{field} names a Secret of a cluster: {meaning}; {options} would change that")
 
@@ -239,7 +262,7 @@ class Offered:
         _say_device(revision.device_stats(), was_asked=self.service.spec.worker.gpu is not None)
         updates = None if followed is None else followed.updates
         settings = ServiceSettings(
-            name, self.sockets.http, options.credentials, updates, self.share, self.sockets.grpc
+            name, self.sockets.http, options.credentials, updates, self.share, self.sockets.grpc, options.tracing
         )  # fmt: skip
         return server.Offer(self.service, revision, settings)
 

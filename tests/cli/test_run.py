@@ -35,6 +35,7 @@ from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.serving.tracing.options import TracingOptions
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits.yaml"
@@ -355,6 +356,46 @@ def test_grpc_has_a_port_of_its_own_for_each_service(
     assert [line.rpartition(":")[0] for line in said] == ["  gRPC, of the Open Inference Protocol: 127.0.0.1"] * 2
     assert len({line.rpartition(":")[2] for line in said}) == 2
     assert all(offer.settings.grpc is not None for offer in worker.offers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "options"),
+    [
+        ([], {}, None),
+        (["--otlp-endpoint", "http://here:4318"], {}, TracingOptions("http://here:4318", 10, "default")),
+        ([], {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there"}, TracingOptions("http://there", 10, "default")),
+        (
+            ["--otlp-endpoint", "http://here:4318", "--trace-permille", "500"],
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there"},
+            TracingOptions("http://here:4318", 500, "default"),
+        ),
+    ],
+)
+def test_traces_go_where_options_or_the_environment_say(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], environ: dict[str, str], options: TracingOptions | None
+) -> None:
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, ["run", str(DIGITS), *arguments], env=environ)
+    assert result.exit_code == 0, result.stderr
+    assert worker.offers[0].settings.tracing == options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--otlp-endpoint", "here"], "--otlp-endpoint: 'here' is no URL; give one such as http://collector:4318"),
+        (["--trace-permille", "5"], "--trace-permille: there is no receiver of traces; name one with --otlp-endpoint"),
+    ],
+)
+def test_traces_without_a_receiver_are_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, ["run", str(DIGITS), *arguments])
+    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+    assert worker.steps == []
 
 
 def test_a_port_cannot_be_that_of_http_and_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from gnnserve_operator.desired.job import build_job
 from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.observed import Observed
+from gnnserve_worker.serving.tracing.options import TracingOptions, read_tracing
 
 LONG = "a" * 63
 FULL: dict[str, Any] = {
@@ -365,6 +366,29 @@ def test_the_job_reaches_what_a_public_graph_is_fetched_from(
     assert {port["port"] for port in names["ports"]} == {53, 5353}
     assert downloads == {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
     assert "ingress" not in policy
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "port"),
+    [("http://collector.monitoring:4318", 4318), ("https://otlp.example/v", 443), ("http://collector", 80)],
+)
+def test_workers_send_traces_where_the_spec_says_so_and_may_reach_its_port(endpoint: str, port: int) -> None:
+    service = make_service(worker={"tracing": {"endpoint": endpoint, "sampledPermille": 25}})
+    children = build(service)
+    variables = environment(pod_of(children, "Deployment")["containers"][0])
+    traced = {name: value for name, value in variables.items() if name.startswith("OTEL_")}
+    assert traced == {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": "0.025",
+    }
+    options = read_tracing({name: str(value) for name, value in traced.items()})
+    assert options == TracingOptions(endpoint, 25)
+    egress = children["NetworkPolicy", "digits-worker"]["spec"]["egress"]
+    assert {"ports": [{"protocol": "TCP", "port": port}]} in egress
+    assert not [name for name in environment(pod_of(build(make_service()), "Deployment")["containers"][0]) if
+                name.startswith("OTEL_")]  # fmt: skip
+    assert "OTEL_" not in str(of_kind(children, "Job"))
 
 
 def test_without_api_server_ports_no_port_is_opened() -> None:

@@ -63,6 +63,25 @@ Shares = Annotated[
 Url = Annotated[str, typer.Argument(metavar="URL", help="Address of a server: http://host:port.", show_default=False)]
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")]
 Port = Annotated[int, typer.Option(callback=between(0, 65_535), help="Port to listen on; 0 takes a free one.")]
+OtlpEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="Send traces of predictions to this receiver of OTLP over HTTP, such as http://127.0.0.1:4318. Unset: to "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, or none.",
+        show_default=False,
+    ),
+]
+TracePermille = Annotated[
+    float | None,
+    typer.Option(
+        "--trace-permille",
+        callback=between(0, 1000),
+        help="How many requests are traced, in permille, whose clients send no trace. Default: 10.",
+        show_default=False,
+    ),
+]
 GrpcPort = Annotated[
     int | None,
     typer.Option(

@@ -11,6 +11,7 @@ from gnnserve_cli.commands.options import (
     GpuMemory,
     GrpcPort,
     Host,
+    OtlpEndpoint,
     Port,
     PostgresUri,
     Prometheus,
@@ -19,6 +20,7 @@ from gnnserve_cli.commands.options import (
     Shares,
     TlsCertificate,
     TlsKey,
+    TracePermille,
     WriteTokens,
     read_shares,
 )
@@ -41,6 +43,8 @@ def run(
     cache: CacheName = None,
     gpu_memory: GpuMemory = None,
     share: Shares = None,
+    otlp_endpoint: OtlpEndpoint = None,
+    trace_permille: TracePermille = None,
 ) -> None:
     """Train, profile and serve manifests; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
@@ -74,6 +78,8 @@ def run(
             device,
             cache,
             gpu_memory,
+            otlp_endpoint,
+            trace_permille,
         )
         for service in services
     ]

@@ -13,6 +13,7 @@ from gnnserve_cli.commands.options import (
     GpuMemory,
     GrpcPort,
     Host,
+    OtlpEndpoint,
     Port,
     PostgresUri,
     Prometheus,
@@ -21,6 +22,7 @@ from gnnserve_cli.commands.options import (
     Shares,
     TlsCertificate,
     TlsKey,
+    TracePermille,
     WriteTokens,
     read_shares,
 )
@@ -45,6 +47,8 @@ def serve(
     cache: CacheName = None,
     gpu_memory: GpuMemory = None,
     share: Shares = None,
+    otlp_endpoint: OtlpEndpoint = None,
+    trace_permille: TracePermille = None,
 ) -> None:
     """Serve the published revisions of manifests."""
     # Imported here: they bring numpy and numba, which the other commands start without.
@@ -76,6 +80,8 @@ def serve(
             device,
             cache,
             gpu_memory,
+            otlp_endpoint,
+            trace_permille,
         )
         for service in services
     ]

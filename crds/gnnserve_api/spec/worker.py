@@ -37,6 +37,17 @@ class CacheSpec(ApiModel):
     """Which rows of a table that does not fit into the GPU's memory are kept there."""
 
 
+class Tracing(ApiModel):
+    """Where workers send traces of predictions, by OTLP over HTTP. Headers, such as those that a receiver wants for
+    access, and certificates are set by OpenTelemetry's variables in the chart's `worker.extraEnv`."""
+
+    endpoint: Annotated[str, text(r"^https?://[^\s/?#]+(/[^\s?#]*)?$", "a URL such as http://collector:4318", 2048)]
+    """Base URL of the receiver; `/v1/traces` is added to it."""
+    sampled_permille: Annotated[int, Field(ge=0, le=1000)] = 10
+    """Of requests whose client sends no `traceparent`, how many are traced, in permille. Of the others those are whose
+    client says so."""
+
+
 class Worker(PodSettings):
     """The pods that answer. But for `device`, `gpuMemory`, `cache` and `batching`, in a cluster only."""
 
@@ -54,6 +65,8 @@ class Worker(PodSettings):
     topology_spread_constraints: TopologySpreadConstraints = ()
     """How evenly workers are spread over zones or nodes; needs a repository that pods of several nodes may mount.
     Absent: with such a repository they are spread over nodes where that is possible."""
+    tracing: Tracing | None = None
+    """Traces of predictions. Absent: there are none."""
     batching: BatchingSpec = BatchingSpec()
     """How requests are queued and grouped."""
 

@@ -14,6 +14,7 @@ from gnnserve_operator.desired.endpoint import build_ingress_ports
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import embeddings_name, generation_name, routing_name, worker_name
+from gnnserve_operator.desired.tracing import receiver_ports
 from gnnserve_operator.desired.updates import log_secret
 from gnnserve_operator.settings import Settings
 
@@ -70,7 +71,7 @@ def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: 
     # A rule without ports would allow all of them.
     egress += [
         {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
-        for ports in (settings.api_server_ports, _database_ports(spec, settings))
+        for ports in (settings.api_server_ports, _database_ports(spec, settings), receiver_ports(spec))
         if ports
     ]
     return _policy(

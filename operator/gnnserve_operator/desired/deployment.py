@@ -14,7 +14,7 @@ from gnnserve_api.spec.endpoint import EndpointOverlay, EndpointService
 from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import Worker
-from gnnserve_operator.desired import endpoint, updates
+from gnnserve_operator.desired import endpoint, tracing, updates
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name, worker_name
@@ -106,6 +106,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
             pods.LAME_DUCK_VARIABLE: str(pods.LAME_DUCK_S),
             **build_device_environment(spec.worker),
             **endpoint.build_environment(spec),
+            **tracing.build_environment(spec),
             **updates.build_worker_environment(parent, spec),
         },
         mounts=[

@@ -44,6 +44,7 @@ from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.updates import read_updates
+from gnnserve_worker.serving.tracing.options import TracingOptions, read_tracing
 
 if TYPE_CHECKING:
     from gnnserve_worker.inference.living import LivingRevision
@@ -77,6 +78,8 @@ class WorkerSettings:
     port: int = HTTP_PORT
     grpc_port: int | None = None
     """Port to answer at over gRPC; None: there is none."""
+    tracing: TracingOptions | None = None
+    """Where traces go; None: nothing is traced."""
     mounted_routing: Path = Path(ROUTING_PATH) / ROUTING_KEY
     device: DeviceSettings = field(default_factory=DeviceSettings)
     updates: UpdatesOptions | None = None
@@ -95,6 +98,7 @@ class WorkerSettings:
             tokens=_folder(environ, TOKENS_VARIABLE),
             write_tokens=_folder(environ, WRITE_TOKENS_VARIABLE),
             grpc_port=_port(environ, GRPC_VARIABLE),
+            tracing=read_tracing(environ, environ.get(NAMESPACE_VARIABLE, "")),
             device=DeviceSettings.read(environ),
             updates=read_updates(environ),
         )
@@ -177,7 +181,9 @@ def _serve(settings: WorkerSettings) -> int:
         if settings.grpc_port is not None:
             grpc = opened.enter_context(bind(host, settings.grpc_port, GRPC_VARIABLE))
         updates = None if followed is None else followed.updates
-        offered = ServiceSettings(settings.service, sock, credentials, updates, grpc=grpc)
+        offered = ServiceSettings(
+            settings.service, sock, credentials, updates, grpc=grpc, tracing=settings.tracing
+        )  # fmt: skip
         worker = WorkerServer([offered], settings.lame_duck_s)
         served = worker.services[settings.service]
         loader = Loader(served, load)

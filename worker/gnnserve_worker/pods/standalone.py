@@ -63,6 +63,7 @@ def _serve(options: argparse.Namespace) -> int:
     from gnnserve_worker.serving.security.credentials import Credentials  # noqa: PLC0415
     from gnnserve_worker.serving.served_service import ServiceSettings  # noqa: PLC0415
     from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
+    from gnnserve_worker.serving.tracing.options import read_tracing  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     repository = Repository.of_folder(options.model_dir)
@@ -74,7 +75,9 @@ def _serve(options: argparse.Namespace) -> int:
         sock, grpc = opened.enter_context(bind(host, options.http_port)), None
         if options.grpc_port is not None:
             grpc = opened.enter_context(bind(host, options.grpc_port, GRPC_PORT_OPTION))
-        settings = ServiceSettings(options.model_name, sock, Credentials(tokens=options.tokens), grpc=grpc)
+        settings = ServiceSettings(
+            options.model_name, sock, Credentials(tokens=options.tokens), grpc=grpc, tracing=read_tracing(os.environ)
+        )
         worker = WorkerServer([settings], options.lame_duck_seconds)
         served = worker.services[options.model_name]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import Exemplar, HistogramMetricFamily
 
 LATENCY_BUCKETS_S = (
     0.0001, 0.00025, 0.0005,
@@ -22,16 +23,28 @@ class Durations:
     counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_S) + 1))
     """Counts per bucket, the last one without an end; not cumulative."""
     total_s: float = 0.0
+    examples: dict[int, Exemplar] = field(default_factory=dict)
+    """The last traced request of each bucket that had one, by the bucket's place."""
 
     def observe(self, seconds: float) -> None:
         self.counts[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
         self.total_s += seconds
+
+    def show_example(self, seconds: float, trace_id: int) -> None:
+        """Show this request, which is counted already, as an example of its bucket."""
+        about = {"trace_id": f"{trace_id:032x}"}
+        self.examples[bisect_left(LATENCY_BUCKETS_S, seconds)] = Exemplar(about, seconds, time.time())
 
 
 def add_histogram(
     family: HistogramMetricFamily, labels: dict[str, str], durations: Durations, created_s: float
 ) -> None:
     ends = (*map(str, LATENCY_BUCKETS_S), "+Inf")
-    buckets = list(zip(ends, accumulate(durations.counts), strict=True))
+    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = list(
+        zip(ends, accumulate(durations.counts), strict=True)
+    )
+    for place, example in durations.examples.items():
+        end, count, *_ = buckets[place]
+        buckets[place] = (end, count, example)
     family.add_metric(tuple(labels.values()), buckets, durations.total_s)
     family.add_sample(f"{family.name}_created", labels, created_s)

@@ -34,6 +34,7 @@ from gnnserve_worker.serving.requests import (
     deliver_all,
     fail,
     fetch_inputs,
+    note_traced,
     settle,
     share_out,
 )
@@ -338,6 +339,8 @@ class Engine:
     ) -> list[tuple[Pending, Outcome]]:
         lane.batcher.finish()
         if isinstance(computed, Computed):
+            if model.tracer is not None:
+                note_traced(model.tracer, model.accepted, batch, computed)
             try:
                 return share_out(model.accepted, batch, computed)
             except Exception as error:  # noqa: BLE001  (as in the executor)

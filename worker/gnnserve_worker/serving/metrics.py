@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Info, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from gnnserve_api.repository import RevisionManifest
@@ -30,6 +31,7 @@ from gnnserve_worker.serving.device_metrics import collect_device
 from gnnserve_worker.serving.durations import add_histogram
 from gnnserve_worker.serving.index_metrics import collect_index
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
+from gnnserve_worker.serving.tracing.tracer import SpanSink
 from gnnserve_worker.serving.variant_metrics import VariantCounters, VariantUsage
 
 _BATCH_COUNTERS = {
@@ -39,6 +41,7 @@ _BATCH_COUNTERS = {
     "gnnserve_batch_seeds_squared": "Sum of seeds² over batches, to fit a cost.",
     "gnnserve_batch_seed_seconds": "Sum of seeds · seconds over batches, to fit a cost.",
 }
+_OPENMETRICS = "application/openmetrics-text"
 _OFFERED = "gnnserve_offered_seeds"
 _REQUESTS = "gnnserve_requests"
 
@@ -101,6 +104,7 @@ class ServingMetrics:
         self._watch: AccuracyWatch | None = None
         self.changes = ChangeCounters()
         self._updates: Updates | None = None
+        self._spans: SpanSink | None = None
         self._created_s = self._shown_s = time.time()
 
         def counter(name: str, text: str, *label_names: str) -> Counter:
@@ -203,6 +207,10 @@ class ServingMetrics:
         """Sets where offsets are read at a scrape."""
         self._updates = updates
 
+    def watch_spans(self, sink: SpanSink) -> None:
+        """Sets where the spans of traces are counted."""
+        self._spans = sink
+
     def count_offered(self, seeds: int) -> None:
         self._offered_seeds += seeds
 
@@ -254,6 +262,10 @@ class ServingMetrics:
         else:
             self._outcomes.late += 1
 
+    def show_example(self, variant: str, total_ms: float, trace_id: int) -> None:
+        """Show an answer that `observe_answer` has counted, and its trace, as an example of its latency."""
+        self._variants[variant].request.show_example(total_ms / 1000, trace_id)
+
     def load_counters(self) -> tuple[CounterValue, ...]:
         """Present values of the counters from which load and costs of variants are derived."""
         found = [CounterValue(f"{_OFFERED}_total", None, self._offered_seeds)]
@@ -268,8 +280,15 @@ class ServingMetrics:
         return self._variants[variant].usage
 
     def render(self) -> bytes:
-        """The text format that Prometheus scrapes."""
+        """Prometheus' own text format."""
         return generate_latest(self._registry)
+
+    def expose(self, accept: str) -> tuple[bytes, str]:
+        """All metrics, and the media type that they are in. `accept`: the media types that the client takes.
+        OpenMetrics, which Prometheus prefers, has examples of latencies beside what the text format has."""
+        if _OPENMETRICS in accept:
+            return openmetrics.generate_latest(self._registry), openmetrics.CONTENT_TYPE_LATEST
+        return self.render(), CONTENT_TYPE_LATEST
 
     def _collect(self) -> Iterator[Metric]:
         labels = ("service", "variant")
@@ -324,6 +343,8 @@ class ServingMetrics:
             yield from collect_accuracy(self._watch, self._service, self._created_s)
         if self._updates is not None:
             yield from collect_changes(self._updates, self.changes, self._service)
+        if self._spans is not None:
+            yield _collect_spans(self._spans, self._service, self._created_s)
 
     def _collect_routing(self, routing: RoutingSample) -> Iterator[Metric]:
         service, route = self._service, routing.route
@@ -359,6 +380,15 @@ class ServingMetrics:
         if route.objective.latency_ms is not None:
             objective.add_metric((service,), route.objective.latency_ms / 1000)
         yield from (info, expired, correction, of_overlays, objective)
+
+
+def _collect_spans(sink: SpanSink, service: str, created_s: float) -> Metric:
+    spans = CounterMetricFamily(
+        "gnnserve_spans", "Spans of traces, by whether the receiver has taken them.", labels=("service", "outcome")
+    )
+    for outcome, count in (("exported", sink.exported), ("dropped", sink.dropped)):
+        spans.add_metric((service, outcome), count, created=created_s)
+    return spans
 
 
 class _Counted(Collector):

@@ -31,6 +31,7 @@ from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.lane import Lane, open_lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
+from gnnserve_worker.serving.tracing.tracer import Tracer
 
 _RETRY_WHEN_UNAVAILABLE_S = 1
 STOPPING = Refusal(
@@ -89,6 +90,8 @@ class ServedModel:
         self.watch = AccuracyWatch(wake)
         """Accuracy in service; it computes only while no request waits."""
         self.metrics = metrics
+        self.tracer: Tracer | None = None
+        """None: nothing is traced."""
         self._clock_ms = clock_ms
         self._go_on = go_on
         self._lanes: deque[Lane] = deque()

@@ -23,6 +23,8 @@ from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.executor import BatchInputs, Computed
 from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.serving.tracing.tracer import Tracer
+from gnnserve_worker.serving.tracing.traces import RequestTrace
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ class Pending(msgspec.Struct):
     parts: list[Answer] = []
     """Partial answers of a request that takes several batches."""
     cancelled: bool = False
+    trace: RequestTrace | None = None
+    """None: it is not traced."""
 
 
 AcceptedRequests = dict[int, Pending]
@@ -149,6 +153,18 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
             del accepted[piece.request.key]
             settled.append((pending, part if piece.whole else _join(pending.parts)))
     return settled
+
+
+def note_traced(tracer: Tracer, accepted: AcceptedRequests, batch: Batch, computed: Computed) -> None:
+    """Note the batch where traced requests take part in it."""
+    keys = {piece.request.key for piece in batch.pieces}
+    found = [pending.trace for key in keys if (pending := accepted.get(key)) is not None]
+    traces = [trace for trace in found if trace is not None]
+    if traces:
+        tracer.note_batch(
+            traces, batch.variant, batch.seeds, len(keys), computed.started_ms, computed.finished_ms,
+            computed.inference.times,
+        )  # fmt: skip
 
 
 def _names_one_that_left(pending: Pending, piece: Piece) -> bool:

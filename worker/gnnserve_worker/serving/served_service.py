@@ -26,9 +26,12 @@ from gnnserve_worker.serving.security.credentials import (
     CredentialsFollower,
     CredentialsInUse,
 )
+from gnnserve_worker.serving.tracing.options import TracingOptions
+from gnnserve_worker.serving.tracing.tracer import Tracer
 
 if TYPE_CHECKING:
     from gnnserve_worker.serving.grpc.listener import GrpcListener
+    from gnnserve_worker.serving.tracing.exporter import OtlpSink
 
 _WAIT_S = 0.5
 """Seconds between two looks at the problem of credentials that a worker waits for."""
@@ -48,6 +51,8 @@ class ServiceSettings:
     """What the service gets of the worker's time where all services could use it, in relation to the others."""
     grpc: socket.socket | None = None
     """Bound to the address at which the service answers over gRPC; None: it does not."""
+    tracing: TracingOptions | None = None
+    """Where traces go; None: nothing is traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,14 @@ class ServedService:
             credentials.write_access,
             settings.updates,
         )
+        self._spans: OtlpSink | None = None
+        if settings.tracing is not None:
+            # Most servers trace nothing, and need no package for it.
+            from gnnserve_worker.serving.tracing.exporter import OtlpSink  # noqa: PLC0415
+
+            self._spans = OtlpSink(settings.name, settings.tracing)
+            self._model.tracer = Tracer(self._spans, settings.tracing.sampled_permille)
+            metrics.watch_spans(self._spans)
         self.listener = Listener(self.app, patience, room)
         self._grpc: GrpcListener | None = None
         if settings.grpc is not None:
@@ -123,6 +136,13 @@ class ServedService:
 
     def end(self) -> None:
         self._follower.stop()
+        if self._spans is not None:
+            self._spans.end()
+
+    def send_spans(self, timeout_s: float) -> None:
+        """After the end: wait until the spans that are left are sent, or for this long."""
+        if self._spans is not None:
+            self._spans.join(timeout_s)
 
     @property
     def answers(self) -> bool:

@@ -47,6 +47,8 @@ _POLL_S = 0.02
 _EXIT_POLL_S = 0.1
 _LINGER_S = 5
 """Time for clients that are half-way through sending a request, once every complete one is answered."""
+_SEND_SPANS_S = 2.0
+"""Longest wait at the end for the receiver of traces."""
 SWITCH_INTERVAL_S = 0.0005
 """The event loop and the engine's thread share the interpreter: with Python's default of 5 ms, a batch would wait that
 long for a loop that parses other clients' requests."""
@@ -176,8 +178,11 @@ class WorkerServer:
             self._process.run()
         finally:
             self._calls.ended = True
-            for served in tuple(self.services.values()):
+            services = tuple(self.services.values())
+            for served in services:
                 served.end()
+            for served in services:
+                served.send_spans(_SEND_SPANS_S)
         if (failure := self._failure or self._engine.failure) is not None:
             raise failure
 

@@ -12,18 +12,23 @@ from collections.abc import Callable
 from typing import Any
 
 from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
-from gnnserve_worker.serving.grpc.messages import ModelInferResponse, ModelStreamInferResponse
+from gnnserve_worker.serving.grpc.messages import INFERENCE, ModelInferResponse, ModelStreamInferResponse
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
+from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.predict import Head, Predict
+from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.question import RequestError, unauthorized
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
 from gnnserve_worker.serving.http.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, read_wishes
 from gnnserve_worker.serving.model import STOPPING
 from gnnserve_worker.serving.requests import Pending
+from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
+_PARENT = PARENT_HEADER.decode()
+_PATH = f"/{INFERENCE}/ModelInfer"
+"""Requests of a stream are traced as if each were a call."""
 _WISHES = frozenset(name.decode() for name in WISH_HEADERS)
 
 Fields = tuple[tuple[str, str | bytes], ...]
@@ -44,6 +49,13 @@ def wishes_of(metadata: Fields) -> Wishes:
     return read_wishes(dict(headers))
 
 
+def head_of(codec: InferCodec, metadata: Fields) -> Head:
+    """The head of a request by the metadata of its call. Raises RequestError."""
+    parent = next((value for name, value in metadata if name == _PARENT), None)
+    parent = parent.encode() if isinstance(parent, str) else parent
+    return Head(codec, b"", wishes_of(metadata), path=_PATH, parent=parent)
+
+
 class _Asked:
     """A request of a client that waits for its answer."""
 
@@ -59,7 +71,7 @@ class _Asked:
         try:
             codec = InferCodec(raw)
             self.id = codec.id
-            begun = predict.start(Head(codec, b"", wishes_of(metadata)), raw, self._take)
+            begun = predict.start(head_of(codec, metadata), raw, self._take)
         except RequestError as error:
             begun = predict.refuse_request(error, encode_grpc_error)
         if isinstance(begun, Reply):

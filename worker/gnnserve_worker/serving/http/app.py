@@ -17,7 +17,6 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from swagger_ui_bundle import swagger_ui_path
@@ -301,9 +300,10 @@ def _build_rest(
         return _health(model.state is ModelState.READY, f"the worker is {model.state.lower()}{why}")
 
     @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def get_metrics() -> Response:
-        """Metrics for Prometheus."""
-        return Response(metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+    async def get_metrics(request: Request) -> Response:
+        """Metrics for Prometheus, in its text format or in OpenMetrics."""
+        body, content_type = metrics.expose(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     add_explore(app, service, model, serving.predict, _as_response)
     page = build_page(service)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never
 
@@ -22,8 +22,8 @@ from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http.codecs.codec import Codec, ErrorForm
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.codecs.registry import CODEC_HEADERS, find_codec
-from gnnserve_worker.serving.http.content_coding import ACCEPT_ENCODING, Coding, compress, wanted_coding
+from gnnserve_worker.serving.http.content_coding import Coding, compress
+from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
 from gnnserve_worker.serving.http.question import (
     BehindError,
@@ -40,47 +40,20 @@ from gnnserve_worker.serving.http.replies import (
     internal_error_reply,
     refusal_reply,
 )
-from gnnserve_worker.serving.http.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, read_wishes
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft, NotFinite, Outcome, Pending
+from gnnserve_worker.serving.tracing.tracer import Tracer
+from gnnserve_worker.serving.tracing.traces import RequestTrace
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-READ_HEADERS = WISH_HEADERS | CODEC_HEADERS | {ACCEPT_ENCODING}
-"""The headers that `read_head` looks at."""
 _MOST_AT_ONCE = 65_536
 """Answers with more numbers are sent in pieces, with other clients in between."""
 _LOOK_AGAIN_S = 0.01
 _MOST_HELD_BYTES = 64 * 1024 * 1024
 """Bodies of requests that wait for an offset, altogether."""
 _log = logging.getLogger(__name__)
-
-
-class Head(msgspec.Struct, frozen=True):
-    """The parsed head of a request."""
-
-    codec: Codec
-    query: bytes
-    wishes: Wishes
-    coding: Coding | None = None
-    """How the answer is to be compressed; None: not at all."""
-
-
-def read_head(path: str, headers: Sequence[tuple[bytes, bytes]], query: bytes) -> Head | None:
-    """`headers`: all of them, names in lower case. None: no predictions at this path."""
-    read = {name: value for name, value in headers if name in READ_HEADERS}
-    codec = find_codec(path, read)
-    if codec is None:
-        return None
-    if query:
-        codec.check_query(query)
-    accepted = read.get(ACCEPT_ENCODING)
-    coding = None if accepted is None else wanted_coding(accepted)
-    if WISH_HEADERS.isdisjoint(read):
-        return Head(codec, query, NO_WISHES, coding)
-    check_stated_once(headers)
-    return Head(codec, query, read_wishes(read), coding)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -98,6 +71,8 @@ class Asked(msgspec.Struct, frozen=True):
     """How its answer is to be compressed."""
     receive_ms: float | None = None
     """Time of reading the request, which an overlay's is not part of; None: its client did not ask for it."""
+    trace: RequestTrace | None = None
+    """None: it is not traced."""
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -108,6 +83,7 @@ class Behind(msgspec.Struct, frozen=True):
     min_offset: int
     arrived_ms: float
     deadline_ms: float
+    trace: RequestTrace | None = None
 
 
 class Predict:
@@ -131,13 +107,34 @@ class Predict:
 
     def start(self, head: Head, body: bytes, respond: Callable[[Reply], None]) -> Pending | Held | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
-        asked = self.read(head, body)
+        if self._model.tracer is not None:
+            return self._start_traced(self._model.tracer, head, body, respond)
+        return self._begin(self.read(head, body), respond)
+
+    def _start_traced(
+        self, tracer: Tracer, head: Head, body: bytes, respond: Callable[[Reply], None]
+    ) -> Pending | Held | Reply:
+        now_ms = monotonic_ms()
+        trace = tracer.begin(head.parent, head.path, now_ms)
+        if trace is None:
+            return self._begin(self.read(head, body), respond)
+
+        def respond_and_end(reply: Reply) -> None:
+            respond(reply)
+            tracer.end(trace, monotonic_ms(), reply.status, reply.code)
+
+        begun = self._begin(self.read(head, body, now_ms, trace), respond_and_end)
+        if isinstance(begun, Reply):
+            tracer.end(trace, monotonic_ms(), begun.status, begun.code)
+        return begun
+
+    def _begin(self, asked: Asked | Behind | Reply, respond: Callable[[Reply], None]) -> Pending | Held | Reply:
         if isinstance(asked, Asked):
             return self.ask(asked, respond)
         return self._hold(asked, respond) if isinstance(asked, Behind) else asked
 
     def read(  # noqa: PLR0911 - a ladder, one rung a refusal
-        self, head: Head, body: bytes, arrived_ms: float | None = None
+        self, head: Head, body: bytes, arrived_ms: float | None = None, trace: RequestTrace | None = None
     ) -> Asked | Behind | Reply:
         """`arrived_ms`: when a request arrived that was read before; None: now."""
         begun_ms = monotonic_ms()
@@ -161,7 +158,7 @@ class Predict:
         except BehindError as behind:
             wanted: Objective = lane.objective if behind.objective == NO_OBJECTIVE else behind.objective
             patience_ms = WAIT_WITHOUT_LATENCY_MS if wanted.latency_ms is None else wanted.latency_ms
-            return Behind(head, body, behind.min_offset, arrived_ms, arrived_ms + patience_ms)
+            return Behind(head, body, behind.min_offset, arrived_ms, arrived_ms + patience_ms, trace)
         except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
             return self.fail(error, codec.encode_error)
         overlay, read_ms = question.overlay, 0.0
@@ -174,7 +171,7 @@ class Predict:
         if head.wishes.all_times:
             receive_ms = monotonic_ms() - begun_ms - read_ms
         large = is_large(question, revision, _MOST_AT_ONCE)
-        return Asked(lane, question, codec, arrived_ms, large, read_ms, head.coding, receive_ms)
+        return Asked(lane, question, codec, arrived_ms, large, read_ms, head.coding, receive_ms, trace)
 
     def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
@@ -184,6 +181,10 @@ class Predict:
             asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
             question.overlay, question.seed, question.variant,
         )  # fmt: skip
+        if asked.trace is not None:
+            _describe(asked.trace, asked)
+            if isinstance(pending, Pending):
+                pending.trace = asked.trace
         return self.refuse(pending, asked.codec.encode_error) if isinstance(pending, Refusal) else pending
 
     def _refuse_unread(self, refusal: Refusal, seeds: int, codec: Codec, *, brings_overlay: bool) -> Reply:
@@ -234,7 +235,7 @@ class Predict:
             )
 
         while await is_reached():
-            asked = self.read(behind.head, behind.body, behind.arrived_ms)
+            asked = self.read(behind.head, behind.body, behind.arrived_ms, behind.trace)
             if not isinstance(asked, Behind):
                 return asked
             # Another revision took over, whose graph does not have the offset yet.
@@ -254,9 +255,14 @@ class Predict:
 
     def cancel(self, pending: Pending | Held) -> None:
         if isinstance(pending, Held):
-            pending.cancel(self._model.cancel)
+            pending.cancel(self._cancel)
         else:
-            self._model.cancel(pending)
+            self._cancel(pending)
+
+    def _cancel(self, pending: Pending) -> None:
+        self._model.cancel(pending)
+        if pending.trace is not None and self._model.tracer is not None:
+            self._model.tracer.end(pending.trace, monotonic_ms(), None, ErrorCode.CLIENT_GONE)
 
     def count_gone(self) -> None:
         """A client left before its answer."""
@@ -333,17 +339,26 @@ class Predict:
                 encoded.head, receive_ms, queue_ms, overlay, self._stages, send
             )  # fmt: skip
         if encoded.pieces is not None:
-            return Reply(200, head, b"", self._observed(answer, queue_ms, encoded.pieces))
-        self._observe(answer, queue_ms)
+            return Reply(200, head, b"", self._observed(answer, queue_ms, encoded.pieces, asked.trace))
+        self._observe(answer, queue_ms, asked.trace)
         return Reply(200, head, encoded.body)
 
-    def _observed(self, answer: Answer, queue_ms: float, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _observed(
+        self, answer: Answer, queue_ms: float, pieces: Iterator[bytes], trace: RequestTrace | None
+    ) -> Iterator[bytes]:
         yield from pieces
-        self._observe(answer, queue_ms)
+        self._observe(answer, queue_ms, trace)
 
-    def _observe(self, answer: Answer, queue_ms: float) -> None:
+    def _observe(self, answer: Answer, queue_ms: float, trace: RequestTrace | None) -> None:
         total_ms = monotonic_ms() - answer.arrived_ms
         self._metrics.observe_answer(answer.variant, queue_ms, total_ms, answer.objective.latency_ms)
+        if trace is not None:
+            trace.variant, trace.latency_ms = answer.variant, answer.objective.latency_ms
+            self._metrics.show_example(answer.variant, total_ms, trace.ids.trace_id)
+
+
+def _describe(trace: RequestTrace, asked: Asked) -> None:
+    trace.seeds, trace.revision = len(asked.question.nodes), asked.lane.revision.manifest.revision
 
 
 def _may_choose(head: Head, body: bytes) -> bool:

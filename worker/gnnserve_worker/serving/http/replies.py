@@ -75,6 +75,8 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes | memoryview
     pieces: Iterator[bytes] | None = None
     """Parts of a large body, in place of `body`; each is quick to make."""
+    code: str = ""
+    """Code of the error or refusal; empty: it is none."""
 
 
 def error_reply(error: RequestError, form: ErrorForm = encode_json_error) -> Reply:
@@ -84,15 +86,15 @@ def error_reply(error: RequestError, form: ErrorForm = encode_json_error) -> Rep
     head = encoded.head + _HEAD_OF_ERROR.get(error.code, b"")
     if error.allowed_method:
         head += b"allow: %b\r\n" % error.allowed_method.encode()
-    return Reply(status, head, encoded.body)
+    return Reply(status, head, encoded.body, code=error.code)
 
 
 def refusal_reply(refusal: Refusal, form: ErrorForm = encode_json_error) -> Reply:
     seconds, encoded = refusal.retry_after_s, form(ErrorDetail(refusal.reason, refusal.message))
     head = encoded.head if seconds is None else encoded.head + b"retry-after: %d\r\n" % seconds
-    return Reply(REFUSAL_STATUS[refusal.reason], head, encoded.body)
+    return Reply(REFUSAL_STATUS[refusal.reason], head, encoded.body, code=refusal.reason)
 
 
 def internal_error_reply(message: str, form: ErrorForm = encode_json_error) -> Reply:
     encoded = form(ErrorDetail(ErrorCode.INTERNAL_ERROR, message))
-    return Reply(500, encoded.head, encoded.body)
+    return Reply(500, encoded.head, encoded.body, code=ErrorCode.INTERNAL_ERROR)

@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from gnnserve_worker.serving.http.content_coding import CONTENT_ENCODING
-from gnnserve_worker.serving.http.predict import Head, read_head
+from gnnserve_worker.serving.http.head import Head, read_head
 from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.wire.reading import Reader
 from gnnserve_worker.serving.security.access import Access
@@ -43,7 +43,8 @@ class KnownHeads:
         access.when_changed(self.by_bytes.clear)
 
     def remember(self, data: bytes, known: KnownHead) -> None:
-        if len(data) <= _MOST_BYTES and known.keep_alive:
+        # With a trace of its own a head does not come again, and would push out those that do.
+        if len(data) <= _MOST_BYTES and known.keep_alive and known.head.parent is None:
             if len(self.by_bytes) >= _MOST_HEADS:
                 self.by_bytes.clear()
             self.by_bytes[data] = known

@@ -1,0 +1,105 @@
+"""Programs of `protocol.py`: a worker whose model costs next to nothing, a bare gRPC echo, and a client of gRPC.
+
+The echo is gRPC's own server on the worker's kind of event loop, with a handler that returns what it gets: what is left
+of a gRPC call when nothing is read, decided, computed or written. The client sends the same bytes to both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import uvloop
+from tests.support.serving import CLASSES, FakeWorker, profile, service, variant
+
+from gnnserve_worker.graph.view import BatchView
+from gnnserve_worker.inference.batch import Inference, StageTimes
+from gnnserve_worker.serving.listening_socket import bind
+from gnnserve_worker.serving.served_service import ServiceSettings
+from gnnserve_worker.serving.server import Offer, serve_revisions
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+_TIMES = StageTimes(0.001, 0.001, 0.001)
+_COSTS = profile(variant("x1", 0.9, 0.05, 0.0001))
+"""Batches are predicted to be short, as those of small models are."""
+_SCORES = (2 * np.eye(len(CLASSES)) - 1).astype(np.float32)
+
+
+def serve(http_port: int, grpc_port: int) -> None:
+    def infer(
+        _variant: str, seeds: np.ndarray, _key: int, *, with_embeddings: bool = True, view: BatchView | None = None
+    ) -> Inference:
+        return Inference(_SCORES[seeds % len(CLASSES)], None, _TIMES, 0)
+
+    of = service(max_seeds=1024, max_queued_seeds=65_536)
+    revision = replace(FakeWorker(profile=_COSTS).revision(), infer=infer)
+    settings = ServiceSettings("digits", bind("127.0.0.1", http_port), grpc=bind("127.0.0.1", grpc_port))
+    serve_revisions([Offer(of, revision, settings)], lambda _: None)
+
+
+async def _echo(port: int) -> None:
+    async def echo(raw: bytes, _context: Any) -> bytes:
+        return raw
+
+    class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, handler_call_details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(echo)
+
+    server = grpc.aio.server(handlers=(Handlers(),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    await server.wait_for_termination()
+
+
+async def _ask(port: int, bodies: list[bytes], calls: int, seconds: float) -> dict[str, Any]:
+    """Closed loop: each of `calls` coroutines asks again once it is answered."""
+    latencies_ms: list[float] = []
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary(METHOD)
+        await call(bodies[0])
+        began_s = time.perf_counter()
+        until_s = began_s + seconds
+
+        async def ask(first: int) -> None:
+            place, now_s = first, time.perf_counter()
+            while now_s < until_s:
+                await call(bodies[place % len(bodies)])
+                place, before_s, now_s = place + 1, now_s, time.perf_counter()
+                latencies_ms.append((now_s - before_s) * 1000)
+
+        await asyncio.gather(*(ask(number * len(bodies) // calls) for number in range(calls)))
+        took_s = time.perf_counter() - began_s
+    p50_ms, p99_ms = (float(value) for value in np.percentile(latencies_ms, (50, 99)))
+    return {"requests_per_s": len(latencies_ms) / took_s, "p50_ms": p50_ms, "p99_ms": p99_ms}
+
+
+def _read(path: Path) -> list[bytes]:
+    data, bodies = path.read_bytes(), []
+    while data:
+        size, _, data = data.partition(b"\n")
+        bodies.append(data[: int(size)])
+        data = data[int(size) :]
+    return bodies
+
+
+if __name__ == "__main__":
+    program, *arguments = sys.argv[1:]
+    match program:
+        case "worker":
+            serve(*map(int, arguments))
+        case "echo":
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_echo(int(arguments[0])))
+        case "client":
+            asked = _ask(int(arguments[0]), _read(Path(arguments[1])), int(arguments[2]), float(arguments[3]))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                print(json.dumps(runner.run(asked)))
+        case _:
+            raise SystemExit(f"there is no program {program}")
