@@ -117,6 +117,14 @@ class PredictRequest(
             extra_json_schema={"minimum": 0, "maximum": MAX_OFFSET},
         ),
     ] = None
+    timeout_ms: Annotated[
+        float | None,
+        Meta(
+            description="Milliseconds from arrival after which the client wants no answer any more: a request that still "
+            "waits is dropped then, with 504. It chooses no variant.",
+            extra_json_schema={"exclusiveMinimum": 0, "maximum": 3_600_000},
+        ),
+    ] = None
 
 
 class TypedNodeFeatures(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -32,6 +32,7 @@ class Asked:
     strict: bool | None = None
     seed: int | None = None
     min_offset: int | None = None
+    timeout_ms: int | None = None
     variant: str | None = None
     output: str = "scores"
 
@@ -55,7 +56,10 @@ def stated(**fields: Any) -> dict[str, Any]:
 
 
 async def in_json(client: Client, asked: Asked) -> Said:
-    fields = stated(strict=asked.strict, seed=asked.seed, minOffset=asked.min_offset, variant=asked.variant)
+    fields = stated(
+        strict=asked.strict, seed=asked.seed, minOffset=asked.min_offset, variant=asked.variant,
+        timeoutMs=asked.timeout_ms,
+    )  # fmt: skip
     objective = stated(latencyMs=asked.latency_ms, accuracyTolerancePermille=asked.tolerance)
     response = await client.predict(asked.nodes, objective=objective, **{"return": [asked.output]}, **fields)
     answer = response.json()
@@ -70,7 +74,7 @@ async def in_json(client: Client, asked: Asked) -> Said:
 async def as_arrays(client: Client, asked: Asked) -> Said:
     fields = {
         "latency-ms": asked.latency_ms, "accuracy-tolerance-permille": asked.tolerance, "strict": asked.strict,
-        "seed": asked.seed, "min-offset": asked.min_offset, "variant": asked.variant,
+        "seed": asked.seed, "min-offset": asked.min_offset, "variant": asked.variant, "timeout-ms": asked.timeout_ms,
     }  # fmt: skip
     headers = {f"gnnserve-{name}": str(value) for name, value in stated(**fields).items()}
     response = await client.http.post(
@@ -99,7 +103,7 @@ async def in_protocol(client: Client, asked: Asked, *, is_binary: bool) -> Said:
     ids = np.array(asked.nodes, "<i8").tobytes()
     parameters = stated(
         latency_ms=asked.latency_ms, accuracy_tolerance_permille=asked.tolerance, strict=asked.strict, seed=asked.seed,
-        min_offset=asked.min_offset,
+        min_offset=asked.min_offset, timeout=None if asked.timeout_ms is None else 1000 * asked.timeout_ms,
     )  # fmt: skip
     tensor = {"name": "nodes", "datatype": "INT64", "shape": [len(asked.nodes)]}
     tensor |= {"parameters": {"binary_data_size": len(ids)}} if is_binary else {"data": asked.nodes}
@@ -136,6 +140,7 @@ def message_of(asked: Asked, *, is_raw: bool) -> dict[str, Any]:
         "strict": {"bool_param": asked.strict},
         "seed": {"uint64_param": asked.seed},
         "min_offset": {"int64_param": asked.min_offset},
+        "timeout": {"uint64_param": None if asked.timeout_ms is None else 1000 * asked.timeout_ms},
     }
     given = {name: value for name, value in parameters.items() if None not in value.values()}
     return message | {"inputs": [tensor], "outputs": [{"name": asked.output}], "parameters": given}
@@ -156,6 +161,7 @@ def in_words(message: Any) -> Said:
 STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: 400, grpc.StatusCode.FAILED_PRECONDITION: 422,
     grpc.StatusCode.RESOURCE_EXHAUSTED: 429, grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }  # fmt: skip
 
 
@@ -194,7 +200,7 @@ _FIELDS = {
     "parameters.accuracy_tolerance_permille": "objective.accuracyTolerancePermille",
     "gnnserve-seed": "seed", "parameters.seed": "seed", "gnnserve-variant": "variant", "version": "variant",
     "gnnserve-min-offset": "minOffset", "parameters.min_offset": "minOffset", "outputs[0].name": "return[0]",
-    "return": "return[0]",
+    "return": "return[0]", "gnnserve-timeout-ms": "timeoutMs", "parameters.timeout": "timeoutMs",
 }  # fmt: skip
 """What other forms call the fields of ours."""
 

@@ -107,6 +107,8 @@ TOLD = (
     Call("all statistics", "/v2/models/stats", has={"model_stats": [{"version": "x1"}, {}, {}]}),
     Call("the index", "/v2/repository/index", b""),
     Call("the index of what is ready", "/v2/repository/index", b'{"ready": true}'),
+    Call("loading what is loaded", f"/v2/repository/models/{MODEL}/load", b"{}"),
+    Call("loading without a body", f"/v2/repository/models/{MODEL}/load", b""),
 )  # fmt: skip
 
 ANSWERED = (
@@ -159,9 +161,18 @@ WRONG = (
          error=f'version: revision {REVISION} has no variant "9"; choose from x1, x4, x8, or leave it out'),
     Call("no such path", "/v2/nope", status=404, code="NotFound",
          error="path: GET /v2/nope: no such path; docs/open-inference.md lists what there is"),
-    Call("nothing is loaded by name", f"/v2/repository/models/{MODEL}/load", b"", status=404, code="NotFound",
-         error=f"path: POST /v2/repository/models/{MODEL}/load: no such path; "
-               "docs/open-inference.md lists what there is"),
+    Call("loading what there is not", "/v2/repository/models/nope/load", b"{}", status=404, code="UnknownModel",
+         error='model: there is no model "nope"; this worker serves digits'),
+    Call("loading otherwise", f"/v2/repository/models/{MODEL}/load", b'{"parameters": {"config": "{}"}}', status=400,
+         code="UnknownField", error="parameters.config: a model is not configured by clients; "
+                                    "change the service's manifest: the worker follows it"),
+    Call("a load request that is none", f"/v2/repository/models/{MODEL}/load", b"[1]", status=400, code="InvalidJson",
+         error="body: it is no such request: Expected `object`, got `array`; send {}"),
+    Call("unloading", f"/v2/repository/models/{MODEL}/unload", b"{}", status=405, code="MethodNotAllowed",
+         error="unload: models are not unloaded by clients; change the service's manifest: the worker follows it"),
+    Call("a call of the repository that there is not", f"/v2/repository/models/{MODEL}/purge", b"", status=404,
+         code="NotFound", error=f"path: POST /v2/repository/models/{MODEL}/purge: no such path; "
+                                "docs/open-inference.md lists what there is"),
     Call("a prediction by GET", INFER, status=405, code="MethodNotAllowed",
          error=f"{INFER}: GET is not possible; use POST"),
     Call("metadata by POST", "/v2", b"", status=405, code="MethodNotAllowed",

@@ -73,11 +73,11 @@ _NO_MODEL = {
     "status": "NOT_FOUND", "code": "UnknownModel",
     "error": 'model: there is no model "nope"; this worker serves digits',
 }  # fmt: skip
-_NO_LOADING = {"status": "UNIMPLEMENTED", "code": "MethodNotAllowed", "error": "models are not loaded by clients"}
 
 TOLD = (
     Rpc("the server lives", "ServerLive", has={"live": True}),
     Rpc("the server is ready", "ServerReady", has={"ready": True}),
+    Rpc("loading what is loaded", "RepositoryModelLoad", {"model_name": MODEL}),
     Rpc("the server's metadata", "ServerMetadata", has={"name": "gnnserve"}),
     Rpc("the model is ready", "ModelReady", {"name": MODEL}, has={"ready": True}),
     Rpc("a version is ready", "ModelReady", {"name": MODEL, "version": "x4"}, has={"ready": True}),
@@ -161,8 +161,14 @@ WRONG = (
     Rpc("statistics of no version", "ModelStatistics", _ANOTHER, **_NO_VERSION),
     Rpc("an index of another repository", "RepositoryIndex", {"repository_name": "r"}, status="INVALID_ARGUMENT",
         code="InvalidValue", error='repository_name: there is no repository "r"; leave it out: there is one'),
-    Rpc("nothing is loaded by name", "RepositoryModelLoad", {"model_name": MODEL}, **_NO_LOADING),
-    Rpc("nothing is unloaded by name", "RepositoryModelUnload", {"model_name": MODEL}, **_NO_LOADING),
+    Rpc("loading what there is not", "RepositoryModelLoad", {"model_name": "nope"}, **_NO_MODEL),
+    Rpc("loading otherwise", "RepositoryModelLoad",
+        {"model_name": MODEL, "parameters": {"config": {"string_param": "{}"}}}, status="INVALID_ARGUMENT",
+        code="UnknownField", error="parameters.config: a model is not configured by clients"),
+    Rpc("unloading", "RepositoryModelUnload", {"model_name": MODEL}, status="UNIMPLEMENTED", code="MethodNotAllowed",
+        error="unload: models are not unloaded by clients; change the service's manifest: the worker follows it"),
+    Rpc("unloading from another repository", "RepositoryModelUnload", {"repository_name": "r", "model_name": MODEL},
+        status="INVALID_ARGUMENT", code="InvalidValue", error='repository_name: there is no repository "r"'),
     wrong("no inputs", error="nodes: the input is missing; name the nodes to classify in it", code="MissingField"),
     wrong("an unknown input", listed(3), listed(4, name="edges"), code="UnknownField",
           error='inputs[1].name: there is no input "edges"; known are nodes'),

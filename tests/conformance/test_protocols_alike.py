@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.conformance.forms import FORMS, Asked, Said, serving
-from tests.support.serving import TRADE_OFF, Client, FakeWorker, service, without_overlays
+from tests.support.serving import TRADE_OFF, Client, FakeWorker, held, service, without_overlays
 from tests.support.updates import FakeUpdates
 from tests.worker.test_serving_http import overload, slow_worker
 from tests.worker.test_serving_overlay import ARRAYS, NAMED, POSITIONS, arrays, ask, brought
@@ -61,6 +61,9 @@ QUESTIONS = {
     "too many nodes": Asked(tuple(range(501))),
     "an offset that is applied": Asked(min_offset=3),
     "an offset that is not applied in time": Asked(min_offset=9, latency_ms=5),
+    "an offset that is not applied before the request's own timeout": Asked(min_offset=9, timeout_ms=5),
+    "a timeout": Asked(timeout_ms=3_600_000),
+    "a timeout out of range": Asked(timeout_ms=3_600_001),
 }
 
 
@@ -117,6 +120,25 @@ def test_overloaded_workers_refuse_alike_and_unread_in_every_form() -> None:
     first, *others = asyncio.run(scenario())
     assert (first.status, first.code) == (429, "DeadlineOutOfReach")
     assert [other.message for other in others] == [first.message] * 6
+
+
+def test_requests_whose_timeout_passes_are_dropped_alike_in_every_form() -> None:
+    worker = FakeWorker()
+
+    async def scenario() -> tuple[list[Said], int]:
+        async with serving(worker) as client:
+            before = await held(worker, client)
+            said = [await form(client, Asked(timeout_ms=1)) for form in FORMS]
+            queued = client.model.queued_seeds
+            worker.gate.set()
+            await before.outcome
+            return said, queued
+
+    (first, *others), queued = asyncio.run(scenario())
+    assert (first.status, first.code, queued) == (504, "TimedOut", 0)
+    assert first.message.startswith("timeout: 1 ms have passed, and the answer is not there; allow more time")
+    assert [other.message for other in others] == [first.message] * len(others)
+    assert len(worker.batches) == 1  # nothing of them was computed
 
 
 # What a request brings

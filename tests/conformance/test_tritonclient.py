@@ -49,6 +49,7 @@ def test_what_is_served(client: triton.InferenceServerClient) -> None:
     assert metadata["versions"] == ["x1", "x4", "x8"]
     assert client.get_model_config("digits", "x4")["input"][0]["data_type"] == "TYPE_INT64"
     assert [model["version"] for model in client.get_model_repository_index()] == ["x1", "x4", "x8"]
+    client.load_model("digits")
 
 
 @BYTES

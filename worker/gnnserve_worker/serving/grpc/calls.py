@@ -46,8 +46,8 @@ class Calls:
             "ModelConfig": self._tell_config,
             "ModelStatistics": partial(self._tell_of_model, Call.STATISTICS),
             "RepositoryIndex": self._list_models,
-            "RepositoryModelLoad": partial(_refuse_loading, "RepositoryModelLoad"),
-            "RepositoryModelUnload": partial(_refuse_loading, "RepositoryModelUnload"),
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
         }
         messages = messages_of(INFERENCE)
         self.handlers: Mapping[str, Handler] = {
@@ -87,20 +87,26 @@ class Calls:
         told = self._tell_of_model(Call.CONFIG, asked)
         return told if isinstance(told, Refusal) else {"config": told}
 
+    def _load(self, asked: Any) -> Told:
+        _check_repository(asked)
+        return self._models.load(asked.model_name, asked.parameters) or {}
+
+    def _unload(self, asked: Any) -> Told:
+        _check_repository(asked)
+        self._models.unload(asked.model_name)
+        return {}
+
     def _list_models(self, asked: Any) -> Told:
-        if asked.repository_name:
-            raise RequestError(
-                ErrorCode.INVALID_VALUE, "repository_name",
-                f"there is no repository {shown_value(asked.repository_name)}", "leave it out: there is one",
-            )  # fmt: skip
+        _check_repository(asked)
         return {"models": self._models.list_models(only_ready=asked.ready)}
 
 
-def _refuse_loading(name: str, _asked: Any) -> Told:
-    raise RequestError(
-        ErrorCode.METHOD_NOT_ALLOWED, name, "models are not loaded by clients",
-        "change the service's manifest: the worker follows it",
-    )  # fmt: skip
+def _check_repository(asked: Any) -> None:
+    if asked.repository_name:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE, "repository_name",
+            f"there is no repository {shown_value(asked.repository_name)}", "leave it out: there is one",
+        )  # fmt: skip
 
 
 class Health:

@@ -22,6 +22,7 @@ _STATUS = {
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 """Status of gRPC for each of HTTP that a prediction or a call of the protocol may end with."""
 _RETRY_AFTER = "retry-after"

@@ -55,6 +55,7 @@ from gnnserve_worker.serving.http.wishes import (
     OFFSET_WISH_HEADER,
     SEED_HEADER,
     STRICT_HEADER,
+    TIMEOUT_HEADER,
     TIMING_HEADER,
     TOLERANCE_HEADER,
     VARIANT_HEADER,
@@ -293,6 +294,12 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     {"minimum": 0, "maximum": MAX_SEED},
                 ),
                 header(VARIANT_HEADER.decode(), "As variant; the body's goes first.", "string", _names_of(revision)),
+                header(
+                    TIMEOUT_HEADER.decode(),
+                    "As timeoutMs; the body's goes first.",
+                    "number",
+                    _LATENCY_BOUNDS,
+                ),
                 header(TIMING_HEADER.decode(), "Tell reading and writing too, in Server-Timing.", "string", _ALL),
                 *([_min_offset_header()] if _changes(revision) else []),
             ],
@@ -334,6 +341,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                 "503": error_response(
                     "The worker is loading or about to stop, or did not reach minOffset in time.", RETRY_AFTER
                 ),
+                "504": error_response("The request's own timeoutMs has passed."),
             },
         }
     }

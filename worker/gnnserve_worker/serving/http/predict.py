@@ -158,6 +158,8 @@ class Predict:
         except BehindError as behind:
             wanted: Objective = lane.objective if behind.objective == NO_OBJECTIVE else behind.objective
             patience_ms = WAIT_WITHOUT_LATENCY_MS if wanted.latency_ms is None else wanted.latency_ms
+            if behind.timeout_ms is not None:
+                patience_ms = min(patience_ms, behind.timeout_ms)
             return Behind(head, body, behind.min_offset, arrived_ms, arrived_ms + patience_ms, trace)
         except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
             return self.fail(error, codec.encode_error)
@@ -185,7 +187,31 @@ class Predict:
             _describe(asked.trace, asked)
             if isinstance(pending, Pending):
                 pending.trace = asked.trace
+        if question.timeout_ms is not None and isinstance(pending, Pending):
+            self._give_up_later(asked, question.timeout_ms, pending, respond)
         return self.refuse(pending, asked.codec.encode_error) if isinstance(pending, Refusal) else pending
+
+    def _give_up_later(
+        self, asked: Asked, timeout_ms: float, pending: Pending, respond: Callable[[Reply], None]
+    ) -> None:
+        """Drop the request, wherever it is, once its time has passed."""
+
+        def give_up() -> None:
+            if self._model.accepted.get(pending.request.key) is pending:
+                self._model.cancel(pending)
+                problem = f"{timeout_ms:,.15g} ms have passed, and the answer is not there"
+                remedy = "allow more time, or ask for a latency (latencyMs), which chooses a variant that keeps it"
+                error = RequestError(ErrorCode.TIMED_OUT, "timeout", problem, remedy)
+                respond(self.refuse_request(error, asked.codec.encode_error))
+
+        left_ms = max(0.0, asked.arrived_ms + timeout_ms - monotonic_ms())
+        timer, deliver = asyncio.get_running_loop().call_later(left_ms / 1000, give_up), pending.deliver
+
+        def deliver_in_time(outcome: Outcome) -> None:
+            timer.cancel()
+            deliver(outcome)
+
+        pending.deliver = deliver_in_time
 
     def _refuse_unread(self, refusal: Refusal, seeds: int, codec: Codec, *, brings_overlay: bool) -> Reply:
         """Under overload most requests end here, so that refusing takes little of what answering needs: the body is not

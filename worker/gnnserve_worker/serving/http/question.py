@@ -69,6 +69,7 @@ class ErrorCode(StrEnum):
     NO_ROOM = "NoRoom"
     NOT_APPLIED = "NotApplied"
     OFFSET_NOT_REACHED = "OffsetNotReached"
+    TIMED_OUT = "TimedOut"
     LOG_UNAVAILABLE = "LogUnavailable"
     LOG_FULL = "LogFull"
     LOG_CONFLICT = "LogConflict"
@@ -122,11 +123,12 @@ def unauthorized(which: str) -> RequestError:
 class BehindError(Exception):
     """The worker has not applied the offset that a request asks for. It may wait, and then be read again."""
 
-    def __init__(self, min_offset: int, objective: Objective) -> None:
+    def __init__(self, min_offset: int, objective: Objective, timeout_ms: float | None) -> None:
         super().__init__(f"offset {min_offset:,} is not applied yet")
         self.min_offset = min_offset
         self.objective = objective
         """The request's own, which may be empty."""
+        self.timeout_ms = timeout_ms
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -147,6 +149,8 @@ class Question(msgspec.Struct, frozen=True):
     """The variant that is to answer, which can; None: the one that routing and load call for."""
     form: Any = None
     """What its codec keeps of the request for the answer."""
+    timeout_ms: float | None = None
+    """Time from its arrival after which its client wants no answer any more; None: there is no such time."""
 
 
 def check_seed(seed: int, where: str) -> int:
@@ -155,14 +159,26 @@ def check_seed(seed: int, where: str) -> int:
     return seed
 
 
-def require_offset(min_offset: int, objective: Objective, revision: ServedRevision, where: str) -> None:
-    """Raises BehindError where the revision's graph does not have that offset yet. `objective`: the request's own."""
+def check_timeout(timeout_ms: float, where: str) -> float:
+    if not 0 < timeout_ms <= MAX_LATENCY_MS:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE, where, f"{timeout_ms:,.15g} is out of range",
+            f"give milliseconds above 0 and at most {MAX_LATENCY_MS:,}, or leave it out",
+        )  # fmt: skip
+    return timeout_ms
+
+
+def require_offset(
+    min_offset: int, objective: Objective, timeout_ms: float | None, revision: ServedRevision, where: str
+) -> None:
+    """Raises BehindError where the revision's graph does not have that offset yet. `objective` and `timeout_ms`: the
+    request's own."""
     if not 0 <= min_offset <= MAX_OFFSET:
         raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(min_offset)} is out of range", OFFSET_REMEDY)
     if revision.applied_offset is None:
         raise no_updates(where, "leave it out, or turn changes on")
     if revision.applied_offset() < min_offset:
-        raise BehindError(min_offset, objective)
+        raise BehindError(min_offset, objective, timeout_ms)
 
 
 def no_updates(where: str, remedy: str) -> RequestError:

@@ -45,6 +45,7 @@ ERROR_STATUS = {
     ErrorCode.TOO_MANY_CONNECTIONS: 503,
     ErrorCode.OFFSET_NOT_REACHED: 503,
     ErrorCode.NO_INDEX: 503,
+    ErrorCode.TIMED_OUT: 504,
     ErrorCode.NO_ROOM: 503,
     ErrorCode.NOT_APPLIED: 503,
     ErrorCode.LOG_UNAVAILABLE: 503,

@@ -19,6 +19,7 @@ from gnnserve_worker.serving.http.question import (
     RequestError,
     check_objective,
     check_seed,
+    check_timeout,
     cut,
 )
 
@@ -29,6 +30,9 @@ SEED_HEADER = b"gnnserve-seed"
 VARIANT_HEADER = b"gnnserve-variant"
 """In a request the variant that is to answer, in a binary answer the one that did."""
 OFFSET_WISH_HEADER = MIN_OFFSET_HEADER.encode()
+TIMEOUT_HEADER = b"gnnserve-timeout-ms"
+ENVOY_TIMEOUT_HEADER = b"x-envoy-expected-rq-timeout-ms"
+"""What gateways on Envoy tell of the time after which they give a request up; 0: never."""
 TIMING_HEADER = b"gnnserve-timing"
 """A request with `all` in it wants all entries of `Server-Timing`."""
 WISH_HEADERS = frozenset(
@@ -39,12 +43,14 @@ WISH_HEADERS = frozenset(
         SEED_HEADER,
         VARIANT_HEADER,
         OFFSET_WISH_HEADER,
+        TIMEOUT_HEADER,
+        ENVOY_TIMEOUT_HEADER,
         TIMING_HEADER,
     )
 )
 HEADERS_REMEDY = (
     f"headers have the rest: {LATENCY_HEADER.decode()}, {TOLERANCE_HEADER.decode()}, {STRICT_HEADER.decode()}, "
-    f"{SEED_HEADER.decode()}, {VARIANT_HEADER.decode()}, {OFFSET_WISH_HEADER.decode()}"
+    f"{SEED_HEADER.decode()}, {VARIANT_HEADER.decode()}, {OFFSET_WISH_HEADER.decode()}, {TIMEOUT_HEADER.decode()}"
 )
 """What to do about a parameter of the query that would be a wish."""
 
@@ -57,6 +63,7 @@ class Wishes(msgspec.Struct, frozen=True):
     seed: int | None = None
     min_offset: int | None = None
     variant: str | None = None
+    timeout_ms: float | None = None
     all_times: bool = False
     """Tell reading the request and writing its answer too, in `Server-Timing`."""
 
@@ -98,8 +105,22 @@ def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
         None if seed is None else check_seed(read_whole(seed, SEED_HEADER, SEED_REMEDY), SEED_HEADER.decode()),
         None if min_offset is None else read_whole(min_offset, OFFSET_WISH_HEADER, OFFSET_REMEDY),
         None if variant is None else variant.strip(b" \t").decode("utf-8", "replace"),
+        _read_timeout(headers),
         _wants_all_times(headers.get(TIMING_HEADER)),
     )
+
+
+def _read_timeout(headers: Mapping[bytes, bytes]) -> float | None:
+    """The client's own, or the gateway's before it if that is shorter."""
+    remedy = "give milliseconds as a number, or leave the header out"
+    own = _read_number(headers, TIMEOUT_HEADER, remedy)
+    gateways = _read_number(headers, ENVOY_TIMEOUT_HEADER, remedy) or None
+    found = [
+        check_timeout(timeout_ms, name.decode())
+        for timeout_ms, name in ((own, TIMEOUT_HEADER), (gateways, ENVOY_TIMEOUT_HEADER))
+        if timeout_ms is not None
+    ]
+    return min(found) if found else None
 
 
 def _wants_all_times(value: bytes | None) -> bool:

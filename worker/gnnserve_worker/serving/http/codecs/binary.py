@@ -93,7 +93,9 @@ class BinaryCodec:
             with told_of_pairs():
                 positions = find_integers(nodes, revision)
             positions, form = distinct_ends(positions, revision)
-        return Question(positions, wishes.objective, wishes.strict, outputs, None, wishes.seed, variant, form)
+        return Question(
+            positions, wishes.objective, wishes.strict, outputs, None, wishes.seed, variant, form, wishes.timeout_ms
+        )
 
     def encode_answer(
         self,
@@ -163,7 +165,9 @@ def check_asked_count(asked: int, max_nodes: int, revision: ServedRevision) -> N
 def check_offset(wishes: Wishes, revision: ServedRevision) -> None:
     """Raises BehindError where the graph does not have the offset yet that the head asks for."""
     if wishes.min_offset is not None:
-        require_offset(wishes.min_offset, wishes.objective, revision, OFFSET_WISH_HEADER.decode())
+        require_offset(
+            wishes.min_offset, wishes.objective, wishes.timeout_ms, revision, OFFSET_WISH_HEADER.decode()
+        )  # fmt: skip
 
 
 def read_variant(

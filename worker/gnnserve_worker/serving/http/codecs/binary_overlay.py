@@ -95,7 +95,9 @@ class BinaryOverlayCodec:
         form = None
         if revision.links is not None:
             seeds, form = distinct_ends(seeds, revision)
-        return Question(seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed, variant, form)
+        return Question(
+            seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed, variant, form, wishes.timeout_ms
+        )
 
     def encode_answer(
         self,

@@ -61,6 +61,7 @@ from gnnserve_worker.serving.http.question import (
     check_objective,
     check_outputs,
     check_seed,
+    check_timeout,
     check_variant,
     cut,
     require_offset,
@@ -197,10 +198,14 @@ def question_of(
         objective = wishes.objective
     else:
         check_objective(objective, "objective.latencyMs", "objective.accuracyTolerancePermille")
+    timeout_ms = wishes.timeout_ms
+    if request.timeout_ms is not None:
+        timeout_ms = check_timeout(request.timeout_ms, "timeoutMs")
     min_offset = wishes.min_offset if request.min_offset is None else request.min_offset
     if min_offset is not None:  # before ids are looked up, which the changes may bring
         is_in_body = request.min_offset is not None
-        require_offset(min_offset, objective, revision, "minOffset" if is_in_body else OFFSET_WISH_HEADER.decode())
+        where = "minOffset" if is_in_body else OFFSET_WISH_HEADER.decode()
+        require_offset(min_offset, objective, timeout_ms, revision, where)
     outputs: tuple[str, ...] = request.outputs
     if isinstance(request, PairsRequest):
         _check_pair_outputs(outputs)
@@ -223,7 +228,7 @@ def question_of(
         check_variant(variant, outputs, overlay is not None, revision, where)
     if isinstance(overlay, TypedOverlay):
         arranged, seeds = arrange_typed(nodes, overlay, revision, limits)
-        return Question(seeds, objective, strict, outputs, arranged, seed, variant)
+        return Question(seeds, objective, strict, outputs, arranged, seed, variant, None, timeout_ms)
     if revision.types is not None:
         nodes = ids_of_target(nodes, revision.types, revision)
     brought_along: Overlay | None = None
@@ -237,9 +242,9 @@ def question_of(
             otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
             seeds = positions(nodes, revision, otherwise)
     if revision.links is None:
-        return Question(seeds, objective, strict, outputs, brought_along, seed, variant)
+        return Question(seeds, objective, strict, outputs, brought_along, seed, variant, None, timeout_ms)
     seeds, form = distinct_ends(seeds, revision)
-    return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form)
+    return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form, timeout_ms)
 
 
 def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:

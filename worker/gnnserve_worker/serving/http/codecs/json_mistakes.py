@@ -20,7 +20,7 @@ from gnnserve_worker.serving.http.features import RANGE_REMEDY
 from gnnserve_worker.serving.http.pairs import example_of
 from gnnserve_worker.serving.http.question import OFFSET_REMEDY, SEED_REMEDY, ErrorCode, RequestError, cut, shown_value
 
-FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "variant", "minOffset")
+FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "variant", "minOffset", "timeoutMs")
 """Fields of the body, as clients write them."""
 PAIR_FIELDS = ("pairs", *FIELDS[1:])
 """The same of a service that scores pairs."""
@@ -64,6 +64,7 @@ _REMEDIES = {
     "seed": SEED_REMEDY,
     "variant": "give the name of a variant, one of GET /v1/variants, or leave it out",
     "minOffset": OFFSET_REMEDY,
+    "timeoutMs": "give milliseconds as a number, or leave it out",
     "overlay": "give an object with nodes, edges and overrides, or leave it out",
     "overlay.edges": LIST_OF_PAIRS,
     "overlay.edges[]": PAIR,

@@ -24,6 +24,8 @@ class Call(StrEnum):
     STATISTICS = "statistics"
     INFER = "infer"
     INDEX = "index"
+    LOAD = "load"
+    UNLOAD = "unload"
 
 
 _OF_MODEL = {
@@ -40,7 +42,12 @@ _OF_SERVER = {
     ("models", "stats"): Call.STATISTICS,
     ("repository", "index"): Call.INDEX,
 }
-METHODS = {call: "POST" if call in {Call.INFER, Call.INDEX} else "GET" for call in Call}
+_POSTED = {Call.INFER, Call.INDEX, Call.LOAD, Call.UNLOAD}
+METHODS = {call: "POST" if call in _POSTED else "GET" for call in Call}
+
+
+_REPOSITORY = ("repository", "models")
+_OF_REPOSITORY = {"load": Call.LOAD, "unload": Call.UNLOAD}
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -71,6 +78,9 @@ def read_path(path: str) -> Place | None:
     parts = tuple(path.split("/")[2:])
     if (call := _OF_SERVER.get(parts)) is not None:
         return Place(call)
+    if len(parts) == 4 and parts[:2] == _REPOSITORY and parts[2]:
+        call = _OF_REPOSITORY.get(parts[3])
+        return None if call is None else Place(call, parts[2])
     if len(parts) < 2 or parts[0] != "models" or not parts[1]:
         return None
     model, rest, version = parts[1], parts[2:], None

@@ -31,6 +31,7 @@ _PATHS = {
     f"{_VERSION}/stats": (Call.STATISTICS, "What the version has answered, and the time it took"),
     f"{ROOT}/models/stats": (Call.STATISTICS, "The statistics of all models"),
     f"{ROOT}/repository/index": (Call.INDEX, "All models and their versions"),
+    f"{ROOT}/repository/models/{{model}}/load": (Call.LOAD, "Whether the model is loaded; clients load none"),
     f"{_MODEL}/infer": (Call.INFER, "Classify nodes"),
     f"{_VERSION}/infer": (Call.INFER, "Classify nodes by this variant"),
 }
@@ -73,6 +74,9 @@ def _describe(service: str, path: str, call: Call, summary: str, revision: Serve
         ready = {"ready": {"type": "boolean", "description": "Only models that answer now."}}
         described["requestBody"] = _json_body({"type": "object", "properties": ready, "additionalProperties": False})
         described["responses"]["400"] = _error("The body is no index request.")
+    if call is Call.LOAD:
+        described["requestBody"] = _json_body({"type": "object", "properties": {}, "additionalProperties": False})
+        described["responses"]["400"] = _error("The body is no such request, or configures the model.")
     if "{version}" in path:
         described["responses"]["400"] = _error("No such version.")
     return described if call is not Call.INFER else described | _describe_infer(described, revision)

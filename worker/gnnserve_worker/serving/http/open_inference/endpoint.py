@@ -28,7 +28,12 @@ class _IndexRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Only models that answer now."""
 
 
+class _LoadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    parameters: dict[str, Any] | None = None
+
+
 _index = msgspec.json.Decoder(_IndexRequest)
+_load = msgspec.json.Decoder(_LoadRequest)
 
 
 class OpenInference:
@@ -65,6 +70,8 @@ class OpenInference:
                 return _told({}, "ready", self._models.why_unready())
             case Call.INDEX:
                 return await self._list_models(scope, receive)
+            case Call.LOAD | Call.UNLOAD:
+                return await self._change(place, scope, receive)
             case _:
                 return self._describe(place)
 
@@ -76,6 +83,19 @@ class OpenInference:
             return _told({"name": place.model}, "ready", why)
         told = self._models.describe(place.call, place.model, place.version)
         return self._predict.refuse(told, encode_protocol_error) if isinstance(told, Refusal) else _json(told)
+
+    async def _change(self, place: Place, scope: Scope, receive: Receive) -> Reply:
+        """Load a model, or unload it."""
+        body = await read_body(scope, receive, "send an object such as {}")
+        try:
+            asked = _load.decode(body) if body.strip() else _LoadRequest()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(ErrorCode.INVALID_JSON, "body", f"it is no such request: {error}", "send {}") from None
+        assert place.model is not None  # noqa: S101
+        if place.call is Call.UNLOAD:
+            self._models.unload(place.model)
+        refusal = self._models.load(place.model, asked.parameters or ())
+        return _json({}) if refusal is None else self._predict.refuse(refusal, encode_protocol_error)
 
     async def _list_models(self, scope: Scope, receive: Receive) -> Reply:
         body = await read_body(scope, receive, "send an object such as {}")

@@ -6,7 +6,7 @@ What is told is of the lane that answers now.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,11 @@ from gnnserve_worker.serving.http.open_inference.about import (
     describe_usage,
 )
 from gnnserve_worker.serving.http.pairs import wrong_task
-from gnnserve_worker.serving.http.question import check_variant, unknown_model
+from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_variant, unknown_model
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
+
+_MANIFEST_REMEDY = "change the service's manifest: the worker follows it"
 
 
 class ServedModels:
@@ -87,6 +89,23 @@ class ServedModels:
         if lane is not None and not why:
             return describe_index(self._service, lane.revision)
         return [] if only_ready else [{"name": self._service, "state": "UNAVAILABLE", "reason": why}]
+
+    def load(self, model: str, parameters: Collection[str]) -> Refusal | None:
+        """What a client wants that loads a model before it asks: success where it is loaded. Raises RequestError where
+        there is none of that name, and where `parameters`, the names of what it gives, want it otherwise."""
+        self._check_model(model)
+        if parameters:
+            raise RequestError(
+                ErrorCode.UNKNOWN_FIELD, f"parameters.{min(parameters)}", "a model is not configured by clients",
+                _MANIFEST_REMEDY,
+            )  # fmt: skip
+        return self._model.refuse() if self._model.lane is None else None
+
+    def unload(self, model: str) -> None:
+        """Raises RequestError in any case: a service that is declared is answered for."""
+        self._check_model(model)
+        problem = "models are not unloaded by clients"
+        raise RequestError(ErrorCode.METHOD_NOT_ALLOWED, "unload", problem, _MANIFEST_REMEDY)
 
     def _check_model(self, name: str) -> None:
         if name != self._service:

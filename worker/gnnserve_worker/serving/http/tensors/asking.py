@@ -49,7 +49,7 @@ def to_question(
         raise wrong_task(NODES, revision)
     wanted = read.wishes
     if wanted.min_offset is not None:
-        require_offset(wanted.min_offset, wanted.objective, revision, read.offset_field)
+        require_offset(wanted.min_offset, wanted.objective, wanted.timeout_ms, revision, read.offset_field)
     check_node_count(read.tensors[NODES].shape[0], max_nodes)
     sizes = {name: given.shape[0] for name, given in read.tensors.items()}
     brings = any(size for name, size in sizes.items() if name != NODES)  # what is empty is as absent
@@ -67,7 +67,17 @@ def to_question(
         overlay, seeds = None, _find(elements[NODES], revision, otherwise)
     else:
         overlay, seeds = _arrange(elements, revision, support)
-    return Question(seeds, wanted.objective, wanted.strict, read.outputs, overlay, wanted.seed, variant, read.form)
+    return Question(
+        seeds,
+        wanted.objective,
+        wanted.strict,
+        read.outputs,
+        overlay,
+        wanted.seed,
+        variant,
+        read.form,
+        wanted.timeout_ms,
+    )
 
 
 def _find(nodes: Elements, revision: ServedRevision, otherwise: str) -> np.ndarray:

@@ -23,6 +23,7 @@ from gnnserve_worker.serving.http.question import (
     check_objective,
     check_outputs,
     check_seed,
+    check_timeout,
     cut,
     shown_value,
 )
@@ -33,10 +34,10 @@ from gnnserve_worker.serving.http.wishes import Wishes
 DEFAULT_OUTPUTS = ("labels", "scores")
 """Embeddings come only when asked for: not every variant has them."""
 SIZE, AS_BYTES, ALL_AS_BYTES = "binary_data_size", "binary_data", "binary_data_output"
-_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET = (
-    "latency_ms", "accuracy_tolerance_permille", "strict", "seed", "min_offset",
+_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT = (
+    "latency_ms", "accuracy_tolerance_permille", "strict", "seed", "min_offset", "timeout",
 )  # fmt: skip
-PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, ALL_AS_BYTES)
+PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT, ALL_AS_BYTES)
 
 
 def may_state_objective(names: Collection[str]) -> bool:
@@ -140,12 +141,15 @@ def _read_parameters(given: Mapping[str, Any], wishes: Wishes) -> tuple[Wishes, 
     strict = _read(given, _STRICT, (bool,), "true or false")
     seed = _read(given, _SEED, (int,), "an integer")
     offset = _read(given, _OFFSET, (int,), "an integer")
+    # Triton's: microseconds, and 0 for none.
+    timeout_us = _read(given, _TIMEOUT, (int,), "an integer")
     merged = Wishes(
         objective,
         wishes.strict if strict is None else strict,
         wishes.seed if seed is None else check_seed(seed, f"parameters.{_SEED}"),
         wishes.min_offset if offset is None else offset,
         wishes.variant,
+        wishes.timeout_ms if not timeout_us else check_timeout(timeout_us / 1000, f"parameters.{_TIMEOUT}"),
     )
     return merged, _read(given, ALL_AS_BYTES, (bool,), "true or false")
 
