@@ -120,8 +120,8 @@ class PredictRequest(
     timeout_ms: Annotated[
         float | None,
         Meta(
-            description="Milliseconds from arrival after which the client wants no answer any more: a request that still "
-            "waits is dropped then, with 504. It chooses no variant.",
+            description="Milliseconds from arrival after which the client wants no answer any more: a request that "
+            "still waits is dropped then, with 504. It chooses no variant.",
             extra_json_schema={"exclusiveMinimum": 0, "maximum": 3_600_000},
         ),
     ] = None

@@ -20,9 +20,10 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, Serv
 from tests.support import fork_server
 from tests.support.certificates import make_key_pair
 from tests.support.grpc_worker import MESSAGES, Ended, GrpcClient, listening
+from tests.support.malformed_messages import send_messages
 from tests.support.mounted import mount
 from tests.support.secured_worker import started
-from tests.support.serving import HELD_NODE, Client, FakeWorker, held, running
+from tests.support.serving import CLASSES, HELD_NODE, NODES, Client, FakeWorker, held, running
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import ResourceError
@@ -542,3 +543,17 @@ def test_a_port_that_is_taken_meanwhile_is_named() -> None:
             kept.close()
 
     asyncio.run(scenario())
+
+
+def test_messages_that_are_wrong_in_some_way_are_refused_in_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    def is_right(nodes: list[int], labels: list[int]) -> bool:
+        return labels == [CLASSES[node % 4] for node in nodes]
+
+    async def scenario(_client: Client, rpc: GrpcClient) -> None:
+        noted = await send_messages(rpc.port, range(600), NODES, is_right)
+        assert noted.wrong == []
+        assert noted.statuses["OK"] > 60
+        assert noted.statuses["INVALID_ARGUMENT"] > 200
+
+    on_worker(scenario)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
