@@ -102,6 +102,27 @@ def sweep(results: Results) -> str:
     return f"{verdict_table(found)}\n\n{points}"
 
 
+@figures("protocol")
+def protocol(results: Results) -> str:
+    """The verdicts, and every form of every server."""
+    if not results.has("protocol"):
+        return ""
+    found = results["protocol"]
+    figures_of = {(row["subject"], row["seeds"], row["connections"]): row for row in found["figures"]}
+    rows = []
+    for subject, seeds in dict.fromkeys((subject, seeds) for subject, seeds, _ in figures_of):
+        alone, many = (figures_of[subject, seeds, connections] for connections in (1, 16))
+        rows.append((
+            subject, f"{seeds:,}", f"{alone['p50_ms']:.3f} / {alone['p99_ms']:.3f}", f"{many['requests_per_s']:,.0f}",
+            f"{many['p50_ms']:.2f} / {many['p99_ms']:.2f}", f"{many['processor_us']:,.0f}",
+        ))  # fmt: skip
+    columns = (
+        "", "seeds", "p50 / p99, 1 connection, ms", "requests/s, 16 connections", "p50 / p99, ms",
+        "server's processor time, µs",
+    )  # fmt: skip
+    return f"{verdict_table(found)}\n\n{table(columns, rows)}"
+
+
 @figures("shared_worker")
 def shared_worker(results: Results) -> str:
     """The verdicts, and what each service was offered and got."""

@@ -287,7 +287,8 @@ class ServingMetrics:
         """All metrics, and the media type that they are in. `accept`: the media types that the client takes.
         OpenMetrics, which Prometheus prefers, has examples of latencies beside what the text format has."""
         if _OPENMETRICS in accept:
-            return openmetrics.generate_latest(self._registry), openmetrics.CONTENT_TYPE_LATEST
+            exposed: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            return exposed, openmetrics.CONTENT_TYPE_LATEST
         return self.render(), CONTENT_TYPE_LATEST
 
     def _collect(self) -> Iterator[Metric]:
