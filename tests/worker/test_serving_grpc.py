@@ -545,6 +545,33 @@ def test_a_port_that_is_taken_meanwhile_is_named() -> None:
     asyncio.run(scenario())
 
 
+def test_messages_that_were_read_before_are_read_with_what_is_new_in_them() -> None:
+    async def scenario(client: Client, rpc: GrpcClient) -> None:
+        for ids, request_id in (((3, 8), "a"), ((4, 9), "b"), ((4, 9), ""), ((5,), "c")):
+            answer = (await rpc.call("ModelInfer", **asked(*ids, id=request_id))).answer
+            assert answer.id == request_id
+            labels = dict(zip([output.name for output in answer.outputs], answer.raw_output_contents, strict=True))
+            assert np.frombuffer(labels["labels"], "<i8").tolist() == [CLASSES[node % 4] for node in ids]
+        ended = await rpc.call("ModelInfer", **asked(3, 1000))
+        assert (ended.status, ended.sentence[:9]) == (Code.INVALID_ARGUMENT, "nodes[1]:")
+        fewer = await rpc.call("ModelInfer", **{**asked(3, 8), "raw_input_contents": [bytes(8)]})
+        assert fewer.status is Code.INVALID_ARGUMENT
+        told = {**asked(3, 8), "inputs": [{**asked(3, 8)["inputs"][0], "parameters": {
+            "binary_data_size": {"int64_param": 16}
+        }}]}  # fmt: skip
+        assert (await rpc.call("ModelInfer", **told)).status is Code.OK
+        assert (await rpc.call("ModelInfer", **{**told, "raw_input_contents": [bytes(8)]})).sentence.startswith(
+            "nodes.parameters.binary_data_size: 16, where raw_input_contents has 8 bytes for it"
+        )
+        client.switch(
+            FakeWorker(name="texts", ids=lay_out(string_ids([f"n{node}" for node in range(1000)]))).revision()
+        )
+        ended = await rpc.call("ModelInfer", **asked(3, 8))
+        assert ended.sentence == "nodes: datatype INT64, where BYTES is expected; send it as BYTES"
+
+    on_worker(scenario)
+
+
 def test_messages_that_are_wrong_in_some_way_are_refused_in_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
     def is_right(nodes: list[int], labels: list[int]) -> bool:
         return labels == [CLASSES[node % 4] for node in nodes]

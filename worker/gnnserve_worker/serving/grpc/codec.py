@@ -7,7 +7,8 @@ or else in the lists of their datatypes; its parameter `binary_data_output` says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,18 @@ from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.question import ErrorCode, Question, RequestError, counted
 from gnnserve_worker.serving.http.tensors.answer import are_texts, as_bytes, form_of, numbers_of, texts_of_labels
 from gnnserve_worker.serving.http.tensors.asking import to_question
-from gnnserve_worker.serving.http.tensors.datatypes import AsBytes, Contents, Datatype, Listed, read_elements
+from gnnserve_worker.serving.http.tensors.datatypes import (
+    AsBytes,
+    Contents,
+    Datatype,
+    GivenTensor,
+    Listed,
+    read_elements,
+)
 from gnnserve_worker.serving.http.tensors.request import (
     SIZE,
+    AnswerForm,
+    InferBody,
     InferRequest,
     RequestInput,
     RequestOutput,
@@ -32,11 +42,16 @@ from gnnserve_worker.serving.http.tensors.request import (
     read_request,
 )
 from gnnserve_worker.serving.http.tensors.served import NODES
-from gnnserve_worker.serving.http.wishes import Wishes
+from gnnserve_worker.serving.http.wishes import NO_WISHES, Wishes
 from gnnserve_worker.serving.requests import Answer
 
 _LISTS = {Datatype.INT64: "int64_contents", Datatype.FP32: "fp32_contents", Datatype.BYTES: "bytes_contents"}
 """The list that a message has for the elements of an input."""
+_ID, _RAW_OUTPUT = b"\x1a", b"\x32"
+"""Tags of the fields of an answer that are written apart from the rest."""
+_MOST_KNOWN = 256
+_LONGEST_KNOWN = 1024
+"""Longest message without the bytes of its tensors that is remembered."""
 _PACKED = {Datatype.FP32: b"\x32", Datatype.BOOL: b"\x0a"}
 """Field numbers of lists that stand in a message as their elements stand in memory."""
 
@@ -53,27 +68,48 @@ def read_message(kind: Any, raw: bytes) -> Any:
         raise RequestError(ErrorCode.INVALID_BINARY, "message", problem, remedy) from None
 
 
+class KnownMessages:
+    """Requests that were read before, but for their id and the bytes of their tensors: clients repeat the rest."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[tuple[Any, ...], InferBody] = {}
+
+    def find(self, key: tuple[Any, ...]) -> InferBody | None:
+        return self._bodies.get(key)
+
+    def remember(self, key: tuple[Any, ...], body: InferBody) -> None:
+        if len(self._bodies) >= _MOST_KNOWN:
+            self._bodies.clear()
+        self._bodies[key] = body
+
+
 class InferCodec:
-    __slots__ = ("_request", "model", "version")
+    __slots__ = ("_bytes", "_known", "_request", "id", "model", "version")
 
-    def __init__(self, raw: bytes) -> None:
-        """`raw`: the message. Raises RequestError where it is none."""
-        self._request = read_message(ModelInferRequest, raw)
-        self.model: str = self._request.model_name
-        self.version: str | None = self._request.model_version or None
+    def __init__(self, raw: bytes, known: KnownMessages | None = None) -> None:
+        """`raw`: the message. Raises RequestError where it is none. `known`: those of the server; None: none are
+        known."""
+        request = self._request = read_message(ModelInferRequest, raw)
+        self.id: str = request.id
+        self._bytes: tuple[bytes, ...] = tuple(request.raw_input_contents)
+        # What is left of the message is what clients repeat.
+        request.ClearField("id")
+        request.ClearField("raw_input_contents")
+        self._known = known
+        self.model: str = request.model_name
+        self.version: str | None = request.model_version or None
         """The variant that the request names."""
-
-    @property
-    def id(self) -> str:
-        return str(self._request.id)
 
     def check_query(self, query: bytes) -> None:
         """gRPC has no queries."""
 
     def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
         """`body`: the message, which is read already."""
-        nodes = next((tensor for tensor in self._request.inputs if tensor.name == NODES), None)
-        return 1 if nodes is None or not nodes.shape else min(max(1, nodes.shape[0]), len(body))
+        for tensor in self._request.inputs:
+            if tensor.name == NODES:
+                shape = tensor.shape
+                return min(max(1, shape[0]), len(body)) if shape else 1
+        return 1
 
     def may_choose(self, _body: bytes) -> bool:
         return self.version is not None or may_state_objective(self._request.parameters)
@@ -90,19 +126,44 @@ class InferCodec:
         max_nodes: int,
         limits: OverlayLimits,
     ) -> Question:
-        asked = self._request
+        read = self._read(wishes, revision, limits)
+        return to_question(read, self.version, read_elements, revision, max_nodes, limits)
+
+    def _read(self, wishes: Wishes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
+        known, data = self._known, self._bytes
+        # Wishes in metadata are rare, and take longer to look up than they save.
+        if known is None or not data or wishes is not NO_WISHES:
+            return self._read_anew(wishes, revision, limits)
+        rest: bytes = self._request.SerializeToString()
+        if len(rest) > _LONGEST_KNOWN:
+            return self._read_anew(wishes, revision, limits)
+        features = None if revision.overlays is None else revision.overlays.columns.features
+        key = (rest, len(data), revision.has_text_ids, features, revision.has_embeddings)
+        found = known.find(key)
+        if found is None:
+            read = self._read_anew(wishes, revision, limits)
+            if not any(given.parameters for given in self._request.inputs):  # they may tell the number of bytes
+                known.remember(key, read)
+            return read
+        tensors = {
+            name: GivenTensor(given.kind, given.shape, AsBytes(each))
+            for (name, given), each in zip(found.tensors.items(), data, strict=True)
+        }
+        form = AnswerForm(self.id or None, found.form.are_binary)
+        return InferBody(tensors, found.outputs, found.wishes, found.offset_field, form)
+
+    def _read_anew(self, wishes: Wishes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
+        asked, data = self._request, self._bytes
         request = InferRequest(
             tuple(
                 RequestInput(given.name, tuple(given.shape), given.datatype, _values_of(given.parameters))
                 for given in asked.inputs
             ),
             tuple(RequestOutput(wanted.name, _values_of(wanted.parameters)) for wanted in asked.outputs),
-            asked.id or None,
+            self.id or None,
             _values_of(asked.parameters),
         )
-        brings_bytes = bool(asked.raw_input_contents)
-        read = read_request(request, _InMessage(asked), wishes, revision, limits, as_bytes=brings_bytes)
-        return to_question(read, self.version, read_elements, revision, max_nodes, limits)
+        return read_request(request, _InMessage(asked.inputs, data), wishes, revision, limits, as_bytes=bool(data))
 
     def encode_answer(
         self,
@@ -114,27 +175,64 @@ class InferCodec:
         in_pieces: bool,
     ) -> Encoded:
         """`in_pieces`: a message is whole; its elements are copied, and not written one by one."""
-        response = ModelInferResponse(
-            model_name=self.model, model_version=answer.variant, id=question.form.id or ""
-        )  # fmt: skip
         # A message has either bytes for all of its outputs or for none.
-        is_binary = any(question.form.are_binary)
+        if any(question.form.are_binary):
+            return Encoded(b"", self._encode_bytes(answer, question, revision, objective_met))
+        response = _begin(self.model, answer.variant, (), revision.manifest.revision, answer.offset)
+        response.id = question.form.id or ""
         for name in question.outputs:
             datatype, shape = form_of(name, answer, revision)
             output = response.outputs.add(name=name, datatype=datatype, shape=shape)
-            if is_binary:
-                response.raw_output_contents.append(bytes(as_bytes(name, answer, revision)))
-            else:
-                _fill(output.contents, name, datatype, answer, revision)
-        told = response.parameters
-        told["revision"].string_param = revision.manifest.revision
-        if answer.offset is not None:
-            told["offset"].int64_param = answer.offset
-        told["objective_met"].bool_param = objective_met()
+            _fill(output.contents, name, datatype, answer, revision)
+        response.parameters["objective_met"].bool_param = objective_met()
         return Encoded(b"", response.SerializeToString())
+
+    def _encode_bytes(
+        self, answer: Answer, question: Question, revision: ServedRevision, objective_met: Callable[[], bool]
+    ) -> bytes:
+        """A message may be written in parts, one behind the other: the most of it is alike for many answers."""
+        outputs, parts = [], [b""]
+        for name in question.outputs:
+            datatype, shape = form_of(name, answer, revision)
+            outputs.append((name, datatype, tuple(shape)))
+            data = as_bytes(name, answer, revision)
+            parts += (_RAW_OUTPUT, _varint(len(data)), data)
+        if question.form.id:
+            encoded = question.form.id.encode()
+            parts += (_ID, _varint(len(encoded)), encoded)
+        encode = _encode_begin if answer.offset is None else _encode_begin.__wrapped__
+        parts[0] = encode(
+            self.model, answer.variant, tuple(outputs), revision.manifest.revision, answer.offset, objective_met()
+        )  # fmt: skip
+        return b"".join(parts)
 
     def encode_error(self, detail: ErrorDetail) -> Encoded:
         return encode_grpc_error(detail)
+
+
+_Outputs = tuple[tuple[str, str, tuple[int, ...]], ...]
+"""Name, datatype and shape of each output."""
+
+
+def _begin(model: str, variant: str, outputs: _Outputs, revision: str, offset: int | None) -> Any:
+    """An answer without its elements, its id, and whether its objective was met."""
+    response = ModelInferResponse(model_name=model, model_version=variant)
+    for name, datatype, shape in outputs:
+        response.outputs.add(name=name, datatype=datatype, shape=shape)
+    response.parameters["revision"].string_param = revision
+    if offset is not None:
+        response.parameters["offset"].int64_param = offset
+    return response
+
+
+@functools.lru_cache(256)
+def _encode_begin(
+    model: str, variant: str, outputs: _Outputs, revision: str, offset: int | None, objective_met: bool
+) -> bytes:
+    response = _begin(model, variant, outputs, revision, offset)
+    response.parameters["objective_met"].bool_param = objective_met
+    encoded: bytes = response.SerializeToString()
+    return encoded
 
 
 def encode_grpc_error(detail: ErrorDetail) -> Encoded:
@@ -156,9 +254,10 @@ def _values_of(parameters: Any) -> dict[str, Any] | None:
 class _InMessage:
     """Elements in a message: as bytes of all inputs, or in a list of each."""
 
-    def __init__(self, request: Any) -> None:
-        self._inputs = request.inputs
-        self._raw = request.raw_input_contents
+    def __init__(self, inputs: Any, raw: Sequence[bytes]) -> None:
+        """`raw`: bytes of each input; empty: their elements are in lists."""
+        self._inputs = inputs
+        self._raw = raw
 
     def find(self, index: int, tensor: RequestInput, size: int | None) -> Contents:
         name, contents = tensor.name, self._inputs[index].contents

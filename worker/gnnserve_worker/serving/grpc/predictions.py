@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
+from gnnserve_worker.serving.grpc.codec import InferCodec, KnownMessages, encode_grpc_error
 from gnnserve_worker.serving.grpc.messages import INFERENCE, ModelInferResponse, ModelStreamInferResponse
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
@@ -59,7 +59,9 @@ def head_of(codec: InferCodec, metadata: Fields) -> Head:
 class _Asked:
     """A request of a client that waits for its answer."""
 
-    def __init__(self, predict: Predict, raw: bytes, metadata: Fields, all_asked: set[_Asked]) -> None:
+    def __init__(
+        self, predict: Predict, raw: bytes, metadata: Fields, known: KnownMessages, all_asked: set[_Asked]
+    ) -> None:
         """`all_asked`: those that wait; this is one of them until its end."""
         self.id = ""
         self._predict = predict
@@ -69,7 +71,7 @@ class _Asked:
         self._answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         predict.in_flight += 1
         try:
-            codec = InferCodec(raw)
+            codec = InferCodec(raw, known)
             self.id = codec.id
             begun = predict.start(head_of(codec, metadata), raw, self._take)
         except RequestError as error:
@@ -101,6 +103,7 @@ class Predictions:
     def __init__(self, app: ServingApp) -> None:
         self._predict = app.predict
         self._access = app.access
+        self._known = KnownMessages()
         self._streams: set[_Stream] = set()
         self._asked: set[_Asked] = set()
 
@@ -110,7 +113,7 @@ class Predictions:
         return len(self._asked)
 
     async def infer(self, raw: bytes, context: Any) -> bytes:
-        asked = _Asked(self._predict, raw, context.invocation_metadata(), self._asked)
+        asked = _Asked(self._predict, raw, context.invocation_metadata(), self._known, self._asked)
         try:
             reply = await asked.reply()
         finally:
@@ -121,7 +124,7 @@ class Predictions:
         return bytes(reply.body)
 
     async def infer_stream(self, _requests: Any, context: Any) -> None:
-        stream = _Stream(self._predict, context, self._check_token, self._asked)
+        stream = _Stream(self._predict, context, self._check_token, self._known, self._asked)
         self._streams.add(stream)
         try:
             await stream.run()
@@ -143,9 +146,15 @@ class _Stream:
     """One call of `ModelStreamInfer`."""
 
     def __init__(
-        self, predict: Predict, context: Any, check_token: Callable[[Fields], None], all_asked: set[_Asked]
+        self,
+        predict: Predict,
+        context: Any,
+        check_token: Callable[[Fields], None],
+        known: KnownMessages,
+        all_asked: set[_Asked],
     ) -> None:
         self._predict = predict
+        self._known = known
         self._all = all_asked
         self._context = context
         self._check_token = check_token
@@ -197,7 +206,7 @@ class _Stream:
             except RequestError as error:
                 self._end = self._predict.refuse_request(error, encode_grpc_error)
                 break
-            self._waiting.append(_Asked(self._predict, raw, self._metadata, self._all))
+            self._waiting.append(_Asked(self._predict, raw, self._metadata, self._known, self._all))
             self._changed.set()
             while len(self._waiting) >= MOST_PIPELINED:
                 self._changed.clear()

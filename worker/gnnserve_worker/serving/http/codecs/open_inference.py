@@ -7,6 +7,7 @@ version and the length of its JSON.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -134,9 +135,19 @@ class OpenInferenceCodec:
             return Encoded(JSON_HEAD, b"", pieces) if in_pieces else Encoded(JSON_HEAD, b"".join(pieces))
         outputs = zip(question.outputs, are_binary, strict=True)
         buffers = [as_bytes(name, answer, revision) for name, is_binary in outputs if is_binary]
-        head = b"".join(self._pieces(answer, question, revision, objective_met, [len(buffer) for buffer in buffers]))
-        length = b"%b: %d\r\n" % (JSON_LENGTH, len(head))
-        return Encoded(_BINARY_HEAD + length, b"".join([head, *buffers]))
+        if len(buffers) < len(are_binary):
+            sizes = [len(buffer) for buffer in buffers]
+            text = b"".join(self._pieces(answer, question, revision, objective_met, sizes))
+        else:
+            encode = _encode_around if question.form.id is answer.offset is None else _encode_around.__wrapped__
+            forms = [form_of(name, answer, revision) for name in question.outputs]
+            text = encode(
+                self.model, answer.variant, question.outputs, tuple([(kind, *shape) for kind, shape in forms]),
+                tuple([len(buffer) for buffer in buffers]), revision.manifest.revision, objective_met(),
+                question.form.id, answer.offset,
+            )  # fmt: skip
+        length = b"%b: %d\r\n" % (JSON_LENGTH, len(text))
+        return Encoded(_BINARY_HEAD + length, b"".join([text, *buffers]))
 
     def _pieces(
         self,
@@ -163,13 +174,41 @@ class OpenInferenceCodec:
             yield begin + b'"data":['
             yield from _elements(name, answer, revision)
             yield b"]}"
-        parameters: dict[str, Any] = {"revision": revision.manifest.revision, "objective_met": objective_met()}
-        if answer.offset is not None:
-            parameters["offset"] = answer.offset
+        parameters = _parameters(revision.manifest.revision, objective_met(), answer.offset)
         yield b'],"parameters":%b}' % orjson.dumps(parameters)
 
     def encode_error(self, detail: ErrorDetail) -> Encoded:
         return encode_protocol_error(detail)
+
+
+@functools.lru_cache(256)
+def _encode_around(
+    model: str,
+    variant: str,
+    outputs: tuple[str, ...],
+    forms: tuple[tuple[Any, ...], ...],
+    sizes: tuple[int, ...],
+    revision: str,
+    objective_met: bool,
+    request_id: str | None,
+    offset: int | None,
+) -> bytes:
+    """The JSON of an answer whose outputs all come as bytes: without an id and an offset alike for many answers.
+    `forms`: datatype and lengths of each output; `sizes`: its bytes."""
+    told: dict[str, Any] = {"model_name": model, "model_version": variant}
+    if request_id is not None:
+        told["id"] = request_id
+    told["outputs"] = [
+        {"name": name, "datatype": kind, "shape": shape, "parameters": {"binary_data_size": size}}
+        for name, (kind, *shape), size in zip(outputs, forms, sizes, strict=True)
+    ]
+    told["parameters"] = _parameters(revision, objective_met, offset)
+    return orjson.dumps(told)
+
+
+def _parameters(revision: str, objective_met: bool, offset: int | None) -> dict[str, Any]:
+    told = {"revision": revision, "objective_met": objective_met}
+    return told if offset is None else {**told, "offset": offset}
 
 
 def encode_protocol_error(detail: ErrorDetail) -> Encoded:

@@ -50,8 +50,11 @@ def to_question(
     wanted = read.wishes
     if wanted.min_offset is not None:
         require_offset(wanted.min_offset, wanted.objective, wanted.timeout_ms, revision, read.offset_field)
-    check_node_count(read.tensors[NODES].shape[0], max_nodes)
-    sizes = {name: given.shape[0] for name, given in read.tensors.items()}
+    tensors = read.tensors
+    check_node_count(tensors[NODES].shape[0], max_nodes)
+    sizes: Mapping[str, int] = {}
+    if len(tensors) > 1:
+        sizes = {name: given.shape[0] for name, given in tensors.items()}
     brings = any(size for name, size in sizes.items() if name != NODES)  # what is empty is as absent
     variant = version or wanted.variant
     if variant is not None:
@@ -61,11 +64,13 @@ def to_question(
     if brings:
         support = support_of(revision, limits)
         _check_overlay(sizes, support, limits)
-    elements = {name: read_elements(given) for name, given in read.tensors.items()}
     if support is None:
         otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
-        overlay, seeds = None, _find(elements[NODES], revision, otherwise)
+        overlay, seeds = None, _find(read_elements(tensors[NODES]), revision, otherwise)
+        for name in sizes:
+            read_elements(tensors[name])  # the others are empty: an element in them is an error
     else:
+        elements = {name: read_elements(given) for name, given in tensors.items()}
         overlay, seeds = _arrange(elements, revision, support)
     return Question(
         seeds,

@@ -31,6 +31,9 @@ class Datatype(StrEnum):
     BYTES = "BYTES"
     BOOL = "BOOL"
 
+    # An enum's own is Python, and forms of tensors are looked up for every request.
+    __hash__ = str.__hash__
+
 
 _DTYPES: dict[Datatype, np.dtype[Any]] = {Datatype.INT64: np.dtype("<i8"), Datatype.FP32: np.dtype("<f4")}
 """numpy types of inputs whose elements have a fixed size."""
@@ -128,13 +131,13 @@ def _without_ones(shape: tuple[int, ...], dimensions: int) -> tuple[int, ...]:
 def read_elements(given: GivenTensor, body: bytes = b"", json_bytes: int = 0) -> Elements:
     """Raises RequestError where there are more or fewer than the shape says, or one is wrong. `body`, `json_bytes`:
     what `Behind` refers to, and where its JSON ends."""
-    match given.contents:
-        case InJson(text):
-            return _read_json(given, text)
+    match given.contents:  # bytes first: of clients in a hurry, each comparison counts
         case Behind(start, size):
             return _read_bytes(given, body, json_bytes + start, size)
         case AsBytes(data):
             return _read_bytes(given, data, 0, len(data))
+        case InJson(text):
+            return _read_json(given, text)
         case Listed(values):
             return _read_listed(given, values)
 
