@@ -1,17 +1,14 @@
-"""Programs of `protocol.py`: a worker whose model costs next to nothing, a bare gRPC echo, and a client of gRPC.
+"""Servers of `protocol.py`: a worker whose model costs next to nothing, and a bare gRPC echo.
 
 The echo is gRPC's own server on the worker's kind of event loop, with a handler that returns what it gets: what is left
-of a gRPC call when nothing is read, decided, computed or written. The client sends the same bytes to both.
+of a gRPC call when nothing is read, decided, computed or written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,7 +22,6 @@ from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.served_service import ServiceSettings
 from gnnserve_worker.serving.server import Offer, serve_revisions
 
-METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _TIMES = StageTimes(0.001, 0.001, 0.001)
 _COSTS = profile(variant("x1", 0.9, 0.05, 0.0001))
 """Batches are predicted to be short, as those of small models are."""
@@ -58,37 +54,6 @@ async def _echo(port: int) -> None:
     await server.wait_for_termination()
 
 
-async def _ask(port: int, bodies: list[bytes], calls: int, seconds: float) -> dict[str, Any]:
-    """Closed loop: each of `calls` coroutines asks again once it is answered."""
-    latencies_ms: list[float] = []
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_unary(METHOD)
-        await call(bodies[0])
-        began_s = time.perf_counter()
-        until_s = began_s + seconds
-
-        async def ask(first: int) -> None:
-            place, now_s = first, time.perf_counter()
-            while now_s < until_s:
-                await call(bodies[place % len(bodies)])
-                place, before_s, now_s = place + 1, now_s, time.perf_counter()
-                latencies_ms.append((now_s - before_s) * 1000)
-
-        await asyncio.gather(*(ask(number * len(bodies) // calls) for number in range(calls)))
-        took_s = time.perf_counter() - began_s
-    p50_ms, p99_ms = (float(value) for value in np.percentile(latencies_ms, (50, 99)))
-    return {"requests_per_s": len(latencies_ms) / took_s, "p50_ms": p50_ms, "p99_ms": p99_ms}
-
-
-def _read(path: Path) -> list[bytes]:
-    data, bodies = path.read_bytes(), []
-    while data:
-        size, _, data = data.partition(b"\n")
-        bodies.append(data[: int(size)])
-        data = data[int(size) :]
-    return bodies
-
-
 if __name__ == "__main__":
     program, *arguments = sys.argv[1:]
     match program:
@@ -97,9 +62,5 @@ if __name__ == "__main__":
         case "echo":
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_echo(int(arguments[0])))
-        case "client":
-            asked = _ask(int(arguments[0]), _read(Path(arguments[1])), int(arguments[2]), float(arguments[3]))
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                print(json.dumps(runner.run(asked)))
         case _:
             raise SystemExit(f"there is no program {program}")

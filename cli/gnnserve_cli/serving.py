@@ -211,7 +211,7 @@ def choose_device(
 
 
 def choose_tracing(service: GNNService, endpoint: str | None, sampled_permille: float | None) -> TracingOptions | None:
-    """What the options say, and OpenTelemetry's variables where they say nothing."""
+    """The options given, or else those that OpenTelemetry's variables state."""
     found = read_tracing(os.environ, service.metadata.namespace)
     if endpoint is not None:
         permille = DEFAULT_SAMPLED_PERMILLE if found is None else found.sampled_permille

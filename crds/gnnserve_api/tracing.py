@@ -17,7 +17,7 @@ DEFAULT_SAMPLED_PERMILLE = 10.0
 
 
 class Sampler(StrEnum):
-    """Which requests are traced whose clients send no trace; with one, it says itself whether its requests are."""
+    """Rules for requests whose clients send no trace; a client's trace says itself whether its requests are traced."""
 
     SHARE = "parentbased_traceidratio"
     """A share of them, drawn at random."""

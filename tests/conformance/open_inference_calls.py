@@ -228,9 +228,9 @@ WRONG = (
           'outputs[0].name: there is no output "logits"; choose from labels, scores, embeddings'),
     wrong("an output twice", asking(nodes(3), outputs=[{"name": "labels"}, {"name": "labels"}]),
           "outputs[1].name: labels is asked for twice; ask for each output once"),
-    wrong("an unknown parameter", asking(nodes(3), parameters={"timeout": 5}),
-          "parameters.timeout: there is no such parameter; known are latency_ms, accuracy_tolerance_permille, strict, "
-          "seed, min_offset, binary_data_output", "UnknownField"),
+    wrong("an unknown parameter", asking(nodes(3), parameters={"patience": 5}),
+          "parameters.patience: there is no such parameter; known are latency_ms, accuracy_tolerance_permille, strict, "
+          "seed, min_offset, timeout, binary_data_output", "UnknownField"),
     wrong("an unknown parameter of an input", asking(nodes(3, parameters={"shared_memory_region": "r"})),
           "nodes.parameters.shared_memory_region: there is no such parameter; known are binary_data_size",
           "UnknownField"),

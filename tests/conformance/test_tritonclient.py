@@ -112,7 +112,7 @@ def test_what_was_answered_is_counted(client: triton.InferenceServerClient) -> N
     [
         ({"model_name": "nope"}, "404", 'there is no model "nope"'),
         ({"model_version": "x5"}, "400", 'has no variant "x5"; choose from x1, x4, x8'),
-        ({"timeout": 5}, "400", "parameters.timeout: there is no such parameter"),
+        ({"patience": 5}, "400", "parameters.patience: there is no such parameter"),
         ({"inputs": [nodes(np.array([1000]))]}, "400", "node 1000 is not in the graph"),
         ({"parameters": {"latency_ms": 0.001, "strict": True}}, "422", "no variant answers 1 node within 0.001 ms"),
     ],
@@ -127,9 +127,15 @@ def test_errors_are_read_by_the_client(
     assert (error.value.status(), sentence in error.value.message()) == (status, True)
 
 
-def test_models_are_not_loaded_by_clients(client: triton.InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="no such path"):
-        client.load_model("digits")
+def test_models_are_not_unloaded_by_clients(client: triton.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match="models are not unloaded by clients"):
+        client.unload_model("digits")
+
+
+def test_a_timeout_of_tritons_is_one(client: triton.InferenceServerClient) -> None:
+    assert client.infer("digits", [nodes()], timeout=3_600_000_000).as_numpy("labels") is not None
+    with pytest.raises(InferenceServerException, match=r"parameters\.timeout: 3,600,001 is out of range"):
+        client.infer("digits", [nodes()], timeout=3_600_001_000)
 
 
 def test_the_program_of_the_page_runs(port: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -223,6 +224,7 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
     metrics.watch_index(an_index)
+    metrics.watch_spans(SimpleNamespace(exported=1, dropped=0, put=print))
     for family in text_string_to_metric_families(metrics.render().decode()):
         if family.name.endswith("_created"):
             continue

@@ -51,7 +51,7 @@ class Made:
     raw: bytes
     metadata: tuple[tuple[str, str | bytes], ...]
     nodes: tuple[int, ...] = ()
-    """What a valid request asks for; empty: it is none."""
+    """Nodes of a valid request; empty: it is none."""
 
 
 @dataclass(slots=True)

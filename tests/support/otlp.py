@@ -33,7 +33,7 @@ class ReceivedSpan:
 class Receiver:
     url: str = ""
     status: int = 200
-    """What senders get."""
+    """Status that senders get."""
     paths: list[str] = field(default_factory=list)
     _spans: list[ReceivedSpan] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)

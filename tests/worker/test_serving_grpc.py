@@ -563,9 +563,8 @@ def test_messages_that_were_read_before_are_read_with_what_is_new_in_them() -> N
         assert (await rpc.call("ModelInfer", **{**told, "raw_input_contents": [bytes(8)]})).sentence.startswith(
             "nodes.parameters.binary_data_size: 16, where raw_input_contents has 8 bytes for it"
         )
-        client.switch(
-            FakeWorker(name="texts", ids=lay_out(string_ids([f"n{node}" for node in range(1000)]))).revision()
-        )
+        names = [f"user-{node}" for node in range(NODES)]
+        client.switch(FakeWorker(name="texts", ids=string_ids(*lay_out(names))).revision())
         ended = await rpc.call("ModelInfer", **asked(3, 8))
         assert ended.sentence == "nodes: datatype INT64, where BYTES is expected; send it as BYTES"
 

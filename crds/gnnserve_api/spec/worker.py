@@ -44,8 +44,8 @@ class Tracing(ApiModel):
     endpoint: Annotated[str, text(r"^https?://[^\s/?#]+(/[^\s?#]*)?$", "a URL such as http://collector:4318", 2048)]
     """Base URL of the receiver; `/v1/traces` is added to it."""
     sampled_permille: Annotated[int, Field(ge=0, le=1000)] = 10
-    """Of requests whose client sends no `traceparent`, how many are traced, in permille. Of the others those are whose
-    client says so."""
+    """Share of the requests without a `traceparent` that is traced, in permille. Requests with one are traced where its
+    flag says so."""
 
 
 class Worker(PodSettings):

@@ -32,7 +32,7 @@ VARIANT_HEADER = b"gnnserve-variant"
 OFFSET_WISH_HEADER = MIN_OFFSET_HEADER.encode()
 TIMEOUT_HEADER = b"gnnserve-timeout-ms"
 ENVOY_TIMEOUT_HEADER = b"x-envoy-expected-rq-timeout-ms"
-"""What gateways on Envoy tell of the time after which they give a request up; 0: never."""
+"""Milliseconds after which a gateway on Envoy gives the request up; 0: never."""
 TIMING_HEADER = b"gnnserve-timing"
 """A request with `all` in it wants all entries of `Server-Timing`."""
 WISH_HEADERS = frozenset(

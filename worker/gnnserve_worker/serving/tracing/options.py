@@ -30,7 +30,7 @@ class TracingOptions:
     endpoint: str
     """Base URL of a receiver of OTLP over HTTP, such as `http://collector:4318`."""
     sampled_permille: float = DEFAULT_SAMPLED_PERMILLE
-    """Of requests whose client sends no `traceparent`: how many are traced. Others are traced as it says."""
+    """Share of the requests without a `traceparent` that is traced; those with one are traced as it says."""
     namespace: str = ""
     """`service.namespace` of the spans; empty: none."""
 
@@ -40,7 +40,7 @@ class TracingOptions:
 
 
 def read_tracing(environ: Mapping[str, str], namespace: str = "") -> TracingOptions | None:
-    """What the environment says; None: nothing is traced. Raises InputError."""
+    """The options that the environment states; None: nothing is traced. Raises InputError."""
     endpoint = environ.get(ENDPOINT_VARIABLE, "").strip()
     if not endpoint or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None

@@ -91,8 +91,8 @@ class ServedModels:
         return [] if only_ready else [{"name": self._service, "state": "UNAVAILABLE", "reason": why}]
 
     def load(self, model: str, parameters: Collection[str]) -> Refusal | None:
-        """What a client wants that loads a model before it asks: success where it is loaded. Raises RequestError where
-        there is none of that name, and where `parameters`, the names of what it gives, want it otherwise."""
+        """Answer a client that loads a model before it asks: None, for success, where the model is loaded. Raises
+        RequestError where there is none of that name, and for `parameters`, the names of what the client configures."""
         self._check_model(model)
         if parameters:
             raise RequestError(
