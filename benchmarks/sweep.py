@@ -31,7 +31,7 @@ from gnnserve_client.address import Endpoint
 
 CONNECTIONS = (1, 2, 4, 8, 16, 32, 64)
 WANTED_PERCENT = 5.0
-PICTURE = ROOT / "docs/images/sweep.png"
+PICTURE = ROOT / "docs/images/concurrency.png"
 _RESIDENCE = re.compile(r"^gnnserve_request_seconds_(count|sum)\{.*\} (\S+)$", re.MULTILINE)
 
 
@@ -49,9 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         points = [measure(endpoint, nodes, connections, duration_s) for connections in CONNECTIONS]
     reports = [report for report, _ in points]
     put(output(), sweep_table(reports))
-    picture = options.picture or (None if options.quick else PICTURE)
-    if picture is not None:
-        draw_sweep(picture, reports)
     found = [of_point for _, of_point in points]
     body = {
         "manifest": options.manifest.name,
@@ -60,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "points": found,
     }
     write_result("sweep", options.quick, body)
+    picture = options.picture or (None if options.quick else PICTURE)
+    if picture is not None:
+        draw_sweep(picture, reports)
 
 
 def measure(endpoint: Endpoint, nodes: int, connections: int, duration_s: float) -> tuple[LoadReport, dict[str, Any]]:

@@ -99,7 +99,8 @@ def sweep(results: Results) -> str:
             for point in found["points"]
         ),
     )  # fmt: skip
-    return f"{verdict_table(found)}\n\n{points}"
+    picture = "![Answers per second, latency, and its five parts against connections](images/concurrency.png)"
+    return f"{verdict_table(found)}\n\n{picture}\n\n{points}"
 
 
 @figures("protocol")

@@ -215,6 +215,13 @@ class PairsRequest(
             extra_json_schema={"minimum": 0, "maximum": MAX_OFFSET},
         ),
     ] = None
+    timeout_ms: Annotated[
+        float | None,
+        Meta(
+            description="Milliseconds from arrival after which a request that still waits is dropped, with 504.",
+            extra_json_schema={"exclusiveMinimum": 0, "maximum": 3_600_000},
+        ),
+    ] = None
 
 
 class PairsAnswer(msgspec.Struct, frozen=True, rename="camel"):

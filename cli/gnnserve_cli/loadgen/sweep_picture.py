@@ -61,8 +61,13 @@ def _draw_latency(axes: Axes, reports: Sequence[LoadReport]) -> None:
     axes.set_title("Latency in ms, sent to answered")
     axes.set_yscale("log")
     for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        set_formatter(lambda value, _: f"{value:,.3g}")
+        set_formatter(_label_of)
     draw_legend(axes)
+
+
+def _label_of(value: float, _place: float) -> str:
+    """Label of a tick on a logarithmic axis: 1, 2 and 5 of each power of ten, since all of them overlap."""
+    return f"{value:,.3g}" if f"{value:e}"[0] in "125" else ""
 
 
 def _draw_parts(axes: Axes, reports: Sequence[LoadReport]) -> None:

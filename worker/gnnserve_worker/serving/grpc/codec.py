@@ -191,7 +191,8 @@ class InferCodec:
         self, answer: Answer, question: Question, revision: ServedRevision, objective_met: Callable[[], bool]
     ) -> bytes:
         """A message may be written in parts, one behind the other: the most of it is alike for many answers."""
-        outputs, parts = [], [b""]
+        outputs: list[tuple[str, str, tuple[int, ...]]] = []
+        parts: list[bytes | memoryview] = [b""]
         for name in question.outputs:
             datatype, shape = form_of(name, answer, revision)
             outputs.append((name, datatype, tuple(shape)))
