@@ -119,8 +119,8 @@ bench-sweep: .venv/installed ## throughput, latency and its five parts against c
 bench-conformance: .venv/installed ## the Open Inference Protocol call by call: gnnserve, Triton and MLServer; the latter are installed, 3 minutes
 	$(BIN)/python -m benchmarks.conformance $(if $(QUICK),--quick)
 
-bench-shared: .venv/installed ## several services in one server: fairness beside an overloaded one, memory and throughput; 10 minutes
-	$(BIN)/python -m benchmarks.shared_worker $(if $(QUICK),--quick)
+bench-shared: .venv/installed ## several services in one server: fairness beside an overloaded one, memory and throughput; 6 minutes. PART=generate, fairness, four: one part alone
+	$(BIN)/python -m benchmarks.shared_worker $(if $(QUICK),--quick) $(addprefix --part ,$(PART))
 
 bench-startup: .venv/installed ## a worker's start to its first answer over a graph of 1 GB, and its memory
 	$(BIN)/python -m benchmarks.startup $(if $(QUICK),--quick)

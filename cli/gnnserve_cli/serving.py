@@ -151,7 +151,15 @@ def serve_published(published: Sequence[Published], shares: Mapping[str, float])
             print(f"{name}:", flush=True)
         print_profile(of.revision)
         load = partial(of.stored.load, of.revision.revision)
-        offered.append(Offered(service, load, of.sockets, replace(of.options, updates=updates), shares.get(name, 1.0)))
+        offered.append(
+            Offered(
+                service,
+                load,
+                of.sockets,
+                replace(of.options, updates=updates),
+                shares.get(name, float(service.spec.worker.share)),
+            )
+        )
     serve_routed(offered)
 
 

@@ -42,6 +42,13 @@ class GenerationResult(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Variants in the order of the profile."""
     offset: int = 0
     """Offset of the log of changes that the graph was made at; 0: the graph of its source."""
+    memory_bytes: int = 0
+    """Files of the revision and of its graph that a worker maps; 0: an earlier gnnserve wrote the result."""
+
+    @property
+    def revision_bytes(self) -> int:
+        """Memory that the revision is known to take, at least."""
+        return self.memory_bytes or max((variant.memory_bytes or 0 for variant in self.variants), default=0)
 
 
 _Row = tuple[str, int, float, float]
@@ -56,6 +63,7 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     graph: str
     variants: tuple[VariantSummary | _Row, ...]
     offset: int = 0
+    memory_bytes: int = msgspec.field(default=0, name="memoryBytes")
 
 
 def encode_result(result: GenerationResult) -> str:
@@ -69,7 +77,7 @@ def encode_message(result: GenerationResult) -> str:
     for message in (_encode(result), _encode(brief)):
         if len(message.encode()) <= MAX_TERMINATION_MESSAGE_BYTES:
             return message
-    return _encode(_Message(result.revision, result.recipe, result.graph, rows, result.offset))
+    return _encode(_Message(result.revision, result.recipe, result.graph, rows, result.offset, result.memory_bytes))
 
 
 def _encode(message: GenerationResult | _Message) -> str:
@@ -80,4 +88,6 @@ def decode_result(text: str | bytes) -> GenerationResult:
     """What `encode_result` or `encode_message` wrote. Raises msgspec.DecodeError, which names the field."""
     message = msgspec.json.decode(text, type=_Message)
     variants = (v if isinstance(v, VariantSummary) else VariantSummary(*v) for v in message.variants)
-    return GenerationResult(message.revision, message.recipe, message.graph, tuple(variants), message.offset)
+    return GenerationResult(
+        message.revision, message.recipe, message.graph, tuple(variants), message.offset, message.memory_bytes
+    )

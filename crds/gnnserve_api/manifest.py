@@ -20,6 +20,7 @@ from gnnserve_api.excerpts import printable, shown
 from gnnserve_api.manifest_problems import describe, is_said_elsewhere
 from gnnserve_api.manifest_yaml import FLATTEN, read_yaml
 from gnnserve_api.spec.cascade import unknown_stages
+from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPool
 from gnnserve_api.spec.service import API_VERSION, KIND, GNNService, GNNServiceSpec
 
 _EXAMPLE = "examples/digits.yaml is a complete manifest"
@@ -34,6 +35,11 @@ class Document:
     """The file or stream, and the document's place in it, for messages."""
     content: object
     """The document as YAML parses it."""
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether it says to be a GNNWorkerPool, which `parse_pool` reads."""
+        return isinstance(self.content, dict) and self.content.get("kind") == POOL_KIND
 
     @property
     def other_kind(self) -> str | None:
@@ -112,6 +118,16 @@ def parse_document(given: Document) -> GNNService:
     if problems:
         raise _input_error(where, problems)
     return service
+
+
+def parse_pool(given: Document) -> GNNWorkerPool:
+    """As `parse_document`, of a GNNWorkerPool."""
+    _, as_json = _mapping(given)
+    try:
+        return GNNWorkerPool.model_validate_json(as_json, strict=True, by_alias=True, by_name=False)
+    except ValidationError as error:
+        problems = [describe(detail) for detail in error.errors() if not is_said_elsewhere(detail)]
+        raise _input_error(given.where, problems or [str(error)]) from None
 
 
 def _unknown_stages(spec: GNNServiceSpec) -> Iterator[str]:

@@ -27,6 +27,7 @@ USER_ID = 65_532
 GENERATE_COMMAND = ("python", "-m", "gnnserve_worker.pods.generate")
 EMBEDDINGS_COMMAND = ("python", "-m", "gnnserve_worker.pods.embeddings")
 SERVE_COMMAND = ("python", "-m", "gnnserve_worker.pods.serve")
+SERVE_POOL_COMMAND = ("python", "-m", "gnnserve_worker.pods.serve_pool")
 
 REPOSITORY_PATH = "/repository"
 ROUTING_PATH = "/etc/gnnserve/routing"
@@ -40,6 +41,10 @@ TOKENS_PATH = "/etc/gnnserve/tokens"
 """Folder of the mounted Secret whose values are tokens."""
 WRITE_TOKENS_PATH = "/etc/gnnserve/write-tokens"
 """Folder of the mounted Secret whose values are tokens that may write."""
+SERVICES_PATH = "/etc/gnnserve/services"
+"""Folder of the mounted ConfigMap with the services of a pool, for a start while the API server is away."""
+SERVICE_SECRETS_PATH = "/etc/gnnserve/secrets"
+"""In pods of a pool: a folder for each service, and in it one for each Secret that the service names."""
 UPDATES_PATH = "/var/lib/gnnserve/updates"
 """Folder with the service's SQLite logs of changes: the one part of the repository's volume that workers write."""
 LOG_SECRET_PATH = "/etc/gnnserve/log"  # noqa: S105 - a folder
@@ -56,6 +61,10 @@ SERVICE_VARIABLE = "GNNSERVE_SERVICE"
 NAMESPACE_VARIABLE = "GNNSERVE_NAMESPACE"
 ROUTING_VARIABLE = "GNNSERVE_ROUTING"
 """Name of the ConfigMap to follow."""
+POOL_VARIABLE = "GNNSERVE_POOL"
+"""Name of the GNNWorkerPool that a pod belongs to."""
+SERVICES_VARIABLE = "GNNSERVE_SERVICES"
+"""Name of the ConfigMap with the services of the pool."""
 TLS_VARIABLE = "GNNSERVE_TLS"
 """Folder with certificate and key; unset or empty: plain HTTP."""
 TOKENS_VARIABLE = "GNNSERVE_TOKENS"
@@ -94,6 +103,11 @@ PRE_STOP_S = 5
 """Seconds before SIGTERM: a Service sends requests to a pod for a moment after it began to end."""
 TERMINATION_GRACE_S = 60
 """Kubernetes kills what is not done by then."""
+
+
+def service_secret_path(service: str, kind: str) -> str:
+    """Folder in which a pod of a pool has a Secret of one of its services. `kind`: a `CredentialKind`."""
+    return f"{SERVICE_SECRETS_PATH}/{service}/{kind.lower()}"
 
 
 class PodExit(IntEnum):

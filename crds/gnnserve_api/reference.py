@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gnnserve_api.generated_file import write_or_compare
-from gnnserve_api.schema import spec_schema
+from gnnserve_api.schema import POOL, spec_schema
+from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import API_VERSION, KIND, Metadata
 
 REFERENCE_PATH = Path(__file__).resolve().parents[2] / "docs" / "manifest.md"
@@ -61,12 +62,24 @@ How a latency and a tolerance act together is in [http.md](http.md).
 """
 
 
+_POOLS = f"""\
+## {POOL_KIND}
+
+Worker pods that answer for several services, in a cluster only
+([operator.md](operator.md#several-services-in-one-worker)): `apiVersion` is `{API_VERSION}`, `kind` is
+`{POOL_KIND}`, and `metadata.name` is what `spec.worker.poolRef.name` of its services says. All of `spec` may be left
+out.
+"""
+
+
 def page() -> str:
     spec = spec_schema()
     sections: dict[str, str] = {}
     objects = list(_objects("spec", spec, sections))
     parts = [_section(path, node, sections) for path, node in objects]
-    return "\n".join([_INTRODUCTION, _head(), *parts])
+    of_pools = list(_objects(f"{POOL_KIND}.spec", spec_schema(POOL), sections))
+    pools = [_section(path, node, sections) for path, node in of_pools]
+    return "\n".join([_INTRODUCTION, _head(), *parts, _POOLS, *pools])
 
 
 def _objects(path: str, node: Mapping[str, Any], sections: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:

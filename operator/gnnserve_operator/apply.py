@@ -55,7 +55,8 @@ class Place(Enum):
     """It has another owner, and is never touched."""
 
 
-def classify_place(live: Manifest | None, service: str, uid: str) -> Place:
+def classify_place(live: Manifest | None, service: str, uid: str, kind: str = GNNSERVICE.name) -> Place:
+    """`service`, `uid`, `kind`: of what the object should belong to."""
     if live is None:
         return Place.FREE
     if live["metadata"].get("deletionTimestamp"):
@@ -63,7 +64,7 @@ def classify_place(live: Manifest | None, service: str, uid: str) -> Place:
     owner = controller_of(live)
     if owner is not None and owner["uid"] == uid:
         return Place.OURS
-    if owner is not None and (owner["kind"], owner["name"]) == (GNNSERVICE.name, service):
+    if owner is not None and (owner["kind"], owner["name"]) == (kind, service):
         return Place.LEAVING
     if owner is None and (live["metadata"].get("annotations") or {}).get(ADOPT_ANNOTATION) == service:
         return Place.OURS
@@ -137,7 +138,7 @@ class Applier:
         unknown = [ref for ref in refs if ref not in known]
         fetched = dict(zip(unknown, await asyncio.gather(*map(self.cluster.get, unknown)), strict=True))
         live = {ref: fetched[ref] if ref in fetched else known[ref] for ref in refs}
-        places = {ref: classify_place(found, service.name, uid) for ref, found in live.items()}
+        places = {ref: classify_place(found, service.name, uid, service.kind) for ref, found in live.items()}
         found = [
             observed_conflict(ref, raw, uid)
             for ref, raw in live.items()

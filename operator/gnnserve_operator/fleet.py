@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.jobs_by_kind import observed_jobs
-from gnnserve_operator.kinds import DEPLOYMENT, JOB, ServiceKey
+from gnnserve_operator.kinds import DEPLOYMENT, JOB, Manifest, ServiceKey
 from gnnserve_operator.observed import observed_deployment
 from gnnserve_operator.turns import ALL_IDLE, IDLE, UNDER_WAY, Stance, Standing, Standings, Turn, Turns
 
@@ -79,7 +79,7 @@ class Fleet:
     def turns(self, key: ServiceKey) -> Turns:
         if not self._has_begun:
             self._has_begun = True
-            for known in self._index.service_keys():
+            for known in self._index.reconciled_keys():
                 self._note(known, self._standings_in_index(known))
         return Turns(self.generation.turn(key), self.rollout.turn(key), self._followed.get(key))
 
@@ -117,7 +117,7 @@ class Fleet:
             self._wake(other)
 
     def _standings_in_index(self, key: ServiceKey) -> Standings:
-        service = self._index.service(key) or {"spec": {}}
+        service: Manifest = {"spec": {}} | (self._index.service(key) or {})
         jobs, _ = observed_jobs(self._index.children(key, JOB))
         left = [job for job in jobs if not (job.succeeded or job.failed or job.deleting)]
         generation = IDLE

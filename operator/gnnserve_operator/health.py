@@ -22,8 +22,8 @@ from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
 from gnnserve_operator.errors import OperatorError
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.handlers.watches import OnChange, service_of
-from gnnserve_operator.kinds import GNNSERVICE, Kind, observed_ref
+from gnnserve_operator.handlers.watches import RECONCILED, OnChange, service_of
+from gnnserve_operator.kinds import Kind, observed_ref
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 
@@ -39,7 +39,7 @@ interval; what lags behind is checked again after one interval in any case."""
 _FIRST_CATCH_UP_S, _LONGEST_CATCH_UP_S = 0.2, 5.0
 """Pauses between two checks of an index that is filling; doubled each time, since full lists are expensive."""
 _RETRY_S = 5.0
-_WATCHED = (GNNSERVICE, *WATCHED_CHILDREN)
+_WATCHED = (*RECONCILED, *WATCHED_CHILDREN)
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class WatchCheck:
 
     async def _has_all(self, kind: Kind) -> bool:
         """Whether the index has everything that the API server lists; lags are noted."""
-        selector = "" if kind is GNNSERVICE else CHILDREN_SELECTOR
+        selector = "" if kind in RECONCILED else CHILDREN_SELECTOR
         listed: dict[str, str] = {}
         try:
             for namespace in self._namespaces:
@@ -144,8 +144,11 @@ class WatchCheck:
             # The list may be older than the index: ask for the object itself.
             live = await self._cluster.get(observed_ref(body))
             if live is None or live["metadata"]["uid"] != uid:
+                key = service_of(body)
+                concerned = (key, *self._index.related(key))
                 self._index.bury(uid)
-                self._on_change(service_of(body))
+                for other in concerned:
+                    self._on_change(other)
 
 
 def find_problems(loop: Loop, watches: WatchCheck, clock: Clock) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import API_VERSION as GNNSERVICE_API_VERSION
 from gnnserve_api.spec.service import KIND as GNNSERVICE_KIND
 
@@ -21,13 +22,18 @@ Raw = Mapping[str, Any]
 
 
 class ServiceKey(NamedTuple):
-    """Namespace and name of a GNNService: the key of queues, logs and caches."""
+    """Namespace and name of a GNNService, or of a GNNWorkerPool: the key of queues, logs and caches."""
 
     namespace: str
     name: str
+    kind: str = GNNSERVICE_KIND
+
+    @property
+    def is_pool(self) -> bool:
+        return self.kind == POOL_KIND
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{self.kind} {self.namespace}/{self.name}" if self.is_pool else f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class Kind:
 
 
 GNNSERVICE = Kind(GNNSERVICE_API_VERSION, GNNSERVICE_KIND, "gnnservices")
+GNNWORKERPOOL = Kind(GNNSERVICE_API_VERSION, POOL_KIND, "gnnworkerpools")
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 POD = Kind("v1", "Pod", "pods")
@@ -74,7 +81,7 @@ LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 _KINDS = {
     (kind.api_version, kind.name): kind
     for kind in (
-        GNNSERVICE, CONFIG_MAP, CLAIM, POD, SERVICE, SERVICE_ACCOUNT, DEPLOYMENT, JOB, NETWORK_POLICY,
+        GNNSERVICE, GNNWORKERPOOL, CONFIG_MAP, CLAIM, POD, SERVICE, SERVICE_ACCOUNT, DEPLOYMENT, JOB, NETWORK_POLICY,
         DISRUPTION_BUDGET, ROLE, ROLE_BINDING, POD_MONITOR, EVENT, LEASE,
     )
 }  # fmt: skip

@@ -29,9 +29,9 @@ from gnnserve_operator.desired.labels import MANAGER
 from gnnserve_operator.errors import LostLeadershipError, OperatorError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.handlers.watches import OnChange, build_kopf_settings, build_registry
+from gnnserve_operator.handlers.watches import RECONCILED, OnChange, build_kopf_settings, build_registry
 from gnnserve_operator.health import Readiness, WatchCheck, build_app, find_problems
-from gnnserve_operator.kinds import GNNSERVICE, ServiceKey
+from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.logs import configure_logging
@@ -41,6 +41,7 @@ from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
 from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.reconcile import Reconciler
+from gnnserve_operator.reconcile_pool import PoolReconciler
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings, load_settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
@@ -114,16 +115,12 @@ async def run(
         )  # fmt: skip
         for what, line in (("generation", fleet.generation), ("rollout", fleet.rollout)):
             metrics.observe_turns(what, partial(getattr, line, "under_way"), partial(getattr, line, "waiting"))
+        pod_monitors = PodMonitors(cluster, settings.namespaces, settings.resync_seconds, clock)
         reconciler = Reconciler(
             settings,
             index,
             cluster,
-            Observer(
-                index,
-                asking,
-                PodMonitors(cluster, settings.namespaces, settings.resync_seconds, clock),
-                RepositoryClaims(cluster),
-            ),
+            Observer(index, asking, pod_monitors, RepositoryClaims(cluster)),
             Applier(cluster),
             Reporter(cluster),
             clock,
@@ -131,8 +128,15 @@ async def run(
             memory,
             fleet,
         )
+        pools = PoolReconciler(
+            settings, index, cluster, pod_monitors, Applier(cluster), Reporter(cluster), clock, fleet
+        )  # fmt: skip
+
+        async def reconcile(key: ServiceKey) -> float | None:
+            return await (pools if key.is_pool else reconciler).reconcile(key)
+
         loop = Loop(
-            reconciler.reconcile, index.service_keys, metrics,
+            reconcile, index.reconciled_keys, metrics,
             concurrency=settings.concurrency, resync_s=settings.resync_seconds, clock=clock,
         )  # fmt: skip
         watches = WatchCheck(cluster, index, settings.namespaces, clock, loop.enqueue)
@@ -213,13 +217,15 @@ def _readiness(elector: Elector | None, watches: WatchCheck) -> Readiness:
 
 
 async def _crd_is_there(cluster: Cluster, clock: Clock, stop: asyncio.Event) -> bool:
-    """Waits for it, since kopf is told to look only once; False: told to stop meanwhile."""
+    """Waits for both, since kopf is told to look only once; False: told to stop meanwhile."""
     said = ""
     while not stop.is_set():
         try:
-            if await cluster.has_kind(GNNSERVICE):
+            missing = [kind for kind in RECONCILED if not await cluster.has_kind(kind)]
+            if not missing:
                 return True
-            problem = f"the CustomResourceDefinition of {GNNSERVICE.plural}.{GNNSERVICE.group} is not installed yet"
+            names = " and ".join(f"{kind.plural}.{kind.group}" for kind in missing)
+            problem = f"the CustomResourceDefinition of {names} is not installed yet"
         except OperatorError as error:
             problem = str(error)
         if problem != said:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
-from gnnserve_operator.desired.names import routing_name, worker_name
+from gnnserve_operator.desired.names import pool_name, routing_name, worker_name
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.handlers.watches import service_of
 from gnnserve_operator.jobs_by_kind import observed_jobs
@@ -36,6 +36,7 @@ from gnnserve_operator.kinds import (
     controller_of,
     observed_ref,
 )
+from gnnserve_operator.observe_pool import observe_pool
 from gnnserve_operator.observed import (
     Observed,
     ObservedPod,
@@ -46,6 +47,7 @@ from gnnserve_operator.observed import (
     observed_pod,
     observed_routing,
 )
+from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.probe import Answers, Prober
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
@@ -107,10 +109,14 @@ class RepositoryClaims:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def of(self, key: ServiceKey, service: Manifest, told: Sequence[Manifest]) -> list[Manifest]:
-        """The claims. `service` is the live GNNService, `told` its own claims as the watch knows them. Raises
-        OperatorError."""
-        named = (service["spec"].get("repository") or {}).get("claimName")
+    async def of(
+        self, key: ServiceKey, service: Manifest, told: Sequence[Manifest], pool_claim: str | None = None
+    ) -> list[Manifest]:
+        """The claims. `service` is the live GNNService, `told` its own claims as the watch knows them; `pool_claim`:
+        name of its pool's, empty where there is no pool; None: it has pods of its own. Raises OperatorError."""
+        if pool_claim == "":
+            return []
+        named = (service["spec"].get("repository") or {}).get("claimName") if pool_claim is None else pool_claim
         if named:
             found = await self._cluster.get(ObjectRef(CLAIM.api_version, CLAIM.name, key.namespace, named))
             return [] if found is None else [found]
@@ -155,6 +161,11 @@ class Observer:
         """Drop the list of PodMonitors, which is stale."""
         self._pod_monitors.forget()
 
+    def pool_of(self, key: ServiceKey, granted: Mapping[ServiceKey, int] | None = None) -> ObservedPool | None:
+        """The pool of a service, by what the watches know; None: it has pods of its own. `granted`: memory that was
+        counted for services since."""
+        return None if self._index.pool_of(key) is None else observe_pool(self._index, key, granted or {})
+
     async def observe(
         self,
         key: ServiceKey,
@@ -168,12 +179,13 @@ class Observer:
     ) -> Seen:
         """Observe a service. `service` is the live GNNService; the other arguments are remembered from earlier
         reconciles."""
+        pool_key = self._index.pool_of(key)
         for _ in range(_LOOKS):
-            asked, before = self._index.versions(key, _WORKLOAD), self._index.children(key)
+            asked, pods = self._versions(key, pool_key), self._pods(key, service)
             answers, listed = await asyncio.gather(
-                self._prober.ask(key, _pods(before, service), tls=_wants_tls(service)), self._pod_monitors.listed()
+                self._prober.ask(key, pods, tls=_wants_tls(service)), self._pod_monitors.listed()
             )
-            if self._index.versions(key, _WORKLOAD) == asked:
+            if self._versions(key, pool_key) == asked:
                 break
         # Read after asking the workers, which may take seconds: a write is valid only for the version that it was
         # decided on, and pods are judged together with their Deployment.
@@ -184,13 +196,35 @@ class Observer:
         known |= {} if listed is None else listed.of(key)
         uid = service["metadata"]["uid"]
         owned = {ref: raw for ref, raw in known.items() if raw is not None and _is_controlled(raw, uid)}
-        claims = await self._claims.of(key, service, [raw for ref, raw in owned.items() if ref.kind == CLAIM.name])
-        observed = self._observed(key, owned, claims, _pods(children, service), answers)
+        told = [raw for ref, raw in owned.items() if ref.kind == CLAIM.name]
+        pool = self.pool_of(key)
+        claims = await self._claims.of(key, service, told, None if pool is None else pool.claim)
+        observed = self._observed(key, owned, claims, self._pods(key, service), answers)
+        if pool_key is not None:
+            theirs = {observed_ref(raw): raw for raw in self._index.children(pool_key, DEPLOYMENT)}
+            deployment = _named(theirs, DEPLOYMENT.name, pool_name(pool_key.name))
+            observed = replace(
+                observed, pool=pool, deployment=None if deployment is None else observed_deployment(deployment)
+            )
         observed = replace(
             observed, rejections=rejections, routed=routed, measured=measured, begun_job=begun_job, wait=wait,
             pod_monitor_available=listed is not None,
         )  # fmt: skip
         return Seen(observed, known)
+
+    def _versions(self, key: ServiceKey, pool_key: ServiceKey | None) -> frozenset[tuple[str, str]]:
+        found = self._index.versions(key, _WORKLOAD)
+        return found if pool_key is None else found | self._index.versions(pool_key, _WORKLOAD)
+
+    def _pods(self, key: ServiceKey, service: Manifest) -> tuple[ObservedPod, ...]:
+        """The service's pods, and those of its pool with the port at which they answer for it."""
+        own, pool = _pods(self._index.children(key), service), self.pool_of(key)
+        pool_key = self._index.pool_of(key)
+        if pool is None or pool_key is None or service["spec"].get("suspend"):
+            return own
+        tls = _wants_tls(service)
+        theirs = (observed_pod(raw) for raw in self._index.children(pool_key, POD))
+        return (*own, *(replace(pod, port=pool.port or 0, speaks_tls=tls) for pod in theirs))
 
     def _observed(
         self, key: ServiceKey, owned: Mapping[ObjectRef, Manifest], claims: Iterable[Manifest],

@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
-from gnnserve_api.pods import COMPACT_VARIABLE, HTTPS_PORT_NAME
+from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_operator.desired.labels import (
     CLAIM_ANNOTATION,
@@ -28,6 +28,7 @@ from gnnserve_operator.desired.labels import (
 from gnnserve_operator.desired.pod import repository_claim_in, variable_in
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.kinds import ObjectRef, Raw, controller_of
+from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.turns import NO_LIMIT, Turns
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
@@ -181,6 +182,8 @@ class ObservedPod:
     memory_limit: str | None = None
     claim: str = ""
     """Name of the claim that it mounts as the repository."""
+    port: int = HTTP_PORT
+    """Port at which it answers for the service that it is observed for; 0: none yet, in a pool."""
     speaks_tls: bool = False
     """Whether its port's name says TLS: while pods are replaced, some may speak it and others not."""
 
@@ -191,7 +194,7 @@ class ObservedPod:
     @property
     def can_be_asked(self) -> bool:
         """Whether its HTTP server may answer `GET /v1/route`."""
-        return self.is_worker and self.running and bool(self.ip) and not self.deleting
+        return self.is_worker and self.running and bool(self.ip and self.port) and not self.deleting
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +223,7 @@ class Observed:
     routing: ObservedRouting | None = None
     """The routing ConfigMap; None: there is none."""
     claims: tuple[ObservedClaim, ...] = ()
-    """Claims of the repository: those that the operator made, also while they are being deleted; or the one that the
-    user names, if it exists."""
+    """Claims of the repository: the operator's, also while they are being deleted; or the one that the user names."""
     jobs: tuple[ObservedJob, ...] = ()
     """Jobs of generation that this GNNService controls."""
     embeddings_jobs: tuple[ObservedJob, ...] = ()
@@ -243,14 +245,15 @@ class Observed:
     measured: QueryAnswer | Silence | None = None
     """Prometheus' answer since then; None: nothing new."""
     leaving: tuple[ObjectRef, ...] = ()
-    """Objects under a child's name that are about to go: they are being deleted, or belong to a deleted service of that
-    name."""
+    """Objects under a child's name that are about to go: being deleted, or of a deleted service of that name."""
     wait: ServiceWait | None = None
     """The wait that the last plan found; None: there was none, or the operator has just started."""
     begun_job: str | None = None
     """A Job that was created and that no event has reported yet; None: there is none."""
     turns: Turns = NO_LIMIT
     """The turns that the other services leave."""
+    pool: ObservedPool | None = None
+    """The pool that the service names, to which Deployment and workers belong then; None: it has pods of its own."""
     endpoint_answers: Route | None = None
     """The answer of the Service's address to `GET /v1/route`."""
 

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gnnserve_api.generation import GenerationResult
+from gnnserve_api.pool import counted_bytes
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
@@ -23,8 +24,10 @@ from gnnserve_operator.decide.embeddings import EmbeddingsDecision, decide_embed
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
+from gnnserve_operator.decide.pool import decide_pool_missing, within_room
+from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published, decide_published
-from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse
+from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
 from gnnserve_operator.decide.repair import decide_repair
 from gnnserve_operator.decide.repository import (
     RepositoryDecision,
@@ -35,7 +38,11 @@ from gnnserve_operator.decide.repository import (
     least_storage,
 )
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
-from gnnserve_operator.decide.service_routing import PrometheusQuestion, decide_declared_claim, decide_service_routing
+from gnnserve_operator.decide.service_routing import (
+    PrometheusQuestion,
+    decide_declared_claim,
+    decide_service_routing,
+)
 from gnnserve_operator.decide.status import (
     Status,
     build_status,
@@ -52,12 +59,14 @@ from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_
 from gnnserve_operator.desired.deployment import build_worker_template
 from gnnserve_operator.desired.embeddings import build_embeddings_job
 from gnnserve_operator.desired.job import build_job, for_repair, suspended
-from gnnserve_operator.desired.labels import RECIPE, Component, selector_for, selector_text
+from gnnserve_operator.desired.labels import RECIPE, pool_selector, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
+from gnnserve_operator.desired.pool import max_delta_of
 from gnnserve_operator.desired.routing import declared_table
-from gnnserve_operator.desired.service import service_url
+from gnnserve_operator.desired.service import PoolPlace, service_url
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, observed_ref
 from gnnserve_operator.observed import Observed, ObservedJob, ServiceWait
+from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import ALL_IDLE, IDLE, Standings
 from gnnserve_routing.decision import RoutingDecision
@@ -124,6 +133,8 @@ class Plan:
     """See `Turns.followed`; to be kept until the next plan."""
     wait: ServiceWait | None = None
     """The present wait, to be kept until the next plan."""
+    granted_bytes: int = 0
+    """Memory of its pool's workers that is counted for the service; 0 for one with pods of its own."""
     begins_job: str | None = None
     """Name of the Job that is created now; to be kept until an event has reported it."""
 
@@ -132,7 +143,13 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     if identity.deleting:
         # Garbage collection removes the children; one created now would outlive its owner.
         return Plan()
-    spec, parent = service.spec, Parent(service.metadata.name, service.metadata.namespace, identity.uid)
+    parent, place = Parent(service.metadata.name, service.metadata.namespace, identity.uid), None
+    if (pool := observed.pool) is not None:
+        if pool.spec is None:
+            return _plan_without_pool(pool, identity, now)
+        service = service.model_copy(update={"spec": pool.spec.lend(service.spec, pool.claim)})
+        place = PoolPlace(pool.name, pool.port)
+    spec = service.spec
     repository = decide_repository(parent.name, spec, observed)
     job = build_job(parent, spec, settings, repository.name)
     wanted_job = _wanted_job(job)
@@ -155,12 +172,18 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     embeddings_job, embeddings = _plan_embeddings(parent, spec, settings, repository, published, observed, now)
     declared_uid = decide_declared_claim(spec, published, observed)
     mounted = decide_mounted(repository, declared_uid, observed)
-    template_digest = digest_of(build_worker_template(parent, spec, settings, mounted))
-    rollout = decide_rollout(spec, template_digest, mounted, observed)
+    if pool is not None:
+        rollout = Rollout("")  # the pool's
+        template_digest = "" if observed.deployment is None else observed.deployment.template_digest
+    else:
+        template_digest = digest_of(build_worker_template(parent, spec, settings, mounted))
+        rollout = decide_rollout(spec, template_digest, mounted, observed)
     if rollout.waits is not None and observed.deployment is not None:
         template_digest = observed.deployment.template_digest  # for now the present pods are what is wanted
     workers = decide_workers(parent.name, spec, template_digest, published is not None, observed)
     routing = decide_service_routing(service, published, workers, observed, identity.status, settings, now)
+    if pool is not None:
+        routing = within_room(routing, pool, spec, observed)
     declared, result = routing.table, routing.result
     given = ChildInputs(
         parent,
@@ -176,6 +199,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         embeddings_job=embeddings_job if embeddings.apply else None,
         pod_monitor_available=observed.pod_monitor_available,
         repairs=repair.record,
+        place=place,
     )
     children = build_children(given)
     refs = [observed_ref(child) for child in children]
@@ -206,7 +230,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
     wait = decide_wait(conditions, work, observed, is_in_turn=rollout.is_in_line, now=now)
     conditions = end_wait(conditions, wait, identity.status, now)
-    service_ref = next(ref for ref in refs if ref.kind == SERVICE.name)
+    service_ref = next((ref for ref in refs if ref.kind == SERVICE.name), None)
     # No workers wanted: do not report the base variant of workers that are gone.
     base_before = identity.status.get("baseVariant") if workers.wanted else None
     is_job_made = any(ref.kind == JOB.name and _is_named(ref, job) for ref in appliable)
@@ -216,7 +240,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         base_variant=routing.base_variant or decide_base_variant(workers.ready, observed, base_before),
         repository_storage=least_storage(repository.made),
         workers=workers,
-        selector=selector_text(selector_for(parent.name, Component.WORKER)),
+        selector=selector_text(parent.workers_selector if pool is None else pool_selector(pool.name)),
         endpoint=service_url(parent, spec, settings.cluster_domain) if service_ref in appliable else None,
         generation=identity.generation,
         before=identity.status,
@@ -250,6 +274,17 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         look_again_s=_look_again_s(situation, conditions, wait, status, now),
         routed=routing.decision,
         question=routing.question,
+        granted_bytes=0 if result is None or pool is None else counted_bytes(result.revision_bytes, max_delta_of(spec)),
+    )
+
+
+def _plan_without_pool(pool: ObservedPool, identity: ServiceIdentity, now: datetime) -> Plan:
+    """The plan for a service whose pool is not there: its children stay as they are, and so does what it published."""
+    problem = decide_pool_missing(pool) or Problem(Reason.WORKER_POOL_MISSING, "", needs_person=True)
+    status: Status = with_conditions(without_pool(problem), identity.generation, identity.status, now)
+    return Plan(
+        status=None if is_said_already(status, identity.status) else status,
+        events=decide_events(identity.status, status, None, None),
     )
 
 

@@ -19,7 +19,6 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from gnnserve_api.pods import HTTP_PORT
 from gnnserve_api.routing import Damage, Route
 from gnnserve_operator.desired.names import service_name
 from gnnserve_operator.kinds import ServiceKey
@@ -43,7 +42,7 @@ class Addresses:
 
     def of_pod(self, pod: ObservedPod) -> str:
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-        return f"{'https' if pod.speaks_tls else 'http'}://{host}:{HTTP_PORT}"
+        return f"{'https' if pod.speaks_tls else 'http'}://{host}:{pod.port}"
 
     def of_service(self, key: ServiceKey) -> str:
         return f"http://{service_name(key.name)}.{key.namespace}.svc.{self._cluster_domain}"

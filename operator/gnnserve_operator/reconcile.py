@@ -6,16 +6,10 @@ The module holds only this order, and what each step passes to the next.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
-from pydantic import ValidationError
-
-from gnnserve_api.errors import InputError
-from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.apply import Applier, Change, Place, Survey
 from gnnserve_operator.clock import Clock
@@ -27,6 +21,7 @@ from gnnserve_operator.kinds import CLAIM, DEPLOYMENT, JOB, POD_MONITOR, Manifes
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observer, Seen
 from gnnserve_operator.observed import Rejection, ServiceWait
+from gnnserve_operator.parsing import parse_service
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings
@@ -59,6 +54,8 @@ class Reconciler:
     _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
     _begun_jobs: dict[ServiceKey, _BegunJob] = field(default_factory=dict)
     """Created Jobs that no event has reported yet."""
+    _granted: dict[ServiceKey, int] = field(default_factory=dict)
+    """Memory of pools that is counted for services since their last plan, which the watch may not tell of yet."""
     _waits: dict[ServiceKey, tuple[str, ServiceWait]] = field(default_factory=dict)
     """Waits of the services, with the uid of the GNNService."""
 
@@ -152,9 +149,12 @@ class Reconciler:
         refused: tuple[Rejection, ...] | None = None
         while True:
             # Turns are read and standings noted in one step: no other service is planned in between.
-            observed = replace(seen.observed, turns=self.fleet.turns(key))
+            observed = replace(
+                seen.observed, turns=self.fleet.turns(key), pool=self.observer.pool_of(key, self._granted)
+            )  # fmt: skip
             seen = replace(seen, observed=observed)
             planned = plan(service, identity, observed, self.settings, self.clock.utc())
+            self._granted[key] = planned.granted_bytes
             self.fleet.note(key, planned.standings, planned.followed)
             wanted = (*planned.apply, *planned.to_come)
             survey = await self.applier.survey(key, identity.uid, wanted, seen.known)
@@ -209,31 +209,12 @@ class Reconciler:
         self._rejections.pop(key, None)
         self._begun_jobs.pop(key, None)
         self._waits.pop(key, None)
+        self._granted.pop(key, None)
         self.fleet.forget(key)
         self.slow_loop.follow(key, None)
         self.memory.forget(key)
         self.applier.forget(key)
         self.reporter.forget(key)
-
-
-def parse_service(raw: Manifest) -> GNNService | str:
-    """The service, or all its problems: the API server accepted a spec that this version does not understand."""
-    metadata = {name: raw["metadata"][name] for name in ("name", "namespace")}
-    told = {name: raw[name] for name in ("apiVersion", "kind", "spec") if name in raw}
-    return _parse_document(json.dumps(told | {"metadata": metadata}))
-
-
-@lru_cache(maxsize=64)
-def _parse_document(document: str) -> GNNService | str:
-    """Parse a document; cached, since a service is reconciled several times in a row with the same spec."""
-    try:
-        return GNNService.model_validate_json(document, strict=True, by_alias=True, by_name=False)
-    except ValidationError as invalid:
-        try:
-            parse_manifest(document, json.loads(document)["metadata"]["name"])  # for its sentences
-        except InputError as error:
-            return error.problem
-        return str(invalid)
 
 
 def _is_job_made(changes: Iterable[Change], survey: Survey) -> bool:

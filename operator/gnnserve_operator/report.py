@@ -20,7 +20,7 @@ from gnnserve_operator.apply import last_version, without_empty
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import MANAGER
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
-from gnnserve_operator.kinds import EVENT, GNNSERVICE, Manifest, ServiceKey
+from gnnserve_operator.kinds import EVENT, Manifest, ServiceKey
 from gnnserve_operator.logs import about
 from gnnserve_operator.plan import EventNote
 
@@ -165,8 +165,8 @@ def build_event(service: Manifest, event: EventNote, version: str, now: datetime
         "kind": EVENT.name,
         "metadata": identity,
         "involvedObject": {
-            "apiVersion": GNNSERVICE.api_version,
-            "kind": GNNSERVICE.name,
+            "apiVersion": service["apiVersion"],
+            "kind": service["kind"],
             "namespace": metadata["namespace"],
             "name": metadata["name"],
             "uid": metadata["uid"],

@@ -88,7 +88,8 @@ def scale_out(situation: RoutingSituation, base: str | None) -> Verdict:
     return Verdict(
         False,
         Reason.SCALE_OUT,
-        f"More is asked than {situation.count} can answer in time {whom}. Raise spec.worker.replicas, allow more time, "
+        f"More is asked than {situation.count} can answer in time {whom}. Raise "
+        f"{situation.spec.worker.replicas_field}, allow more time, "
         "or tolerate more. The metric gnnserve_operator_routing_wanted_workers says how many are needed.",
     )
 

@@ -12,6 +12,7 @@ from tests.support.structural import rules, validator, violations, with_defaults
 from gnnserve_api import schema
 from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, LABELS_ARE_RESERVED, POD_ANNOTATIONS_ARE_RESERVED
 from gnnserve_api.spec.pods import RESOURCE_NAMES
+from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage
 
@@ -31,6 +32,7 @@ def node_affinity(**requirement: Any) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}}
 
 
+POOLED = {"poolRef": {"name": "shared"}}
 BREAKS_RULE = {
     "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
     "edges that training learns from": {
@@ -73,6 +75,20 @@ BREAKS_RULE = {
         "task": {"links": {}},
         "routing": {"shadowPermille": 5},
     },
+    "with poolRef, a service has a share of the pool's pods and none of its own: set replicas, resources and all else "
+    "about pods in the GNNWorkerPool, and nothing here but poolRef, share and batching": {
+        **MINIMAL,
+        "worker": {**POOLED, "share": 2, "replicas": 3, "resources": {"limits": {"cpu": 1}}},
+    },
+    "with worker.poolRef, image, imagePullSecrets, repository.claimName and repository.claim are the GNNWorkerPool's: "
+    "set them there": {**MINIMAL, "worker": POOLED, "image": "a:1"},
+    "endpoint.grpc must not be given with worker.poolRef: the workers of a pool answer over HTTP": {
+        **MINIMAL,
+        "worker": POOLED,
+        "endpoint": {"grpc": True},
+    },
+    "updates.log.sqlite must not be given with worker.poolRef: the workers of a pool write no volume; use "
+    "updates.log.postgres": {**MINIMAL, "worker": POOLED, "updates": {"log": {"sqlite": {}}}},
     "requests must not be more than limits: lower the request, or raise the limit": {
         **MINIMAL,
         "worker": {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4000M"}}},
@@ -364,19 +380,19 @@ def test_generating_twice_gives_the_same_text() -> None:
 
 
 def test_an_outdated_crd_is_reported_with_its_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "crd.yaml"
-    assert schema.main(["--path", str(path)]) == 0
-    assert schema.main(["--path", str(path), "--check"]) == 0
+    folder, path = ["--folder", str(tmp_path)], tmp_path / schema.SERVICE.file_name
+    assert schema.main(folder) == 0
+    assert schema.main([*folder, "--check"]) == 0
     path.write_text(path.read_text().replace("default: 128", "default: 127"))
-    assert schema.main(["--path", str(path), "--check"]) == 1
+    assert schema.main([*folder, "--check"]) == 1
     said = capsys.readouterr().err
-    assert "crd.yaml differs from the types; run `make generate`" in said
+    assert "gnnservices.yaml differs from the types; run `make generate`" in said
     assert "default: 127" in said
     assert "default: 128" in said
 
 
 def test_a_missing_crd_is_out_of_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert schema.main(["--path", str(tmp_path / "crd.yaml"), "--check"]) == 1
+    assert schema.main(["--folder", str(tmp_path), "--check"]) == 1
     assert "more lines" in capsys.readouterr().err
 
 
@@ -386,7 +402,7 @@ def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_crd_names_what_people_type() -> None:
-    crd = yaml.safe_load(schema.CRD_PATHS[0].read_text())
+    crd = yaml.safe_load((CHECKOUT / "crds" / schema.SERVICE.file_name).read_text())
     names = crd["spec"]["names"]
     assert crd["metadata"]["name"] == f"{names['plural']}.{crd['spec']['group']}" == "gnnservices.gnnserve.dev"
     assert (names["kind"], names["shortNames"], names["categories"]) == ("GNNService", ["gnns"], ["gnn"])
@@ -395,6 +411,33 @@ def test_the_crd_names_what_people_type() -> None:
 
 def test_the_schema_is_structural() -> None:
     assert list(violations(ROOT)) == []
+
+
+def test_the_crd_of_pools_is_structural_and_names_what_people_type() -> None:
+    crd = schema.crd(schema.POOL)
+    version = crd["spec"]["versions"][0]
+    assert list(violations(version["schema"]["openAPIV3Schema"])) == []
+    assert crd["metadata"]["name"] == "gnnworkerpools.gnnserve.dev"
+    assert crd["spec"]["names"]["shortNames"] == ["gnnp"]
+    assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.replicas"
+    assert [column["name"] for column in version["additionalPrinterColumns"]][:3] == ["Ready", "Reason", "Services"]
+
+
+def test_a_pool_needs_no_spec_and_lends_its_pods() -> None:
+    pool = GNNWorkerPoolSpec.model_validate({"replicas": 3, "image": "a:1", "resources": {"limits": {"memory": "1Gi"}}})
+    spec = GNNServiceSpec.model_validate({**MINIMAL, "worker": {**POOLED, "share": 2, "batching": {"maxSeeds": 8}}})
+    lent = pool.lend(spec, "shared-pool")
+    assert (lent.worker.replicas, lent.worker.resources.limits) == (3, {"memory": "1Gi"})
+    assert (lent.worker.share, lent.worker.batching.max_seeds) == (2, 8)
+    assert (lent.image, lent.repository.claim_name) == ("a:1", "shared-pool")
+    assert lent.recipe() == spec.recipe()
+
+
+def test_a_pooled_service_names_each_field_that_is_the_pools() -> None:
+    with pytest.raises(ValidationError, match="found replicas"):
+        GNNServiceSpec.model_validate({**MINIMAL, "worker": {**POOLED, "replicas": 2}})
+    with pytest.raises(ValidationError, match=r"found repository\.claimName"):
+        GNNServiceSpec.model_validate({**MINIMAL, "worker": POOLED, "repository": {"claimName": "mine"}})
 
 
 def test_metadata_is_left_to_kubernetes() -> None:
@@ -409,7 +452,10 @@ def test_metadata_is_left_to_kubernetes() -> None:
     ids=lambda path: path.name,
 )
 def test_examples_fit_the_schema(path: Path) -> None:
-    validator(ROOT).validate(yaml.safe_load(path.read_text()))
+    content = yaml.safe_load(path.read_text())
+    resource = next(found for found in schema.RESOURCES if found.kind == content["kind"])
+    root = schema.crd(resource)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    validator(root).validate(content)
 
 
 @pytest.mark.parametrize(

@@ -183,3 +183,17 @@ def test_a_variant_that_no_factor_stands_for_is_refused_and_one_that_may_be_left
     assert "note: spec.routing names projected, which is kept only where" in accepted.stderr
     manifest.write_text(DIGITS.read_text() + "  routing: {mode: Static, variant: x4}\n")
     assert "note" not in CliRunner().invoke(app, ["validate", str(manifest)]).stderr
+
+
+def test_a_pool_is_checked_beside_its_services(tmp_path: Path) -> None:
+    paths = sorted((DIGITS.parent / "pool").glob("*.yaml"))
+    found = CliRunner().invoke(app, ["validate", *map(str, paths)])
+    assert found.exit_code == 0
+    assert "GNNWorkerPool shared is valid" in found.output
+    (told,) = [json.loads(CliRunner().invoke(app, ["validate", str(paths[-1]), "--json"]).stdout)]
+    assert told == {"valid": True, "pool": "default/shared"}
+    wrong = tmp_path / "pool.yaml"
+    wrong.write_text(paths[-1].read_text().replace("replicas: 1", "replicas: -1"))
+    found = CliRunner().invoke(app, ["validate", str(wrong)])
+    assert found.exit_code == 2
+    assert "spec.replicas" in found.output

@@ -28,7 +28,8 @@ from tests.support.helm import (
 from tests.support.pages import anchors, links
 from tests.support.rights import Right, needed_rights, rights_of
 
-from gnnserve_operator.kinds import GNNSERVICE, LEASE
+from gnnserve_operator.handlers.watches import RECONCILED
+from gnnserve_operator.kinds import LEASE
 from gnnserve_operator.leadership import identity_of
 from gnnserve_operator.settings import SETTINGS_VARIABLE, LeaderElection, Settings, load_settings
 
@@ -281,7 +282,9 @@ def test_people_who_edit_a_namespace_may_edit_its_services() -> None:
 
     assert aggregated(render()).keys() == {"view", "edit", "admin"}
     assert all(
-        resource.startswith("gnnservices") for resources in aggregated(render()).values() for resource in resources
+        resource.startswith(("gnnservices", "gnnworkerpools"))
+        for resources in aggregated(render()).values()
+        for resource in resources
     )
     assert not aggregated(render({"rbac": {"aggregateClusterRoles": False}}))
     assert not aggregated(render({"watchNamespaces": ["a"]}))
@@ -314,7 +317,7 @@ def test_the_fence_is_around_everything_that_the_operator_applies() -> None:
         for resource in rule["resources"]
     }
     applied = {(group, resource) for group, resource, verb in needed_rights() if verb == "patch"}
-    assert fenced >= applied - {(GNNSERVICE.group, "gnnservices/status")}
+    assert fenced >= applied - {(kind.group, f"{kind.plural}/status") for kind in RECONCILED}
     (condition,) = policy["spec"]["matchConditions"]
     assert '"system:serviceaccount:gnnserve-system:own"' in condition["expression"]
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
@@ -331,19 +334,21 @@ def test_there_is_no_fence_where_nothing_is_cluster_wide() -> None:
 # --- the CustomResourceDefinition
 
 
-def source_crd() -> Manifest:
-    (found,) = load_all((ROOT / "crds/gnnserve.dev_gnnservices.yaml").read_text())
-    return found
+def source_crds() -> list[Manifest]:
+    paths = sorted((ROOT / "crds").glob("*.yaml"))
+    return [found for path in paths for found in load_all(path.read_text())]
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
-def test_the_crd_is_the_generated_one(keep: bool) -> None:
-    rendered = one(render({"crds": {"keep": keep}}), "CustomResourceDefinition")
-    metadata = rendered.pop("metadata")
-    source = source_crd()
-    assert metadata["name"] == source.pop("metadata")["name"]
-    assert metadata.get("annotations") == ({"helm.sh/resource-policy": "keep"} if keep else None)
-    assert rendered == source
+def test_the_crds_are_the_generated_ones(keep: bool) -> None:
+    rendered = of_kind(render({"crds": {"keep": keep}}), "CustomResourceDefinition")
+    assert len(rendered) == 2
+    for found, source in zip(rendered, source_crds(), strict=True):
+        made, generated = dict(found), dict(source)
+        metadata = made.pop("metadata")
+        assert metadata["name"] == generated.pop("metadata")["name"]
+        assert metadata.get("annotations") == ({"helm.sh/resource-policy": "keep"} if keep else None)
+        assert made == generated
 
 
 def test_large_numbers_of_the_crd_stay_whole_numbers() -> None:

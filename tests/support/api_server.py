@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tests.support.api_types import traits_of
 from tests.support.fake_cluster import Change, FakeCluster, Manifest, Refusal, Write, copied
 
-from gnnserve_operator.kinds import GNNSERVICE, Kind
+from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, Kind
 
 _KOPF_ASKS_FOR = (
     Kind("v1", "Namespace", "namespaces"),
@@ -323,7 +323,7 @@ class ApiServer:
             identity = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
             return {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                     "items": [{**identity, "metadata": found["metadata"]} for found in items] or None}  # fmt: skip
-        if target.kind != GNNSERVICE:  # only custom resources say in a list what they are
+        if target.kind not in {GNNSERVICE, GNNWORKERPOOL}:  # only custom resources say in a list what they are
             items = [{name: value for name, value in found.items() if name not in _IDENTITY} for found in items]
         return {"apiVersion": target.kind.api_version, "kind": f"{target.kind.name}List", "metadata": metadata,
                 "items": items}  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.managed_fields import PLAIN, Type
 
-from gnnserve_api.schema import crd
+from gnnserve_api.schema import POOL, crd
 
 Manifest = dict[str, Any]
 ATOMIC, MAP, SET = Type("atomic"), Type("map"), Type("set")
@@ -123,7 +123,11 @@ def schema_of(of: Manifest) -> Manifest:
 GNNSERVICE_SCHEMA = schema_of(crd())
 _GNNSERVICE = _of_schema(GNNSERVICE_SCHEMA)
 
+_GNNWORKERPOOL = _of_schema(schema_of(crd(POOL)))
+
 TRAITS = {
+    "GNNWorkerPool": Traits(Type(children={**_GNNWORKERPOOL.children, "metadata": METADATA}), has_generation=True,
+                            has_status=True, needs_version=True),
     "GNNService": Traits(Type(children={**_GNNSERVICE.children, "metadata": METADATA}), has_generation=True,
                          has_status=True, needs_version=True),
     "ConfigMap": _traits(fields={"binaryData": MAP, "data": MAP}),

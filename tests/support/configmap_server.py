@@ -1,4 +1,4 @@
-"""The one corner of a Kubernetes API server that a worker sees: list and watch of a single ConfigMap.
+"""The one corner of a Kubernetes API server that a worker sees: list and watch of a ConfigMap, or of a pool's few.
 
 Every change gets a version; a watch tells what came after the version it names, then what comes. Tests may drop
 connections, forget history, refuse tokens or say nothing at all.
@@ -41,6 +41,20 @@ class ConfigMapServer:
     drops: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
     port: int = 0
+    name: str = NAME
+    key: str = ROUTING_KEY
+    others: dict[str, ConfigMapServer] = field(default_factory=dict)
+    """Further ConfigMaps by name, each with a history of its own."""
+
+    def add(self, name: str, key: str = ROUTING_KEY) -> ConfigMapServer:
+        """Another ConfigMap, which does not exist yet."""
+        self.others[name] = ConfigMapServer(port=self.port, name=name, key=key)
+        return self.others[name]
+
+    def named(self, selector: str | None) -> ConfigMapServer | None:
+        """The ConfigMap that a field selector names."""
+        found = {self.name: self} | self.others
+        return found.get((selector or "").removeprefix("metadata.name="))
 
     @property
     def url(self) -> str:
@@ -85,8 +99,8 @@ class ConfigMapServer:
             assert self.changed.wait_for(lambda: len(self.watches) >= number, 60), self.watches
 
     def object(self) -> dict[str, Any]:
-        metadata = {"name": NAME, "namespace": NAMESPACE, "resourceVersion": str(self.version), "labels": {}}
-        return {"kind": "ConfigMap", "metadata": metadata, "data": {ROUTING_KEY: self.text, "generation.json": "{}"}}
+        metadata = {"name": self.name, "namespace": NAMESPACE, "resourceVersion": str(self.version), "labels": {}}
+        return {"kind": "ConfigMap", "metadata": metadata, "data": {self.key: self.text, "generation.json": "{}"}}
 
     def _happen(self, kind: str) -> None:
         self.version += 1
@@ -112,7 +126,8 @@ def configmap_server(port: int = 0) -> Iterator[ConfigMapServer]:
         try:
             yield state
         finally:
-            state.drop()
+            for found in (state, *state.others.values()):
+                found.drop()
             server.shutdown()
             thread.join()
 
@@ -124,18 +139,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         split = urlsplit(self.path)
         asked = {name: values[0] for name, values in parse_qs(split.query).items()}
-        api = self.api
+        api = self.api.named(asked.get("fieldSelector"))
+        if split.path != _PATH or api is None:
+            self._send(403, {"kind": "Status", "message": "no other ConfigMap is allowed"})
+            return
         with api.changed:
             api.tokens.append(self.headers["authorization"].removeprefix("Bearer "))
             refused = api.accepted_token not in {None, api.tokens[-1]}
-        if split.path != _PATH or asked.get("fieldSelector") != f"metadata.name={NAME}":
-            self._send(403, {"kind": "Status", "message": "only one ConfigMap is allowed"})
-        elif refused:
+        if refused:
             self._send(401, {"kind": "Status", "message": "Unauthorized"})
         elif "watch" in asked:
             # A worker that was killed does not listen any more.
             with suppress(ConnectionError):
-                self._watch(asked["resourceVersion"])
+                self._watch(api, asked["resourceVersion"])
         else:
             with api.changed:
                 api.lists += 1
@@ -150,8 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(encoded)
 
-    def _watch(self, version: str) -> None:
-        api = self.api
+    def _watch(self, api: ConfigMapServer, version: str) -> None:
         with api.changed:
             dropped = api.drops
             told = int(version)

@@ -45,16 +45,17 @@ from tests.support.managed_fields import (
 from tests.support.waiting import WAIT_S
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
-from gnnserve_operator.kinds import EVENT, GNNSERVICE, LEASE, POD_MONITOR, Kind
+from gnnserve_operator.kinds import EVENT, GNNSERVICE, GNNWORKERPOOL, LEASE, POD_MONITOR, Kind
 
 T = TypeVar("T")
 Manifest = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
 REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets")
-KINDS = (GNNSERVICE, *WATCHED_CHILDREN, POD_MONITOR, EVENT, REPLICA_SET, LEASE)
+KINDS = (GNNSERVICE, GNNWORKERPOOL, *WATCHED_CHILDREN, POD_MONITOR, EVENT, REPLICA_SET, LEASE)
 _MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 _GRACE_S = 30
+_CUSTOM = frozenset({GNNSERVICE.name, GNNWORKERPOOL.name})
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, not a mistake
@@ -221,7 +222,7 @@ class FakeCluster:
                     self._admitted(_without_status(sent)), Manager(manager, "Update", sent["apiVersion"])
                 )
             self._check_version(key, live, manifest, is_required=traits.needs_version)
-            ignores_uid = subresource and key[0] == GNNSERVICE.name
+            ignores_uid = subresource and key[0] in _CUSTOM
             uid = manifest["metadata"].get("uid")
             if uid and uid != live["metadata"]["uid"] and not ignores_uid:
                 differs = f"UID in precondition: {uid}, UID in object meta: {live['metadata']['uid']}"
@@ -256,7 +257,7 @@ class FakeCluster:
                 return self._create(self._admitted(becomes), applier, managers)
             becomes["metadata"] = {**becomes["metadata"], **_system_fields(live)}
             uid = manifest["metadata"].get("uid")
-            if uid and uid != live["metadata"]["uid"] and not (subresource and key[0] == GNNSERVICE.name):
+            if uid and uid != live["metadata"]["uid"] and not (subresource and key[0] in _CUSTOM):
                 raise self._invalid(key, "metadata.uid", f'Invalid value: "{uid}": field is immutable')
             return self._update(live, self._admitted(becomes, live), applier, managers)
 

@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = (
     "gnnserve_worker.pods.generate",
     "tests.support.worker_pod",
+    "tests.support.pool_pod",
     "tests.support.slow_worker",
     "tests.support.routed_server",
 )

@@ -49,10 +49,10 @@ def answers_of(label: int, nodes: Sequence[int]) -> list[int]:
     return [label if node < _FIRST_OF_THE_OTHERS else other for node in nodes]
 
 
-def publish_answering(root: Path, recipe: str, label: int) -> RevisionManifest:
+def publish_answering(root: Path, recipe: str, label: int, service: str = "digits") -> RevisionManifest:
     """A revision of a tiny graph that answers that label, one of its CLASSES, for the first half of the nodes and the
     other for the rest, by the last column that a variant reads: a wrong row is a wrong answer."""
-    repository = Repository(root, NAMESPACE, "digits")
+    repository = Repository(root, NAMESPACE, service)
     graph = tiny_graph()
     repository.put_graph(graph)
     with repository.stage(recipe, graph.digest) as staged:
@@ -157,12 +157,13 @@ def worker_pod(
     environ: Mapping[str, str] | None = None,
     *,
     imports_anew: bool = False,
+    module: str = "tests.support.worker_pod",
 ) -> Iterator[WorkerPod]:
     """In `folder`: `repository/`, perhaps `routing.json`. Forked from a process that has imported everything, unless it
     is to import everything anew, as where variables are read by imported modules."""
     (folder / "token").write_text("token")
     url = api if isinstance(api, str) else api.url
-    program = ("tests.support.worker_pod", url, str(folder), str(lame_duck_s))
+    program = (module, url, str(folder), str(lame_duck_s))
     with ExitStack() as connections:
         process: subprocess.Popen[str] | fork_server.Process
         if not imports_anew:

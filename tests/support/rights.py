@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gnnserve_operator.desired.children import CHILDREN
-from gnnserve_operator.kinds import EVENT, GNNSERVICE
+from gnnserve_operator.handlers.watches import RECONCILED
+from gnnserve_operator.kinds import EVENT
 
 Right = tuple[str, str, str]
 """API group, resource and verb."""
 
 
 def needed_rights() -> set[Right]:
-    needed = {(GNNSERVICE.group, GNNSERVICE.plural, verb) for verb in ("get", "list", "watch")}
-    needed |= {(GNNSERVICE.group, f"{GNNSERVICE.plural}/status", "patch"), (EVENT.group, EVENT.plural, "create")}
+    needed = {(kind.group, kind.plural, verb) for kind in RECONCILED for verb in ("get", "list", "watch")}
+    needed |= {(kind.group, f"{kind.plural}/status", "patch") for kind in RECONCILED}
+    needed.add((EVENT.group, EVENT.plural, "create"))
     return needed | {(child.kind.group, child.kind.plural, verb) for child in CHILDREN for verb in child.verbs}
 
 

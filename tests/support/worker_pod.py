@@ -21,7 +21,7 @@ from gnnserve_api.pods import GRPC_VARIABLE, WRITE_TOKENS_VARIABLE
 from gnnserve_worker.following import loader, repository_watch
 from gnnserve_worker.following.routing_watch import ApiServer
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.pods import serve
+from gnnserve_worker.pods import followed_service, serve
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.serve import WorkerSettings
@@ -30,7 +30,7 @@ from gnnserve_worker.pods.updates import read_updates
 
 def main() -> int:
     url, folder, lame_duck_s = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
-    signal.signal(signal.SIGTERM, serve._leave)
+    signal.signal(signal.SIGTERM, serve.leave)
     log_as_json("digits", NAMESPACE)
     loader.RETRY_S = (0.05, 1.0)
     repository_watch.INTERVAL_S = float(os.environ.get("TESTS_LOOK_EVERY_S", "0.05"))
@@ -50,7 +50,7 @@ def main() -> int:
         updates=read_updates(os.environ),
     )
     if (why := os.environ.get("TESTS_DEVICE_LOST")) is not None:
-        serve.open_served = partial(_lose, why)
+        followed_service.open_served = partial(_lose, why)
     return serve.run(lambda: settings)
 
 

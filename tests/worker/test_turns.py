@@ -42,6 +42,14 @@ def test_shares_of_the_time_are_the_weights_whatever_the_lengths_of_turns(models
             assert difference <= lengths_ms[i] / weights[i] + lengths_ms[j] / weights[j] + 1e-6
 
 
+def test_another_weight_holds_from_the_next_turn_on() -> None:
+    turns = turns_of([1, 1])
+    serve(turns, [0, 1], [2.0, 2.0], 100)
+    turns.reweigh(0, 3)
+    got_ms = serve(turns, [0, 1], [2.0, 2.0], 400)
+    assert got_ms[0] == pytest.approx(600, abs=4.01)
+
+
 def test_what_a_model_leaves_goes_to_the_others_and_is_not_saved_up() -> None:
     turns = turns_of([1, 1, 1])
     serve(turns, [0, 1], [2.0, 2.0, 2.0], 100)

@@ -1,14 +1,14 @@
 {{/*
 What the operator may do where it watches: exactly what it calls, nothing by wildcard, no secrets.
 Server-side apply needs "patch", and "create" where the object is not there yet. Deleted are
-Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer wanted; the rest goes with its GNNService.
+Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer wanted; the rest goes with its GNNService or GNNWorkerPool.
 */}}
 {{- define "gnnserve.rules" -}}
 - apiGroups: [gnnserve.dev]
-  resources: [gnnservices]
+  resources: [gnnservices, gnnworkerpools]
   verbs: [get, list, watch]
 - apiGroups: [gnnserve.dev]
-  resources: [gnnservices/status]
+  resources: [gnnservices/status, gnnworkerpools/status]
   verbs: [patch]
 - apiGroups: [""]
   resources: [pods]

@@ -21,6 +21,7 @@ _STANDARD_INPUT = Path("-")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gnnserve_api.spec.pool import GNNWorkerPool
     from gnnserve_api.spec.service import GNNService, GNNServiceSpec
     from gnnserve_api.spec.variants import Variants
     from gnnserve_api.spec.worker import Worker
@@ -32,10 +33,13 @@ class _Checked:
 
     where: str
     service: GNNService | None = None
+    pool: GNNWorkerPool | None = None
     problem: str = ""
-    """Why the document is no valid service; empty if it is one."""
+    """Why the document is neither a valid service nor a valid pool; empty if it is one."""
 
     def as_json(self) -> dict[str, Any]:
+        if self.pool is not None:
+            return {"valid": True, "pool": f"{self.pool.metadata.namespace}/{self.pool.metadata.name}"}
         if self.service is None:
             return {"valid": False, "problem": _printable(self.problem)}
         return {
@@ -59,7 +63,10 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
     is_one = len(manifests) == len(checked) == 1
     for number, document in enumerate(checked):
         if document.service is None:
-            if not as_json:
+            if document.pool is not None:
+                if not as_json:
+                    put(output(), f"{document.where}: {document.pool.kind} {document.pool.metadata.name} is valid")
+            elif not as_json:
                 with suppress(OSError):  # standard error may be the full disk; the exit code still says it
                     print(f"error: {document.problem}", file=sys.stderr)
             continue
@@ -72,7 +79,7 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
     if as_json:
         named = [{"manifest": _printable(document.where), **document.as_json()} for document in checked]
         print_json(checked[0].as_json() if is_one else named)
-    if any(document.service is None for document in checked):
+    if any(document.problem for document in checked):
         raise typer.Exit(ExitCode.BAD_INPUT)
 
 
@@ -80,6 +87,7 @@ def _check(manifest: Path) -> Iterator[_Checked]:
     # Imported here: pydantic and YAML, as above.
     from gnnserve_api.manifest import (  # noqa: PLC0415
         parse_document,
+        parse_pool,
         read_text,
         split_documents,
     )
@@ -96,7 +104,10 @@ def _check(manifest: Path) -> Iterator[_Checked]:
             print(f"note: {document.where}: a {kind}, which is not checked", file=sys.stderr)
             continue
         try:
-            yield _Checked(document.where, parse_document(document))
+            if document.is_pool:
+                yield _Checked(document.where, pool=parse_pool(document))
+            else:
+                yield _Checked(document.where, parse_document(document))
         except InputError as error:
             yield _Checked(document.where, problem=str(error))
 

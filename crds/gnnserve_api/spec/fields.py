@@ -59,6 +59,11 @@ ObjectName = Annotated[
     ),
 ]
 """The name of an object that the user has made."""
+NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""A DNS label that begins with a letter: the name becomes a Service's, and the value of a label."""
+PoolName = Annotated[
+    str, text(NAME_PATTERN, "the name of a GNNWorkerPool: lower-case letters, digits and '-', a letter first", 63)
+]
 Uid = Annotated[
     str,
     text(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "a uid, as metadata.uid has it", 36),

@@ -41,16 +41,14 @@ class RepositoryClaim(ApiModel):
     )
 
 
-class RepositorySpec(ApiModel):
-    """Where revisions are kept, and how many. The claim is a cluster's; `gnnserve run` has `--repository`."""
+class RepositoryPlace(ApiModel):
+    """The volume on which revisions are kept."""
 
     claim_name: ObjectName | None = None
-    """A PersistentVolumeClaim of yours, which several services may share. It outlives the service."""
+    """A PersistentVolumeClaim of yours, which several services may share. It outlives what names it."""
     claim: RepositoryClaim | None = None
-    """The claim that is made for the service and deleted with it. Absent, and no claimName: one with these defaults."""
-    history: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """Number of models of this service that are kept, the one that answers included: whenever a revision is published
-    or gone back to, what answered longest ago is removed. Absent: all are kept."""
+    """The claim that is made, and deleted with what it was made for. Absent, and no claimName: one with these
+    defaults."""
 
     @property
     def may_be_on_several_nodes(self) -> bool:
@@ -76,7 +74,15 @@ class RepositorySpec(ApiModel):
     )
 
 
+class RepositorySpec(RepositoryPlace):
+    """Where revisions are kept, and how many. The claim is a cluster's; `gnnserve run` has `--repository`."""
+
+    history: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Number of models of this service that are kept, the one that answers included: whenever a revision is published
+    or gone back to, what answered longest ago is removed. Absent: all are kept."""
+
+
 def declared_storage(root: str) -> str:
-    """CEL: the storage that a GNNService asks for. `root`: the object."""
+    """CEL: the storage that the GNNService `root` declares for its claim."""
     claim = f"{root}.spec.repository.claim"
     return f"(has({root}.spec.repository) && has({claim}) ? {claim}.storage : '{DEFAULT_STORAGE}')"

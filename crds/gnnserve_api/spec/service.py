@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
+from gnnserve_api.spec import pooled, typed_rules
 from gnnserve_api.spec import task as task_rules
-from gnnserve_api.spec import typed_rules
 from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.channels import channels_are_left, channels_are_of_hidden_layers
 from gnnserve_api.spec.embeddings import EmbeddingsSpec, sinks_have_secrets_of_their_own
 from gnnserve_api.spec.endpoint import EndpointSpec
-from gnnserve_api.spec.fields import ApiModel, ObjectName, text
+from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ObjectName, text
 from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
@@ -44,8 +44,6 @@ GROUP = "gnnserve.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "GNNService"
-NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-"""A DNS label that begins with a letter: the name becomes a Service's."""
 _DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _CASCADE_NAMES = "(^|-)then(-|$)"
 """What separates the two names in a cascade's: with it in a given name, two cascades could have one name."""
@@ -268,6 +266,8 @@ class GNNServiceSpec(ApiModel):
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _light_gcn_scores_links = task_rules.light_gcn_scores_links
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
+    _pods_are_the_pools, _pools_answer_over_http = pooled.pods_are_the_pools, pooled.pools_answer_over_http
+    _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
-from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.fields import ApiModel, PoolName, text
 from gnnserve_api.spec.placement import TopologySpreadConstraints
 from gnnserve_api.spec.pods import Gpu, PodSettings
-from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.rules import rule, server_rule
 
 
 class BatchingSpec(ApiModel):
@@ -48,10 +48,33 @@ class Tracing(ApiModel):
     flag says so."""
 
 
-class Worker(PodSettings):
-    """The pods that answer. But for `device`, `gpuMemory`, `cache` and `batching`, in a cluster only."""
+class PoolRef(ApiModel):
+    name: PoolName
+    """A GNNWorkerPool in the namespace of the service."""
 
-    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+
+Replicas = Annotated[int, Field(ge=0, le=1000)]
+_OWN_MAPPINGS = ("nodeSelector", "tolerations", "podLabels", "podAnnotations", "topologySpreadConstraints")
+_OWN_OBJECTS = ("gpu", "gpuMemory", "runtimeClassName", "affinity", "priorityClassName", "tracing")
+_HAS_NO_PODS = " && ".join(
+    (
+        "self.replicas == 1 && self.device == 'Auto' && self.cache.policy == 'Frequency'",
+        "(!has(self.resources) || ((!has(self.resources.requests) || size(self.resources.requests) == 0) && "
+        "(!has(self.resources.limits) || size(self.resources.limits) == 0)))",
+        *(f"(!has(self.{name}) || size(self.{name}) == 0)" for name in _OWN_MAPPINGS),
+        *(f"!has(self.{name})" for name in _OWN_OBJECTS),
+    )
+)
+_PODS_ARE_THE_POOLS = (
+    "with poolRef, a service has a share of the pool's pods and none of its own: set replicas, resources and all else "
+    "about pods in the GNNWorkerPool, and nothing here but poolRef, share and batching"
+)
+
+
+class Worker(PodSettings):
+    """The pods that answer. But for `device`, `gpuMemory`, `cache`, `batching` and `share`, in a cluster only."""
+
+    replicas: Replicas = 1
     """Number of workers."""
     device: Device = Device.AUTO
     """On what they compute."""
@@ -69,6 +92,34 @@ class Worker(PodSettings):
     """Traces of predictions. Absent: there are none."""
     batching: BatchingSpec = BatchingSpec()
     """How requests are queued and grouped."""
+    pool_ref: PoolRef | None = None
+    """A GNNWorkerPool whose pods answer for this service, beside others. Absent: it has pods of its own."""
+    share: Annotated[int, Field(ge=1, le=1000)] = 1
+    """The weight by which services that one worker answers for divide its time, where all of them could use it."""
+
+    @property
+    def replicas_field(self) -> str:
+        """The field that says how many workers there are, for messages."""
+        pool = self.pool_ref
+        return "spec.worker.replicas" if pool is None else f"spec.replicas of GNNWorkerPool {pool.name}"
+
+    @rule(f"!has(self.poolRef) || ({_HAS_NO_PODS})", _PODS_ARE_THE_POOLS)
+    def _pods_are_the_pools(self) -> bool | str:
+        if self.pool_ref is None:
+            return True
+        own = Worker.model_fields.keys() - {"pool_ref", "share", "batching"}
+        given = [
+            field.alias or name
+            for name, field in Worker.model_fields.items()
+            if name in own and getattr(self, name) != field.get_default()
+        ]
+        return not given or f"{_PODS_ARE_THE_POOLS}; found {', '.join(given)}"
+
+    _pool_is_fixed = server_rule(
+        "has(self.poolRef) == has(oldSelf.poolRef) && (!has(self.poolRef) || self.poolRef.name == "
+        "oldSelf.poolRef.name)",
+        "poolRef is fixed, because the revisions are in the pool's repository: create another service to move",
+    )
 
     @rule(
         "self.device != 'GPU' || has(self.gpu)",

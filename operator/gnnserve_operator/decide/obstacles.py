@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.service import KIND
 from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.desired.children import kinds_under
@@ -33,19 +34,22 @@ def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed:
     return taken.isdisjoint(refs) and refused.isdisjoint(to_come)
 
 
-def decide_obstacle(refs: Iterable[ObjectRef], service: str, observed: Observed) -> Problem | None:
-    """The obstacle: all taken names at once; else the first refusal, in the order of the children."""
+def decide_obstacle(
+    refs: Iterable[ObjectRef], service: str, observed: Observed, kind: str = KIND
+) -> Problem | None:  # fmt: skip
+    """The obstacle: all taken names at once; else the first refusal, in the order of the children. `service`, `kind`:
+    of what has them."""
     conflicts = {conflict.ref: conflict for conflict in observed.conflicts}
     rejections = {rejection.ref: rejection for rejection in observed.rejections}
     wanted = list(refs)
     taken = [conflicts[ref] for ref in wanted if ref in conflicts]
     if taken:
-        return _taken(taken, service)
+        return _taken(taken, service, kind)
     refused = next((rejections[ref] for ref in wanted if ref in rejections), None)
     return None if refused is None else _refused(refused, observed)
 
 
-def _taken(conflicts: list[Conflict], service: str) -> Problem:
+def _taken(conflicts: list[Conflict], service: str, kind: str) -> Problem:
     free = [conflict.ref for conflict in conflicts if conflict.owner is None]
     owned = [conflict for conflict in conflicts if conflict.owner is not None]
     said = [
@@ -55,7 +59,7 @@ def _taken(conflicts: list[Conflict], service: str) -> Problem:
         exist, are = ("exist already and have", "they are") if free[1:] else ("exists already and has", "it is")
         said.append(f"{join_words(map(str, free))} {exist} no owner, so {are} left alone.")
     those = "them" if conflicts[1:] else "it"
-    said.append(f"Delete or rename {those}, or give GNNService {service} another name.")
+    said.append(f"Delete or rename {those}, or give {kind} {service} another name.")
     if free:
         which = those if not owned else "those that have no owner"
         said.append(f"To have it take over {which}, with what is in them: `{_adoption(free, service)}`.")

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.desired.names import is_repository_claim
+from gnnserve_operator.desired.names import is_repository_claim, pool_claim_name
 from gnnserve_operator.observed import ObservedPod, Termination
 from gnnserve_routing.verdict import sentence
 
@@ -54,10 +55,15 @@ class _Case:
 
     @property
     def section(self) -> str:
+        pool = self.spec.worker.pool_ref
+        if self.pod.is_worker and pool is not None:
+            return f"{POOL_KIND} {pool.name}: spec"
         return "spec.worker" if self.pod.is_worker else "spec.generation"
 
     def is_made(self, claim: str) -> bool:
         """Whether the operator makes it."""
+        if (pool := self.spec.worker.pool_ref) is not None:
+            return claim == pool_claim_name(pool.name)
         return self.spec.repository.claim_name is None and is_repository_claim(self.service, claim)
 
     def field_of_claim(self, claim: str) -> str:

@@ -150,6 +150,23 @@ def refuse(problem: str) -> Conditions:
     }
 
 
+def without_pool(problem: Problem) -> Conditions:
+    """Conditions of a service whose pool is not there."""
+    no = problem.to_verdict()
+    unknown = Verdict(None, problem.reason, "Nothing is looked at without the pool; see Ready.")
+    return {
+        ConditionType.READY: no,
+        ConditionType.RECONCILING: Verdict(False, problem.reason, "Nothing goes on until a person acts; see Stalled."),
+        ConditionType.STALLED: Verdict(True, problem.reason, problem.message),
+        ConditionType.VARIANTS_GENERATED: unknown,
+        ConditionType.WORKERS_AVAILABLE: no,
+        ConditionType.REPOSITORY_KEPT: unknown,
+        ConditionType.METRICS_AVAILABLE: unknown,
+        ConditionType.OBJECTIVE_MET: unknown,
+        ConditionType.CAPACITY_SUFFICIENT: unknown,
+    }
+
+
 def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder, one rung a reason
     generation, workers = situation.generation, situation.workers
     if situation.spec.suspend:
@@ -169,7 +186,7 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
         return Verdict(
             False,
             Reason.SCALED_TO_ZERO,
-            "spec.worker.replicas is 0: the endpoint does not answer. Raise it to serve.",
+            f"{situation.spec.worker.replicas_field} is 0: the endpoint does not answer. Raise it to serve.",
         )
     if not workers.verdict.holds:
         return workers.verdict

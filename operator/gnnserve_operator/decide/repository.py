@@ -19,10 +19,11 @@ from itertools import count
 from gnnserve_api.generation import GenerationResult
 from gnnserve_api.quantity import parse_quantity
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.repository import RepositoryClaim
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim
-from gnnserve_operator.desired.names import repository_claim_name
+from gnnserve_operator.desired.names import pool_claim_name, repository_claim_name
 from gnnserve_operator.desired.updates import keeps_log_in_repository
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
 from gnnserve_routing.verdict import Verdict
@@ -161,8 +162,12 @@ def decide_kept(
 def _decide_users(
     repository: RepositoryDecision, published: GenerationResult | None, spec: GNNServiceSpec
 ) -> Verdict:  # fmt: skip
-    field = "(spec.repository.claimName)"
+    pool = spec.worker.pool_ref
+    field = "(spec.repository.claimName)" if pool is None else f"(of {POOL_KIND} {pool.name})"
     claim = repository.claim
+    if claim is None and pool is not None and repository.name == pool_claim_name(pool.name):
+        words = f"PersistentVolumeClaim {repository.name} {field} is about to be made."
+        return Verdict(None, Reason.VOLUME_CLAIM_PENDING, words)
     if claim is None:
         words = f"PersistentVolumeClaim {repository.name} {field} does not exist. Create it in this namespace."
         return Verdict(False, Reason.VOLUME_CLAIM_MISSING, words)

@@ -141,6 +141,11 @@ def is_said_already(status: Status, before: Mapping[str, Any]) -> bool:
     return live == status | {"conditions": _by_type(status["conditions"])}
 
 
+def is_same_status(status: Status, before: Mapping[str, Any]) -> bool:
+    """As `is_said_already`, of an object whose status has no other writer."""
+    return before == status
+
+
 def condition_in(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
     """{} where it is not there."""
     return next((dict(c) for c in status.get("conditions") or () if c.get("type") == kind.value), {})

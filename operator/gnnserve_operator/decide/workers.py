@@ -127,7 +127,7 @@ def _verdict(
         return Verdict(False, Reason.SUSPENDED, f"spec.suspend is true: no worker is wanted, {left}.")
     if wanted == 0:
         left = f"{len(live)} are still ending" if live else "none runs"
-        return Verdict(False, Reason.SCALED_TO_ZERO, f"spec.worker.replicas is 0: no worker is wanted, {left}.")
+        return Verdict(False, Reason.SCALED_TO_ZERO, f"{spec.worker.replicas_field} is 0: no worker is wanted, {left}.")
     if ready >= wanted:
         return Verdict(True, Reason.WORKERS_READY, f"{ready} of {wanted} workers are ready.")
     if not has_deployment:

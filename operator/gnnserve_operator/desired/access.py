@@ -6,14 +6,17 @@ graphs. Both reach the database with the log of changes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+from gnnserve_api.pods import HTTP_PORT
+from gnnserve_api.pool import FIRST_PORT, LAST_PORT
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.endpoint import build_ingress_ports
 from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
-from gnnserve_operator.desired.names import embeddings_name, generation_name, routing_name, worker_name
+from gnnserve_operator.desired.names import embeddings_name, generation_name
 from gnnserve_operator.desired.tracing import receiver_ports
 from gnnserve_operator.desired.updates import log_secret
 from gnnserve_operator.settings import Settings
@@ -30,23 +33,24 @@ def build_service_account(parent: Parent) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
+        "metadata": child_metadata(parent, parent.workers_name, Component.WORKER),
         # Worker pods request a token explicitly; no other pod gets one by accident.
         "automountServiceAccountToken": False,
     }
 
 
-def build_role(parent: Parent) -> Manifest:
+def build_role(parent: Parent, config_maps: Iterable[str]) -> Manifest:
+    """`config_maps`: names of those that workers follow."""
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "Role",
-        "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
+        "metadata": child_metadata(parent, parent.workers_name, Component.WORKER),
         "rules": [
             {
                 "apiGroups": [""],
                 "resources": ["configmaps"],
                 # list and watch are allowed by name only with a fieldSelector on metadata.name, as workers send it.
-                "resourceNames": [routing_name(parent.name)],
+                "resourceNames": list(config_maps),
                 "verbs": ["get", "list", "watch"],
             }
         ],
@@ -54,7 +58,7 @@ def build_role(parent: Parent) -> Manifest:
 
 
 def build_role_binding(parent: Parent) -> Manifest:
-    name = worker_name(parent.name)
+    name = parent.workers_name
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "RoleBinding",
@@ -67,19 +71,36 @@ def build_role_binding(parent: Parent) -> Manifest:
 def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
     if not settings.network_policy:
         return None
+    return _worker_policy(
+        parent, settings, build_ingress_ports(spec), _database_ports(spec, settings), receiver_ports(spec)
+    )  # fmt: skip
+
+
+def build_pool_network_policy(parent: Parent, settings: Settings, *, with_database: bool) -> Manifest | None:
+    """Services' ports are open whether or not there is one for each of them: a policy takes effect late, and a service
+    joins at once. `with_database`: one of the services has a log of changes."""
+    if not settings.network_policy:
+        return None
+    ingress = [
+        {"protocol": "TCP", "port": HTTP_PORT},
+        {"protocol": "TCP", "port": FIRST_PORT, "endPort": LAST_PORT},
+    ]
+    return _worker_policy(parent, settings, ingress, settings.postgres_ports if with_database else ())
+
+
+def _worker_policy(
+    parent: Parent, settings: Settings, ingress: list[Manifest], *further: Iterable[int]
+) -> Manifest:  # fmt: skip
+    """`further`: ports that workers may reach beside the API server's, a rule for each that has any."""
     egress: list[Manifest] = [{"ports": [dict(port) for port in _DNS]}]
     # A rule without ports would allow all of them.
     egress += [
         {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
-        for ports in (settings.api_server_ports, _database_ports(spec, settings), receiver_ports(spec))
+        for ports in (settings.api_server_ports, *further)
         if ports
     ]
-    return _policy(
-        parent,
-        worker_name(parent.name),
-        Component.WORKER,
-        {"ingress": [{"ports": build_ingress_ports(spec)}], "egress": egress},
-    )
+    rules = {"ingress": [{"ports": ingress}], "egress": egress}
+    return _policy(parent, parent.workers_name, Component.WORKER, rules)
 
 
 def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
@@ -139,7 +160,11 @@ def _policy(parent: Parent, name: str, component: Component, rules: Manifest) ->
         "kind": "NetworkPolicy",
         "metadata": child_metadata(parent, name, component),
         "spec": {
-            "podSelector": {"matchLabels": selector_for(parent.name, component)},
+            "podSelector": {
+                "matchLabels": parent.workers_selector
+                if component is Component.WORKER
+                else selector_for(parent.name, component)
+            },
             "policyTypes": ["Ingress", "Egress"],
             **rules,
         },

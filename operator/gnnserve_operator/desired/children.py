@@ -25,8 +25,9 @@ from gnnserve_operator.desired.access import (
 )
 from gnnserve_operator.desired.deployment import MountedClaim, build_deployment, build_disruption_budget
 from gnnserve_operator.desired.metadata import Manifest, Parent
+from gnnserve_operator.desired.names import routing_name
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, build_routing
-from gnnserve_operator.desired.service import build_pod_monitor, build_service
+from gnnserve_operator.desired.service import PoolPlace, build_pod_monitor, build_service
 from gnnserve_operator.desired.volume_claim import build_volume_claim
 from gnnserve_operator.kinds import Kind
 from gnnserve_operator.settings import Settings
@@ -55,6 +56,13 @@ class ChildInputs:
     repairs: RepairRecord = NO_REPAIRS
     embeddings_job: Manifest | None = None
     """The Job that makes embeddings; None: none is to be applied."""
+    place: PoolPlace | None = None
+    """Where the workers are, if they are those of a pool, which then owns all that belongs to them."""
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether worker pods are the service's own."""
+        return self.place is None
 
 
 Build = Callable[[ChildInputs], Iterable[Manifest | None]]
@@ -97,18 +105,24 @@ class Child:
 
 
 CHILDREN = (
-    Child(kinds.SERVICE_ACCOUNT, lambda given: [build_service_account(given.parent)]),
-    Child(kinds.ROLE, lambda given: [build_role(given.parent)]),
+    Child(
+        kinds.SERVICE_ACCOUNT,
+        lambda given: [build_service_account(given.parent) if given.has_pods else None],
+    ),
+    Child(
+        kinds.ROLE,
+        lambda given: [build_role(given.parent, [routing_name(given.parent.name)]) if given.has_pods else None],
+    ),
     Child(
         kinds.ROLE_BINDING,
-        lambda given: [build_role_binding(given.parent)],
+        lambda given: [build_role_binding(given.parent) if given.has_pods else None],
         builds_on=(kinds.ROLE, kinds.SERVICE_ACCOUNT),
     ),
     # Applied before the pods that they restrict.
     Child(
         kinds.NETWORK_POLICY,
         lambda given: [
-            build_worker_network_policy(given.parent, given.spec, given.settings),
+            build_worker_network_policy(given.parent, given.spec, given.settings) if given.has_pods else None,
             build_generation_network_policy(given.parent, given.spec, given.settings),
             build_embeddings_network_policy(given.parent, given.spec, given.settings),
         ],
@@ -116,7 +130,7 @@ CHILDREN = (
     ),
     Child(
         kinds.CLAIM,
-        lambda given: [build_volume_claim(given.parent, given.spec, given.claim, given.claim_storage)],
+        lambda given: [build_volume_claim(given.parent, given.spec.repository, given.claim, given.claim_storage)],
     ),
     Child(
         kinds.CONFIG_MAP,
@@ -126,7 +140,7 @@ CHILDREN = (
             else None
         ],
     ),
-    Child(kinds.SERVICE, lambda given: [build_service(given.parent, given.spec)]),
+    Child(kinds.SERVICE, lambda given: [build_service(given.parent, given.spec, given.place)]),
     # Which Jobs are of no use any more: `decide/generation.py`, `decide/embeddings.py`.
     Child(
         kinds.JOB,
@@ -137,18 +151,20 @@ CHILDREN = (
     Child(
         kinds.DEPLOYMENT,
         lambda given: [
-            build_deployment(given.parent, given.spec, given.settings, given.mounted) if given.with_workers else None
+            build_deployment(given.parent, given.spec, given.settings, given.mounted)
+            if given.with_workers and given.has_pods
+            else None
         ],
         builds_on=(kinds.SERVICE_ACCOUNT, kinds.CONFIG_MAP, kinds.CLAIM),
     ),
     Child(
         kinds.DISRUPTION_BUDGET,
-        lambda given: [build_disruption_budget(given.parent) if given.with_workers else None],
+        lambda given: [build_disruption_budget(given.parent) if given.with_workers and given.has_pods else None],
     ),
     # Listed from time to time and not watched (`PodMonitors` in `observe.py`): its API is not everywhere.
     Child(
         kinds.POD_MONITOR,
-        lambda given: [build_pod_monitor(given.parent, given.spec, given.pod_monitor_available)],
+        lambda given: [build_pod_monitor(given.parent, given.spec, given.pod_monitor_available and given.has_pods)],
         removal=Removal.WHEN_UNWANTED,
         is_watched=False,
     ),

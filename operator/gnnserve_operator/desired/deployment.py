@@ -15,9 +15,9 @@ from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfia
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import Worker
 from gnnserve_operator.desired import endpoint, tracing, updates
-from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for, selector_for
+from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
-from gnnserve_operator.desired.names import routing_name, worker_name
+from gnnserve_operator.desired.names import routing_name
 from gnnserve_operator.desired.pod import (
     REPOSITORY_VOLUME,
     ROUTING_VOLUME,
@@ -54,13 +54,17 @@ class MountedClaim:
 
 
 def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: MountedClaim) -> Manifest:
-    template = build_worker_template(parent, spec, settings, claim)
+    return deployment_of(parent, spec, claim, build_worker_template(parent, spec, settings, claim))
+
+
+def deployment_of(parent: Parent, spec: GNNServiceSpec, claim: MountedClaim, template: Manifest) -> Manifest:
+    """The Deployment of these pods. `claim`: what they mount."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": child_metadata(
             parent,
-            worker_name(parent.name),
+            parent.workers_name,
             Component.WORKER,
             annotations={
                 TEMPLATE_ANNOTATION: digest_of(template),
@@ -69,7 +73,7 @@ def build_deployment(parent: Parent, spec: GNNServiceSpec, settings: Settings, c
         ),
         "spec": {
             "replicas": wanted_replicas(spec),
-            "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+            "selector": {"matchLabels": parent.workers_selector},
             "strategy": _build_strategy(spec),
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": _PROGRESS_DEADLINE_S,
@@ -87,7 +91,7 @@ def digest_of_pods(spec: GNNServiceSpec) -> str:
         by_alias=True,
         exclude_defaults=True,
         include={"image", "image_pull_secrets", "worker", "endpoint", "repository", "updates"},
-        exclude={"worker": {"replicas", "batching"}, "updates": {"compaction"}},
+        exclude={"worker": {"replicas", "batching", "share"}, "updates": {"compaction"}},
     )
     return digest_of(said)
 
@@ -117,14 +121,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
         ],
         resources=build_resources(spec.worker, spec.worker.gpu),
     )
-    container |= {
-        "ports": endpoint.build_container_ports(spec),
-        "startupProbe": _probe(spec, "/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
-        "readinessProbe": _probe(spec, "/readyz", period_s=1, timeout_s=2, failures=3),
-        # Slow on purpose: a busy worker answers late, and restarting it would only slow down the others.
-        "livenessProbe": _probe(spec, "/healthz", period_s=10, timeout_s=5, failures=6),
-        "lifecycle": {"preStop": {"sleep": {"seconds": pods.PRE_STOP_S}}},
-    }
+    container |= ports_and_probes(spec)
     pod = build_pod_spec(
         spec,
         spec.worker,
@@ -138,13 +135,7 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
             *updates.build_volumes(spec),
         ],
     )
-    pod |= {
-        "serviceAccountName": worker_name(parent.name),
-        "automountServiceAccountToken": True,
-        "terminationGracePeriodSeconds": pods.TERMINATION_GRACE_S,
-    }
-    if spread := _build_spread(parent, spec):
-        pod["topologySpreadConstraints"] = spread
+    pod |= placed_with_account(parent, spec)
     return {
         "metadata": build_pod_metadata(
             spec.worker,
@@ -161,6 +152,29 @@ def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settin
     }
 
 
+def ports_and_probes(spec: GNNServiceSpec) -> Manifest:
+    """The container's port, at which the kubelet probes it, and what it does before it ends."""
+    return {
+        "ports": endpoint.build_container_ports(spec),
+        "startupProbe": _probe(spec, "/healthz", period_s=2, timeout_s=2, failures=_STARTUP_ATTEMPTS),
+        "readinessProbe": _probe(spec, "/readyz", period_s=1, timeout_s=2, failures=3),
+        # Slow on purpose: a busy worker answers late, and restarting it would only slow down the others.
+        "livenessProbe": _probe(spec, "/healthz", period_s=10, timeout_s=5, failures=6),
+        "lifecycle": {"preStop": {"sleep": {"seconds": pods.PRE_STOP_S}}},
+    }
+
+
+def placed_with_account(parent: Parent, spec: GNNServiceSpec) -> Manifest:
+    """The pod's account at the API server, the time it has to end, and how pods are spread."""
+    pod: Manifest = {
+        "serviceAccountName": parent.workers_name,
+        "automountServiceAccountToken": True,
+        "terminationGracePeriodSeconds": pods.TERMINATION_GRACE_S,
+    }
+    spread = _build_spread(parent, spec)
+    return pod | {"topologySpreadConstraints": spread} if spread else pod
+
+
 _OVER_NODES = TopologySpreadConstraint(
     topology_key="kubernetes.io/hostname", when_unsatisfiable=WhenUnsatisfiable.SCHEDULE_ANYWAY
 )
@@ -173,7 +187,7 @@ def _build_spread(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:
     return [
         {
             **constraint.model_dump(mode="json", by_alias=True, exclude_none=True),
-            "labelSelector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+            "labelSelector": {"matchLabels": parent.workers_selector},
             # Pods of the template that is on its way out do not count.
             "matchLabelKeys": ["pod-template-hash"],
         }
@@ -220,11 +234,11 @@ def build_disruption_budget(parent: Parent) -> Manifest:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
+        "metadata": child_metadata(parent, parent.workers_name, Component.WORKER),
         "spec": {
             # minAvailable is not used: with one replica it would block every drain.
             "maxUnavailable": 1,
-            "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+            "selector": {"matchLabels": parent.workers_selector},
             # A worker that cannot become ready must not keep its node from being drained.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },

@@ -9,6 +9,8 @@ INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 SERVICE = "gnnserve.dev/service"
+POOL = "gnnserve.dev/pool"
+"""In the place of SERVICE on what belongs to a GNNWorkerPool, its pods among it."""
 RECIPE = "gnnserve.dev/recipe"
 """On Jobs and their pods: the recipe that they generate."""
 
@@ -63,6 +65,21 @@ def labels_for(service: str, component: Component, recipe: str | None = None) ->
 def selector_for(service: str, component: Component) -> dict[str, str]:
     """The selector of a component. Selectors of a Deployment are immutable: never add to these."""
     return {SERVICE: service, COMPONENT: component.value}
+
+
+def pool_labels(pool: str) -> dict[str, str]:
+    return {
+        NAME: "gnnserve",
+        INSTANCE: pool,
+        COMPONENT: Component.WORKER.value,
+        MANAGED_BY: MANAGER,
+        POOL: pool,
+    }
+
+
+def pool_selector(pool: str) -> dict[str, str]:
+    """The selector of a pool's pods; as immutable as the others."""
+    return {POOL: pool, COMPONENT: Component.WORKER.value}
 
 
 def selector_text(selector: dict[str, str]) -> str:

@@ -9,19 +9,36 @@ from typing import Any
 
 import msgspec
 
+from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import API_VERSION, KIND
-from gnnserve_operator.desired.labels import Component, labels_for
+from gnnserve_operator.desired.labels import Component, labels_for, pool_labels, pool_selector, selector_for
+from gnnserve_operator.desired.names import pool_name, worker_name
 
 Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The GNNService that a child belongs to."""
+    """The GNNService, or the GNNWorkerPool, that a child belongs to."""
 
     name: str
     namespace: str
     uid: str
+    kind: str = KIND
+
+    @property
+    def is_pool(self) -> bool:
+        return self.kind == POOL_KIND
+
+    @property
+    def workers_name(self) -> str:
+        """Name of what belongs to its workers alone."""
+        return pool_name(self.name) if self.is_pool else worker_name(self.name)
+
+    @property
+    def workers_selector(self) -> dict[str, str]:
+        """Selector of its worker pods."""
+        return pool_selector(self.name) if self.is_pool else selector_for(self.name, Component.WORKER)
 
 
 def child_metadata(
@@ -35,11 +52,11 @@ def child_metadata(
     metadata: Manifest = {
         "name": name,
         "namespace": parent.namespace,
-        "labels": labels_for(parent.name, component, recipe),
+        "labels": pool_labels(parent.name) if parent.is_pool else labels_for(parent.name, component, recipe),
         "ownerReferences": [
             {
                 "apiVersion": API_VERSION,
-                "kind": KIND,
+                "kind": parent.kind,
                 "name": parent.name,
                 "uid": parent.uid,
                 "controller": True,

@@ -46,6 +46,21 @@ def routing_name(service: str) -> str:
     return _suffixed(service, "-routing")
 
 
+def pool_name(pool: str) -> str:
+    """Name of the Deployment of a GNNWorkerPool, and of everything else that belongs to its workers."""
+    return _suffixed(pool, "-pool")
+
+
+def pool_services_name(pool: str) -> str:
+    """Name of the ConfigMap with the services of a GNNWorkerPool."""
+    return _suffixed(pool, "-pool-services")
+
+
+def pool_claim_name(pool: str) -> str:
+    """Name of the claim that the operator makes for a GNNWorkerPool."""
+    return _suffixed(pool, "-pool-repository")
+
+
 def repository_claim_name(service: str, number: int = 1) -> str:
     """Name of a claim that the operator makes. They are numbered: while one is being deleted, its name is not free."""
     return _suffixed(service, "-repository" if number == 1 else f"-repository-{number}")

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.desired.endpoint import build_service_ports, port_name, scheme, speaks_tls
-from gnnserve_operator.desired.labels import Component, selector_for
+from gnnserve_operator.desired.endpoint import build_service_ports, port_name, scheme, service_port, speaks_tls
+from gnnserve_operator.desired.labels import Component, pool_selector
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
-from gnnserve_operator.desired.names import service_name, worker_name
+from gnnserve_operator.desired.names import service_name
 from gnnserve_operator.kinds import POD_MONITOR
 
 
-def build_service(parent: Parent, spec: GNNServiceSpec) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class PoolPlace:
+    """Where a service's workers are, if they are those of a pool."""
+
+    pool: str
+    port: int | None
+    """The port at which they answer for the service; None: it is not chosen yet."""
+
+
+def build_service(parent: Parent, spec: GNNServiceSpec, place: PoolPlace | None = None) -> Manifest | None:
+    """`place`: None, where the service has pods of its own."""
+    if place is not None and place.port is None:
+        return None
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -19,10 +33,15 @@ def build_service(parent: Parent, spec: GNNServiceSpec) -> Manifest:
         ),
         "spec": {
             "type": spec.endpoint.service.type.value,
-            "selector": selector_for(parent.name, Component.WORKER),
-            "ports": build_service_ports(spec),
+            "selector": parent.workers_selector if place is None else pool_selector(place.pool),
+            "ports": build_service_ports(spec) if place is None else [_port_in_pool(spec, place)],
         },
     }
+
+
+def _port_in_pool(spec: GNNServiceSpec, place: PoolPlace) -> Manifest:
+    # Pods of a pool have no name for each service's port: services join without another pod.
+    return {"name": port_name(spec), "protocol": "TCP", "port": service_port(spec), "targetPort": place.port}
 
 
 def service_url(parent: Parent, spec: GNNServiceSpec, cluster_domain: str) -> str:
@@ -33,6 +52,7 @@ _LONGEST_INTERVAL_S = 15
 
 
 def build_pod_monitor(parent: Parent, spec: GNNServiceSpec, available: bool) -> Manifest | None:
+    """Of a pool, too: at the pods' own port, where the metrics of all its services are."""
     if not available:
         return None
     # The slow loop learns nothing new between two scrapes, and Prometheus' own default may be a minute.
@@ -44,9 +64,9 @@ def build_pod_monitor(parent: Parent, spec: GNNServiceSpec, available: bool) -> 
     return {
         "apiVersion": POD_MONITOR.api_version,
         "kind": POD_MONITOR.name,
-        "metadata": child_metadata(parent, worker_name(parent.name), Component.WORKER),
+        "metadata": child_metadata(parent, parent.workers_name, Component.WORKER),
         "spec": {
-            "selector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+            "selector": {"matchLabels": parent.workers_selector},
             "podMetricsEndpoints": [endpoint],
         },
     }

@@ -12,7 +12,6 @@ from gnnserve_api.device import size_bytes
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.updates import URI_KEY, logs_folder, sqlite_file
-from gnnserve_operator.desired.labels import Component, selector_for
 from gnnserve_operator.desired.metadata import Manifest, Parent
 from gnnserve_operator.desired.pod import REPOSITORY_VOLUME, secret_volume
 
@@ -81,7 +80,7 @@ def beside_worker(pod: Manifest, parent: Parent) -> Manifest:
     """The pod as one that runs on the worker's node, within which SQLite's locks hold, whatever else its affinity
     says."""
     term = {
-        "labelSelector": {"matchLabels": selector_for(parent.name, Component.WORKER)},
+        "labelSelector": {"matchLabels": parent.workers_selector},
         "topologyKey": "kubernetes.io/hostname",
     }
     affinity = pod.get("affinity", {})

@@ -1,18 +1,17 @@
-"""The claim that keeps revisions where the user names none; deleted with the GNNService."""
+"""The claim that keeps revisions where the user names none; deleted with what it was made for."""
 
 from __future__ import annotations
 
-from gnnserve_api.spec.repository import RepositoryClaim
-from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.repository import RepositoryClaim, RepositoryPlace
 from gnnserve_operator.desired.labels import Component
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 
 
-def build_volume_claim(parent: Parent, spec: GNNServiceSpec, name: str, storage: str) -> Manifest | None:
+def build_volume_claim(parent: Parent, repository: RepositoryPlace, name: str, storage: str) -> Manifest | None:
     """`storage`: what to ask for (`decide_claim_storage`)."""
-    if spec.repository.claim_name is not None:
+    if repository.claim_name is not None:
         return None
-    claim = spec.repository.claim or RepositoryClaim()
+    claim = repository.claim or RepositoryClaim()
     claim_spec: Manifest = {
         "accessModes": [claim.access_mode.value],
         "resources": {"requests": {"storage": storage}},

@@ -1,4 +1,4 @@
-"""The index of what the watches have reported: GNNServices, and everything that the operator made, by service.
+"""The index of what the watches have reported: GNNServices, GNNWorkerPools, and what the operator made for each.
 
 Handlers of kopf's events fill and empty it; the rest of the operator reads it and does not depend on kopf. kopf's own
 indices are not used: until all are full, each incoming object wakes every waiting handler, and each of those checks all
@@ -20,7 +20,7 @@ from typing import Self
 import msgspec
 
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ServiceKey
+from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, Kind, Manifest, ServiceKey
 from gnnserve_operator.metrics import ConditionLabels
 
 
@@ -34,12 +34,17 @@ class Kept:
     version: str
     text: bytes
     """The object as JSON."""
+    pool: str = ""
+    """Name of the GNNWorkerPool that a GNNService names; empty: it has pods of its own, or is another object."""
 
     @classmethod
     def of(cls, body: Manifest) -> Self:
         metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
         text = msgspec.json.encode({**body, "metadata": metadata})
-        return cls(intern(body["apiVersion"]), intern(body["kind"]), metadata["uid"], metadata["resourceVersion"], text)
+        return cls(
+            intern(body["apiVersion"]), intern(body["kind"]), metadata["uid"], metadata["resourceVersion"], text,
+            _pool_of(body),
+        )  # fmt: skip
 
     def body(self) -> Manifest:
         """The decoded object, new each time, so that callers cannot change the stored one."""
@@ -83,7 +88,32 @@ class Index:
         self.drop(uid)
 
     def service_keys(self) -> list[ServiceKey]:
+        """Keys of all GNNServices."""
+        return [key for key in self._services if not key.is_pool]
+
+    def reconciled_keys(self) -> list[ServiceKey]:
+        """Keys of all that is reconciled: GNNServices and GNNWorkerPools."""
         return list(self._services)
+
+    def pool_of(self, key: ServiceKey) -> ServiceKey | None:
+        """The pool that a service names, whether or not there is one."""
+        name = next((kept.pool for kept in self._services.get(key, {}).values() if kept.pool), "")
+        return ServiceKey(key.namespace, name, GNNWORKERPOOL.name) if name else None
+
+    def members(self, pool: ServiceKey) -> list[ServiceKey]:
+        """Services that name the pool, sorted."""
+        return sorted(
+            key
+            for key, found in self._services.items()
+            if key.namespace == pool.namespace and any(kept.pool == pool.name for kept in found.values())
+        )
+
+    def related(self, key: ServiceKey) -> list[ServiceKey]:
+        """Others that a change of this one concerns: a pool's services, and a service's pool."""
+        if key.is_pool:
+            return self.members(key)
+        pool = self.pool_of(key)
+        return [] if pool is None else [pool]
 
     def service(self, key: ServiceKey) -> Manifest | None:
         # There are two for a moment when one was deleted and created again: the newer one counts.
@@ -119,11 +149,15 @@ class Index:
         }
 
     def count_by_ready(self) -> Mapping[str, int]:
-        return Counter(_ready(body) for key in self._services for body in self._bodies(self._services, key))
+        return Counter(_ready(body) for key in self.service_keys() for body in self._bodies(self._services, key))
 
     def declared_workers(self) -> Mapping[ServiceKey, int]:
         """Workers that should answer by now: none for a suspended service, or before the first revision."""
-        return {key: _declared_workers(body) for key in self.service_keys() if (body := self.service(key)) is not None}
+        return {
+            key: _declared_workers(body, None if (pool := self.pool_of(key)) is None else self.service(pool) or {})
+            for key in self.service_keys()
+            if (body := self.service(key)) is not None
+        }
 
     def conditions(self) -> Mapping[ServiceKey, tuple[ConditionLabels, ...]]:
         """The operator's own conditions of each service, from its status."""
@@ -139,18 +173,31 @@ class Index:
         }
 
     def _of_kind(self, kept: Kept) -> Objects:
-        is_service = (kept.api_version, kept.kind) == (GNNSERVICE.api_version, GNNSERVICE.name)
-        return self._services if is_service else self._children
+        is_reconciled = kept.api_version == GNNSERVICE.api_version and kept.kind in _RECONCILED
+        return self._services if is_reconciled else self._children
 
     @staticmethod
     def _bodies(objects: Objects, key: ServiceKey) -> Iterator[Manifest]:
         return (kept.body() for kept in objects.get(key, {}).values())
 
 
-def _declared_workers(body: Manifest) -> int:
+_RECONCILED = frozenset({GNNSERVICE.name, GNNWORKERPOOL.name})
+
+
+def _pool_of(body: Manifest) -> str:
+    if body["kind"] != GNNSERVICE.name:
+        return ""
+    worker = (body.get("spec") or {}).get("worker") or {}
+    return str((worker.get("poolRef") or {}).get("name") or "")
+
+
+def _declared_workers(body: Manifest, pool: Manifest | None) -> int:
+    """`pool`: the service's pool, {} if there is none of that name; None: the service has pods of its own."""
     spec = body["spec"]
     if spec.get("suspend") or not (body.get("status") or {}).get("revision"):
         return 0
+    if pool is not None:
+        return int((pool.get("spec") or {}).get("replicas", 1)) if pool else 0
     return int((spec.get("worker") or {}).get("replicas", 1))
 
 

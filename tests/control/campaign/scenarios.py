@@ -16,7 +16,7 @@ from tests.control.campaign.world import KEY, World
 from tests.support.fake_cluster import Fault, Refusal
 
 from gnnserve_api.pods import COMPACT_VARIABLE
-from gnnserve_operator.reconcile import parse_service
+from gnnserve_operator.parsing import parse_service
 
 Scene = Callable[[World], Awaitable[None]]
 Manifest = dict[str, Any]

@@ -16,12 +16,12 @@ from tests.support.fake_cluster import Change, FakeCluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.labels import MANAGED_BY, MANAGER
 from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.handlers.watches import service_of
-from gnnserve_operator.kinds import GNNSERVICE, Manifest, ServiceKey
+from gnnserve_operator.handlers.watches import RECONCILED, service_of
+from gnnserve_operator.kinds import Manifest, ServiceKey
 
 DELAY_S = 0.02
 """Delay of a healthy watch."""
-WATCHED = frozenset(kind.name for kind in (GNNSERVICE, *WATCHED_CHILDREN))
+WATCHED = frozenset(kind.name for kind in (*RECONCILED, *WATCHED_CHILDREN))
 
 
 Meddle = Callable[[Change], float | None]
@@ -91,7 +91,7 @@ class View:
         return not self.has_news() and not self._coming
 
     def _take(self, kind: str, body: Manifest) -> None:
-        is_service = body["kind"] == GNNSERVICE.name
+        is_service = body["kind"] in {found.name for found in RECONCILED}
         is_selected = is_service or (body["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER
         if kind == "DELETED" or not is_selected:
             if not self.index.drop(body["metadata"]["uid"]):

@@ -125,7 +125,7 @@ class World:
 
     @property
     def service(self) -> Manifest | None:
-        return self.cluster.objects.get(("GNNService", *KEY))
+        return self.cluster.objects.get(("GNNService", KEY.namespace, KEY.name))
 
     def condition(self, kind: str) -> Manifest:
         conditions = ((self.service or {}).get("status") or {}).get("conditions") or ()

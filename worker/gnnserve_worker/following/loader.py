@@ -70,9 +70,15 @@ class Server(Protocol):
 
 class Loader:
     def __init__(
-        self, server: Server, load: Callable[[str], ServedRevision], retry_s: tuple[float, float] | None = None
+        self,
+        server: Server,
+        load: Callable[[str], ServedRevision],
+        retry_s: tuple[float, float] | None = None,
+        service: str | None = None,
     ) -> None:
-        """`load` returns a verified revision by its name; the loader rehearses it. `retry_s`: None means `RETRY_S`."""
+        """`load` returns a verified revision by its name; the loader rehearses it. `retry_s`: None means `RETRY_S`.
+        `service`: whose revisions they are, for logs of a process that has several."""
+        self._service = service
         self._server = server
         self._load = load
         self._state = State(Delay(*(RETRY_S if retry_s is None else retry_s)))
@@ -93,6 +99,12 @@ class Loader:
     @property
     def has_table(self) -> bool:
         return self._state.declared is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the declared revision answers, or could not be made to at the first attempt."""
+        state = self._state
+        return state.answering is not None or (state.attempted is not None and state.job is None)
 
     @property
     def served(self) -> ServedRevision | None:
@@ -121,6 +133,9 @@ class Loader:
         if self._thread.ident is not None:
             self._thread.join(patience_s)
         return not self._thread.is_alive()
+
+    def _about(self, revision: str | None) -> dict[str, str | None]:
+        return {"revision": revision, **({} if self._service is None else {"service": self._service})}
 
     def _tell(self, event: Event) -> None:
         try:
@@ -165,7 +180,7 @@ class Loader:
         try:
             wrong = None if revision.files is None else revision.files.verify_all()
             if wrong is not None:
-                _log.error("%s", wrong, extra={"revision": revision.manifest.revision})
+                _log.error("%s", wrong, extra=self._about(revision.manifest.revision))
                 return Verified(is_intact=False)
             # Files are verified first: rows copied from now on are right, or the watch reports it.
             revision.forget_copies()
@@ -176,7 +191,7 @@ class Loader:
     def _load_warm(self, job: Load) -> Loaded | Failed:
         """Load and rehearse a revision, which can follow the table."""
         table, before = job.table, self.served
-        _log.info("loading revision %s", table.revision, extra={"revision": table.revision})
+        _log.info("loading revision %s", table.revision, extra=self._about(table.revision))
         started_s = time.perf_counter()
         try:
             loaded = self._load_beside(table.revision) if job.is_beside else self._load(table.revision)
@@ -190,7 +205,7 @@ class Loader:
         _log.info(
             "revision %s verified and opened in %.2f s, warmed up in %.2f s",
             *(table.revision, opened_s - started_s, load_s - (opened_s - started_s)),
-            extra={"revision": table.revision},
+            extra=self._about(table.revision),
         )
         return Loaded(loaded, load_s, is_larger)
 
@@ -230,7 +245,7 @@ class Loader:
                 case Report(problem, damage):
                     self._server.report(problem, damage)
                 case Log(level, words, name, cause):
-                    _log.log(level, "%s", words, exc_info=cause, extra={"revision": name})
+                    _log.log(level, "%s", words, exc_info=cause, extra=self._about(name))
                 case _:
                     assert_never(effect)
 

@@ -1,11 +1,13 @@
-"""Parsing a routing table from untrusted text, with the manifest's limits; and reading the copy that the kubelet
+"""Parsing a routing table from untrusted text, with the manifest's limits; and reading copies that the kubelet
 mounts."""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 from pydantic import ValidationError
@@ -73,15 +75,22 @@ def _check_costs(table: RoutingTable) -> None:
         raise ValueError(f"ttlSeconds: expected a number of seconds above 0, found {table.ttl_seconds}")
 
 
-class MountedRouting:
-    """The mounted copy of the table. It is about a minute behind the API server, and readable when that is down."""
+Content = TypeVar("Content")
 
-    def __init__(self, path: Path) -> None:
+
+class MountedText(Generic[Content]):
+    """The mounted copy of a ConfigMap's text. It is about a minute behind the API server, and readable when that is
+    down."""
+
+    def __init__(self, path: Path, parse: Callable[[bytes], Content], what: str) -> None:
+        """`parse` raises ValueError. `what`: what it reads, for messages."""
         self._path = path
+        self._parse = parse
+        self._what = what
         self._seen = b""
 
-    def read(self) -> RoutingTable | None:
-        """Read the table; None: no new usable one."""
+    def read(self) -> Content | None:
+        """Read it; None: nothing new, or nothing usable."""
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:
@@ -93,7 +102,12 @@ class MountedRouting:
             return None
         self._seen = text
         try:
-            return parse_routing(text)
+            return self._parse(text)
         except ValueError as error:
-            _log.error("%s is not a routing table: %s", self._path, error)
+            _log.error("%s is not %s: %s", self._path, self._what, error)
             return None
+
+
+class MountedRouting(MountedText[RoutingTable]):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, parse_routing, "a routing table")

@@ -1,8 +1,8 @@
-"""Watch that follows the ConfigMap with a service's routing table over the Kubernetes API.
+"""Watch that follows a ConfigMap over the Kubernetes API: with a service's routing table, or a pool's services.
 
 It is a thread that lists the one object, then watches it for as long as the pod lives: a change arrives within
-milliseconds, where a mounted copy takes a minute. No error ends the thread, and nothing discards the last good table:
-neither a lost connection, nor an unreadable table, nor a deletion. A listener applies the tables.
+milliseconds, where a mounted copy takes a minute. No error ends the thread, and nothing discards the last good content:
+neither a lost connection, nor an unreadable text, nor a deletion. A listener applies what it says.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx
 import msgspec
 
 from gnnserve_api.errors import ResourceError
+from gnnserve_api.pool import SERVICES_KEY, PoolServices
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable
+from gnnserve_worker.following.pool_services import parse_services
 from gnnserve_worker.following.routing import parse_routing
 
 _log = logging.getLogger(__name__)
@@ -102,20 +104,28 @@ class _ListAgainError(_ApiError):
     """The API server no longer has the changes since our last version: list again."""
 
 
-class RoutingWatch:
-    """Follows one ConfigMap. `listener` gets every table that differs from the one before, in this watch's thread."""
+Content = TypeVar("Content")
+
+
+class ConfigMapWatch(Generic[Content]):
+    """Follows one ConfigMap. `listener` gets every content that differs from the one before, in this watch's thread."""
 
     def __init__(
         self,
         api: ApiServer,
         namespace: str,
         name: str,
-        listener: Callable[[RoutingTable], None],
+        listener: Callable[[Content], None],
         *,
+        key: str,
+        parse: Callable[[str], Content],
+        what: str,
         on_missing: Callable[[], None] = lambda: None,
         backoff_s: tuple[float, float] = _BACKOFF_S,
         read_timeout_s: float = _READ_TIMEOUT_S,
     ) -> None:
+        """`key`: that of the ConfigMap's data which `parse` reads; it raises ValueError. `what`: what it reads, for
+        messages."""
         self.answered = threading.Event()
         """Set once the API server has answered the first list."""
         self._api = api
@@ -123,6 +133,7 @@ class RoutingWatch:
         self._object = f"ConfigMap {namespace}/{name}"
         self._path = f"/api/v1/namespaces/{namespace}/configmaps"
         self._listener = listener
+        self._key, self._parse, self._what = key, parse, what
         self._on_missing = on_missing
         self._backoff_s = backoff_s
         self._timeout = httpx.Timeout(_CONNECT_TIMEOUT_S, read=read_timeout_s)
@@ -134,7 +145,7 @@ class RoutingWatch:
         self._failures = 0
         self._socket: socket.socket | None = None
         """Socket of the watch's connection."""
-        self._thread = threading.Thread(target=self._run, name="routing-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="configmap-watch", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -251,16 +262,54 @@ class RoutingWatch:
         self._failures = 0
 
     def _look_at(self, found: _Object) -> None:
-        text = found.data.get(ROUTING_KEY, "")
+        text = found.data.get(self._key, "")
         if text == self._seen:
             return
         self._seen = text
         try:
-            table = parse_routing(text)
+            content = self._parse(text)
         except ValueError as error:
-            _log.error("%s: %s is not a routing table: %s; the last good one stays", self._object, ROUTING_KEY, error)
+            _log.error("%s: %s is not %s: %s; the last good one stays", self._object, self._key, self._what, error)
             return
-        self._listener(table)
+        self._listener(content)
+
+
+class RoutingWatch(ConfigMapWatch[RoutingTable]):
+    """Follows the ConfigMap with the routing table of one service."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        namespace: str,
+        name: str,
+        listener: Callable[[RoutingTable], None],
+        *,
+        on_missing: Callable[[], None] = lambda: None,
+        backoff_s: tuple[float, float] = _BACKOFF_S,
+        read_timeout_s: float = _READ_TIMEOUT_S,
+    ) -> None:
+        super().__init__(
+            api, namespace, name, listener, key=ROUTING_KEY, parse=parse_routing, what="a routing table",
+            on_missing=on_missing, backoff_s=backoff_s, read_timeout_s=read_timeout_s,
+        )  # fmt: skip
+
+
+class ServicesWatch(ConfigMapWatch[PoolServices]):
+    """Follows the ConfigMap with the services of a pool."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        namespace: str,
+        name: str,
+        listener: Callable[[PoolServices], None],
+        *,
+        on_missing: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(
+            api, namespace, name, listener, key=SERVICES_KEY, parse=parse_services, what="a list of services",
+            on_missing=on_missing,
+        )  # fmt: skip
 
 
 def _require_ok(response: httpx.Response) -> None:

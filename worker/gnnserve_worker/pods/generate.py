@@ -70,9 +70,12 @@ def leave_message(environ: Mapping[str, str], message: str) -> bool:
     return True
 
 
-def summarize(manifest: RevisionManifest, offset: int = 0, recipe: str | None = None) -> GenerationResult:
+def summarize(
+    manifest: RevisionManifest, offset: int = 0, recipe: str | None = None, memory_bytes: int = 0
+) -> GenerationResult:
     """`offset`: that of the log of changes that its graph was made at. `recipe`: what was asked for; None: what the
-    revision was generated from. They differ where it was asked for by name."""
+    revision was generated from. They differ where it was asked for by name. `memory_bytes`: of the files that serving
+    it reads."""
     profile = manifest.profile
     tiers = {within.point.name: permille for permille, within in stated_tiers(points_of(profile)).items()}
     return GenerationResult(
@@ -93,6 +96,7 @@ def summarize(manifest: RevisionManifest, offset: int = 0, recipe: str | None = 
             for variant in profile.variants
         ),
         offset=offset,
+        memory_bytes=memory_bytes,
     )
 
 
@@ -141,7 +145,16 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
     if (advice := says_dominated(manifest.profile, features=len(manifest.ranking.columns))) is not None:
         print(f"note: {advice}", file=sys.stderr, flush=True)
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
-    return summarize(manifest, offset, service.spec.recipe())
+    return summarize(manifest, offset, service.spec.recipe(), _size_bytes(repository, manifest))
+
+
+def _size_bytes(repository: Repository, manifest: RevisionManifest) -> int:
+    """Bytes of all files that serving a published revision reads: its own, and those of its graph."""
+    from gnnserve_worker.repository.checks import read_graph_manifest  # noqa: PLC0415
+    from gnnserve_worker.repository.paths import ServicePaths  # noqa: PLC0415
+
+    graph = read_graph_manifest(ServicePaths(repository.folder).graph(manifest.graph))
+    return sum(entry.bytes for of in (manifest.files, graph.files) for entry in of.values())
 
 
 def _published(

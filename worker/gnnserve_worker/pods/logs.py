@@ -13,7 +13,8 @@ _QUIET = ("httpx", "httpcore", "numba")
 
 
 class WorkerJsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object. `revision` and other facts are passed as the record's `extra`."""
+    """Formats a record as one JSON object. `revision`, and `service` where a process has several, are passed as the
+    record's `extra`."""
 
     def __init__(self, service: str, namespace: str) -> None:
         super().__init__()
@@ -26,6 +27,8 @@ class WorkerJsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **self._about,
         }
+        if (service := getattr(record, "service", None)) is not None:
+            line["service"] = str(service)
         if (revision := getattr(record, "revision", None)) is not None:
             line["revision"] = str(revision)
         if record.exc_info:

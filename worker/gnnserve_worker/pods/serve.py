@@ -1,7 +1,7 @@
 """A worker pod's program: answers from the revision that the service's routing table declares, and follows it.
 
-HTTP is up before anything else, so that probes can tell waiting from failing. `routing_watch.py` receives tables and
-`loader.py` applies them; when the API server does not answer at the start, the copy that the kubelet mounted is used.
+HTTP is up before anything else, so that probes can tell waiting from failing. What follows the routing table is
+`followed_service.py`; when the API server does not answer at the start, the copy that the kubelet mounted is used.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
-from gnnserve_api.errors import DeviceLostError, GnnserveError, InputError
+from gnnserve_api.errors import GnnserveError, InputError
 from gnnserve_api.pods import (
     GRPC_VARIABLE,
     HTTP_PORT,
@@ -30,30 +29,23 @@ from gnnserve_api.pods import (
     ROUTING_PATH,
     ROUTING_VARIABLE,
     SERVICE_VARIABLE,
-    TLS_CERTIFICATE_KEY,
-    TLS_PRIVATE_KEY_KEY,
     TLS_VARIABLE,
     TOKENS_VARIABLE,
     WRITE_TOKENS_VARIABLE,
     PodExit,
 )
 from gnnserve_api.routing import ROUTING_KEY
-from gnnserve_worker.changes.options import PostgresAddress, UpdatesOptions
+from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.following.routing_watch import ApiServer
-from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served
+from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.updates import read_updates
 from gnnserve_worker.serving.tracing.options import TracingOptions, read_tracing
 
-if TYPE_CHECKING:
-    from gnnserve_worker.inference.living import LivingRevision
-    from gnnserve_worker.repository.loaded import LoadedRevision
-
 _log = logging.getLogger(__name__)
 
-_API_PATIENCE_S = 2.0
-_STOP_PATIENCE_S = 2.0
+STOP_PATIENCE_S = 2.0
 _MOST_LAME_DUCK_S = 3600
 _MOST_PORT = 65_535
 
@@ -93,7 +85,7 @@ class WorkerSettings:
             routing=required(environ, ROUTING_VARIABLE),
             repository=Path(required(environ, REPOSITORY_VARIABLE)),
             api=ApiServer.in_cluster(environ),
-            lame_duck_s=_seconds(environ, LAME_DUCK_VARIABLE),
+            lame_duck_s=seconds_in(environ, LAME_DUCK_VARIABLE),
             tls=_folder(environ, TLS_VARIABLE),
             tokens=_folder(environ, TOKENS_VARIABLE),
             write_tokens=_folder(environ, WRITE_TOKENS_VARIABLE),
@@ -107,14 +99,19 @@ class WorkerSettings:
 def main(environ: Mapping[str, str] = os.environ) -> int:
     # The first process of a container has no default handler for it; until something is served there is nothing to
     # finish.
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     log_as_json(environ.get(SERVICE_VARIABLE, ""), environ.get(NAMESPACE_VARIABLE, ""))
     return run(lambda: WorkerSettings.read(environ))
 
 
 def run(read_settings: Callable[[], WorkerSettings]) -> int:
+    return run_to_exit(lambda: _serve(read_settings()))
+
+
+def run_to_exit(program: Callable[[], int]) -> int:
+    """Run a pod's program. Returns its exit code, also where it raises; then its last words are in the log."""
     try:
-        return _serve(read_settings())
+        return program()
     except GnnserveError as error:
         _log.critical("%s", error)
         return exit_of(error)
@@ -125,104 +122,69 @@ def run(read_settings: Callable[[], WorkerSettings]) -> int:
 
 def _serve(settings: WorkerSettings) -> int:
     # Imported here: they take a second, and a signal must find its handler before.
-    from gnnserve_worker.following.loader import Loader  # noqa: PLC0415
-    from gnnserve_worker.following.repository_watch import RepositoryWatch  # noqa: PLC0415
-    from gnnserve_worker.following.routing import MountedRouting  # noqa: PLC0415
-    from gnnserve_worker.following.routing_watch import RoutingWatch  # noqa: PLC0415
-    from gnnserve_worker.inference.served import ServedRevision  # noqa: PLC0415
+    from gnnserve_worker.pods.followed_service import (  # noqa: PLC0415
+        FollowedService,
+        FollowedSettings,
+        ServiceFolders,
+    )
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
-    from gnnserve_worker.serving.security.credentials import Credentials  # noqa: PLC0415
-    from gnnserve_worker.serving.security.tls import KeyPairFiles  # noqa: PLC0415
     from gnnserve_worker.serving.served_service import ServiceSettings  # noqa: PLC0415
     from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
-    repository = Repository(settings.repository, settings.namespace, settings.service)
-
-    followed = None
+    log = None
     if settings.updates is not None:
         from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
 
-        followed = FollowedLog(settings.updates)
-
-    def serve_living(loaded: LoadedRevision, replica: LivingRevision) -> ServedRevision:
-        return open_served(loaded, settings.device, replica=replica)
-
-    def load(revision: str) -> ServedRevision:
-        try:
-            served = (
-                open_served(repository.load(revision), settings.device)
-                if followed is None
-                else followed.open(lambda most_bytes: repository.load(revision, most_bytes), serve_living)
-            )
-        except DeviceLostError as error:
-            worker.end(error)  # further attempts of this process would fail too
-            raise
-        stats = served.device_stats()
-        if stats.problem is not None:
-            level = logging.INFO if stats.problem.startswith(NO_GPU_SEEN) else logging.WARNING
-            _log.log(level, "computing on %s: %s", stats.device, stats.problem, extra={"revision": revision})
-        return served
-
-    tls = settings.tls
-    log = None if settings.updates is None else settings.updates.log
-    credentials = Credentials(
-        None if tls is None else KeyPairFiles(tls / TLS_CERTIFICATE_KEY, tls / TLS_PRIVATE_KEY_KEY),
-        settings.tokens,
-        settings.write_tokens,
-        log.uri_file if isinstance(log, PostgresAddress) else None,
-        waits=True,
-    )
-    host = settings.host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
+        log = FollowedLog(settings.updates)
+    folders, host = ServiceFolders(settings.tls, settings.tokens, settings.write_tokens), listening_host(settings.host)
     with ExitStack() as opened:
         sock, grpc = opened.enter_context(bind(host, settings.port)), None
         if settings.grpc_port is not None:
             grpc = opened.enter_context(bind(host, settings.grpc_port, GRPC_VARIABLE))
-        updates = None if followed is None else followed.updates
         offered = ServiceSettings(
-            settings.service, sock, credentials, updates, grpc=grpc, tracing=settings.tracing
-        )  # fmt: skip
+            settings.service,
+            sock,
+            folders.credentials(settings.updates),
+            None if log is None else log.updates,
+            grpc=grpc,
+            tracing=settings.tracing,
+        )
         worker = WorkerServer([offered], settings.lame_duck_s)
-        served = worker.services[settings.service]
-        loader = Loader(served, load)
-        repository_watch = RepositoryWatch(loader)
-        about = f"the ConfigMap {settings.namespace}/{settings.routing}"
-
-        def say_missing() -> None:
-            if not loader.has_table:
-                served.report(f"{about} does not exist yet")
-
-        watch = RoutingWatch(settings.api, settings.namespace, settings.routing, loader.declare, on_missing=say_missing)
-
-        def begin() -> None:
-            served.wait_for_credentials()
-            served.report(f"waiting for a routing table in {about}")
-            loader.start()
-            repository_watch.start()
-            watch.start()
-            mounted = MountedRouting(settings.mounted_routing)
-            while not watch.answered.wait(_API_PATIENCE_S):
-                if (table := mounted.read()) is not None and not watch.answered.is_set():
-                    _log.warning("the API server does not answer: using %s", settings.mounted_routing)
-                    loader.declare(table)
+        followed = FollowedService(
+            FollowedSettings(
+                settings.service,
+                settings.namespace,
+                settings.routing,
+                settings.repository,
+                settings.api,
+                settings.device,
+                settings.mounted_routing,
+            ),
+            worker.services[settings.service],
+            log,
+            worker.end,
+        )
 
         def start() -> None:
             over_grpc = "" if grpc is None else f", for gRPC on port {grpc.getsockname()[1]}"
             _log.info("answering on port %d%s", sock.getsockname()[1], over_grpc)
             # In a thread and not on the event loop, because it blocks.
-            threading.Thread(target=begin, name="begin", daemon=True).start()
+            threading.Thread(target=followed.begin, name="begin", daemon=True).start()
 
         worker.run(start)
-        watch.stop()
-        repository_watch.stop()
-        if not loader.stop(_STOP_PATIENCE_S):
+        if not followed.stop(STOP_PATIENCE_S):
             # The thread is hashing or compiling, which cannot be interrupted and is no longer needed.
             logging.shutdown()
             os._exit(PodExit.OK)
     _log.info("stopped")
     return PodExit.OK
+
+
+def listening_host(host: str) -> str:
+    """The address to listen on; for an empty one, every address of the pod."""
+    return host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - a pod's own addresses
 
 
 def _folder(environ: Mapping[str, str], variable: str) -> Path | None:
@@ -246,7 +208,8 @@ def _port(environ: Mapping[str, str], variable: str) -> int | None:
     return int(text)
 
 
-def _seconds(environ: Mapping[str, str], variable: str) -> float:
+def seconds_in(environ: Mapping[str, str], variable: str) -> float:
+    """Seconds that a variable says, 0 where it is not set. Raises InputError where it says something else."""
     text = environ.get(variable, "") or "0"
     try:
         seconds = float(text)
@@ -261,7 +224,8 @@ def _seconds(environ: Mapping[str, str], variable: str) -> float:
     return seconds
 
 
-def _leave(_number: int, _frame: FrameType | None) -> None:
+def leave(_number: int, _frame: FrameType | None) -> None:
+    """End at once, as the handler of a signal that comes before anything is served."""
     sys.exit(PodExit.OK)
 
 

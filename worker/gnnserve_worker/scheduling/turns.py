@@ -41,6 +41,10 @@ class Turns(Generic[Model]):
         self._weights[model], self._tags[model] = weight, 0.0
         self._note_turn(model)
 
+    def reweigh(self, model: Model, weight: float) -> None:
+        """Give a model another weight, from its next turn on."""
+        self._weights[model] = weight
+
     def remove(self, model: Model) -> None:
         for by_model in (self._weights, self._tags, self._last):
             del by_model[model]

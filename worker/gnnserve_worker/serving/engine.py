@@ -100,6 +100,10 @@ class Engine:
             model.state = self._closing
         return model
 
+    def reweigh(self, name: str, weight: float) -> None:
+        """Give a model another weight."""
+        self._turns.reweigh(self.models[name], weight)
+
     def retire(self, name: str) -> None:
         """Accept nothing more for this model; what it has accepted is answered."""
         model = self.models[name]

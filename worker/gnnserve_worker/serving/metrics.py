@@ -90,7 +90,7 @@ class ServingMetrics:
     """Belongs to the event loop's thread."""
 
     def __init__(self, service: str) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._service = service
         self._variants: dict[str, VariantCounters] = {}
         self._offered_seeds = 0
@@ -108,12 +108,12 @@ class ServingMetrics:
         self._created_s = self._shown_s = time.time()
 
         def counter(name: str, text: str, *label_names: str) -> Counter:
-            return Counter(name, text, label_names, registry=self._registry)
+            return Counter(name, text, label_names, registry=self.registry)
 
         def gauge(name: str, text: str, *label_names: str) -> Gauge:
-            return Gauge(name, text, label_names, registry=self._registry)
+            return Gauge(name, text, label_names, registry=self.registry)
 
-        self._registry.register(_Counted(self._collect))
+        self.registry.register(_Counted(self._collect))
         self._queue_seeds = gauge("gnnserve_queue_seeds", "Seeds that wait for a batch.", "service").labels(service)
         self._in_flight = gauge(
             "gnnserve_in_flight_requests", "Predict requests between arrival and answer.", "service"
@@ -124,7 +124,7 @@ class ServingMetrics:
         self._memory = gauge(
             "gnnserve_variant_memory_bytes", "Weights, and the columns of tables that it reads.", "service", "variant"
         )
-        self._revision = Info("gnnserve_revision", "The revision that answers.", ("service",), registry=self._registry)
+        self._revision = Info("gnnserve_revision", "The revision that answers.", ("service",), registry=self.registry)
         self._switches = counter(
             "gnnserve_revision_switches", "Revisions that took over, the first included.", "service"
         ).labels(service)
@@ -281,13 +281,13 @@ class ServingMetrics:
 
     def render(self) -> bytes:
         """Prometheus' own text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def expose(self, accept: str) -> tuple[bytes, str]:
         """All metrics, and the media type that they are in. `accept`: the media types that the client takes.
         OpenMetrics, which Prometheus prefers, has examples of latencies beside what the text format has."""
         if _OPENMETRICS in accept:
-            exposed: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            exposed: bytes = openmetrics.generate_latest(self.registry)  # type: ignore[no-untyped-call]
             return exposed, openmetrics.CONTENT_TYPE_LATEST
         return self.render(), CONTENT_TYPE_LATEST
 

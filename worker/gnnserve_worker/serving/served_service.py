@@ -149,6 +149,10 @@ class ServedService:
         """Whether it has a revision to answer from, and is not draining."""
         return self._model.state is ModelState.READY
 
+    @property
+    def metrics(self) -> ServingMetrics:
+        return self._metrics
+
     # Any thread's
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
@@ -218,15 +222,16 @@ class ServedService:
         self._calls.call(look)
         return seen[0] if seen else None
 
-    def wait_for_credentials(self) -> None:
-        """Wait until all configured credentials are usable; meanwhile report what is wrong with them."""
+    def wait_for_credentials(self, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Wait until all configured credentials are usable, or `given_up`; meanwhile report what is wrong with
+        them."""
         complete = self._credentials.complete
 
         def report() -> None:
             problems = [state.problem for state in self._credentials.states() if not state.is_usable]
             self._model.problem = f"{NO_USABLE_CREDENTIALS}: {'; '.join(problems)}" if problems else None
 
-        while not complete.is_set() and not self._calls.ended:
+        while not (complete.is_set() or self._calls.ended or given_up()):
             self._calls.call(report)
             complete.wait(_WAIT_S)
 

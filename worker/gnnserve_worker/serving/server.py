@@ -220,6 +220,20 @@ class WorkerServer:
         self._calls.call_async(open_it)
         return served
 
+    def reweigh(self, name: str, share: float) -> None:
+        """Give a service another share of the worker's time."""
+        self._calls.call(lambda: self._engine.reweigh(name, share))
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it has been told to end."""
+        return self._process.should_exit
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing can be answered any more, if so."""
+        return self._failure or self._engine.failure
+
     def remove(self, name: str) -> None:
         """Answer no more for a service of this server. Returns when all that it accepted is answered and its
         connections are closed; first it is a lame duck, for as long as the server would be. Others are answered on."""

@@ -1,0 +1,67 @@
+"""`status` of a GNNWorkerPool: what the operator says of the pods, and of each service that they answer for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from gnnserve_api.pool import MOST_SERVICES
+from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.status import Condition, WorkersStatus
+
+
+class PoolConditionType(StrEnum):
+    READY = "Ready"
+    """As many workers as asked for are ready, and of the newest template."""
+    RECONCILING = "Reconciling"
+    """Something is under way; wait."""
+    STALLED = "Stalled"
+    """Nothing goes on until a person acts; the message says who and how."""
+    SERVICES_FIT = "ServicesFit"
+    """The workers have room for every service; else the message names those that are refused, and why."""
+
+
+class PoolServiceStatus(ApiModel):
+    name: Annotated[str, Field(max_length=63)]
+    """Name of the service."""
+    port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """The port at which the pool's pods answer for it, and to which its Service leads. Absent: it has none yet."""
+    share: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Its weight."""
+    ready: bool = False
+    """Whether its own condition Ready is true."""
+    revision: Annotated[str, Field(max_length=63)] | None = None
+    """The revision that the workers are told to answer from; absent: none."""
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Memory that is counted for it: the revision, its changes and buffers. Absent: nothing is answered from."""
+    message: Annotated[str, Field(max_length=1024)] | None = None
+    """Why it is not in the pool, or not ready."""
+
+
+class GNNWorkerPoolStatus(ApiModel):
+    observed_generation: Annotated[int, Field(ge=0)] = 0
+    """metadata.generation that all of this is about."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        ),
+    ] = ()
+    """Ready, Reconciling, Stalled, ServicesFit."""
+    service_names: Annotated[str, Field(max_length=64 * (MOST_SERVICES + 1))] | None = None
+    """The services of the pool, as one line."""
+    services: Annotated[
+        tuple[PoolServiceStatus, ...],
+        Field(
+            max_length=4 * MOST_SERVICES,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """Each service that names the pool."""
+    memory: Annotated[str, Field(max_length=64)] | None = None
+    """Memory that is counted for all services and the process, of what a worker may use, in MiB."""
+    workers: WorkersStatus | None = None
+    """The worker pods."""

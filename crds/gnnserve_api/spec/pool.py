@@ -1,0 +1,69 @@
+"""The `GNNWorkerPool` resource: worker pods that answer for several services. In a cluster only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ObjectName, text
+from gnnserve_api.spec.placement import TopologySpreadConstraints
+from gnnserve_api.spec.pods import PodSettings
+from gnnserve_api.spec.repository import RepositoryPlace
+from gnnserve_api.spec.rules import rule, server_rule
+from gnnserve_api.spec.service import GNNServiceSpec, Metadata
+from gnnserve_api.spec.worker import Replicas
+
+POOL_KIND = "GNNWorkerPool"
+
+
+class GNNWorkerPoolSpec(PodSettings):
+    replicas: Replicas = 1
+    """Number of workers, each of which answers for all services of the pool."""
+    topology_spread_constraints: TopologySpreadConstraints = ()
+    """How evenly workers are spread over zones or nodes; needs a repository that pods of several nodes may mount.
+    Absent: with such a repository they are spread over nodes where that is possible."""
+    repository: RepositoryPlace = RepositoryPlace()
+    """Where the revisions of all services of the pool are kept, each service's in folders of its own."""
+    image: (
+        Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)] | None
+    ) = None
+    """Image of the workers, and of the services' generation pods. Absent: the operator's setting."""
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
+    """Secrets to pull the image with, by name."""
+
+    @rule(
+        "!has(self.topologySpreadConstraints) || size(self.topologySpreadConstraints) == 0 || "
+        "has(self.repository.claimName) || "
+        "(has(self.repository.claim) && self.repository.claim.accessMode == 'ReadWriteMany')",
+        "topologySpreadConstraints may be given with a repository that pods of several nodes may mount only: "
+        "repository.claimName, or repository.claim.accessMode ReadWriteMany",
+    )
+    def _workers_may_spread(self) -> bool:
+        return not self.topology_spread_constraints or self.repository.may_be_on_several_nodes
+
+    def lend(self, spec: GNNServiceSpec, claim: str) -> GNNServiceSpec:
+        """The spec of a service of this pool as if the pool's pods were its own. `claim`: name of the pool's claim."""
+        pods = {name: getattr(self, name) for name in (*PodSettings.model_fields, "replicas")}
+        return spec.model_copy(
+            update={
+                "worker": spec.worker.model_copy(update=pods),
+                "repository": spec.repository.model_copy(update={"claim_name": claim}),
+                "image": self.image,
+                "image_pull_secrets": self.image_pull_secrets,
+            }
+        )
+
+
+class GNNWorkerPool(ApiModel):
+    """Workers that answer for several services: one process in each pod, with a port and a queue for each service."""
+
+    api_version: Literal["gnnserve.dev/v1alpha1"]
+    kind: Literal["GNNWorkerPool"]
+    metadata: Metadata
+    spec: GNNWorkerPoolSpec = GNNWorkerPoolSpec()
+
+    _name_is_a_labels = server_rule(
+        f"self.metadata.name.matches('{NAME_PATTERN}') && size(self.metadata.name) <= 63",
+        "metadata.name must be at most 63 lower-case letters, digits and '-', a letter first",
+    )

@@ -1,0 +1,64 @@
+"""Rules of a service whose workers are those of a GNNWorkerPool: what the pool owns, the service does not set."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gnnserve_api.spec.endpoint import EndpointSpec
+from gnnserve_api.spec.fields import ObjectName
+from gnnserve_api.spec.repository import RepositorySpec
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.updates import UpdatesSpec
+from gnnserve_api.spec.worker import Worker
+
+
+class _Spec(Protocol):
+    """The parts of a GNNServiceSpec that these rules read."""
+
+    worker: Worker
+    repository: RepositorySpec
+    updates: UpdatesSpec | None
+    endpoint: EndpointSpec
+    image: str | None
+    image_pull_secrets: tuple[ObjectName, ...]
+
+
+_OWNED = (
+    "with worker.poolRef, image, imagePullSecrets, repository.claimName and repository.claim are the GNNWorkerPool's: "
+    "set them there"
+)
+
+
+@rule(
+    "!has(self.worker.poolRef) || (!has(self.image) && (!has(self.imagePullSecrets) || "
+    "size(self.imagePullSecrets) == 0) && !has(self.repository.claimName) && !has(self.repository.claim))",
+    _OWNED,
+)
+def pods_are_the_pools(spec: _Spec) -> bool | str:
+    if spec.worker.pool_ref is None:
+        return True
+    given = {
+        "image": spec.image is not None,
+        "imagePullSecrets": bool(spec.image_pull_secrets),
+        "repository.claimName": spec.repository.claim_name is not None,
+        "repository.claim": spec.repository.claim is not None,
+    }
+    found = [field for field, is_given in given.items() if is_given]
+    return not found or f"{_OWNED}; found {', '.join(found)}"
+
+
+@rule(
+    "!has(self.worker.poolRef) || !self.endpoint.grpc",
+    "endpoint.grpc must not be given with worker.poolRef: the workers of a pool answer over HTTP",
+)
+def pools_answer_over_http(spec: _Spec) -> bool:
+    return spec.worker.pool_ref is None or not spec.endpoint.grpc
+
+
+@rule(
+    "!has(self.worker.poolRef) || !has(self.updates) || !has(self.updates.log.sqlite)",
+    "updates.log.sqlite must not be given with worker.poolRef: the workers of a pool write no volume; use "
+    "updates.log.postgres",
+)
+def log_is_not_in_the_pool(spec: _Spec) -> bool:
+    return spec.worker.pool_ref is None or spec.updates is None or spec.updates.log.sqlite is None

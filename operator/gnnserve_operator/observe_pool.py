@@ -1,0 +1,119 @@
+"""What the watches know of a pool and of its services. It asks nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from gnnserve_api import manifest
+from gnnserve_api.errors import InputError
+from gnnserve_api.manifest import Document
+from gnnserve_api.pool import SERVICES_KEY, PoolServices, counted_bytes, decode_services
+from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.pool import GNNWorkerPool
+from gnnserve_api.spec.service import GNNService
+from gnnserve_api.status import ConditionType
+from gnnserve_operator.desired.labels import DIGEST_ANNOTATION
+from gnnserve_operator.desired.metadata import digest_of
+from gnnserve_operator.desired.names import pool_services_name, routing_name
+from gnnserve_operator.desired.pool import claim_of, max_delta_of
+from gnnserve_operator.handlers.index import Index
+from gnnserve_operator.kinds import CONFIG_MAP, Manifest, Raw, ServiceKey, controller_of
+from gnnserve_operator.observed import observed_routing
+from gnnserve_operator.observed_pool import ObservedMember, ObservedPool
+from gnnserve_operator.parsing import parse_service
+
+
+def parse_pool(raw: Manifest) -> GNNWorkerPool | str:
+    """The pool, or why it cannot be read."""
+    metadata = {name: raw["metadata"][name] for name in ("name", "namespace")}
+    told = {name: raw[name] for name in ("apiVersion", "kind", "spec") if name in raw}
+    return _parse_document(json.dumps(told | {"metadata": metadata}))
+
+
+@lru_cache(maxsize=64)
+def _parse_document(document: str) -> GNNWorkerPool | str:
+    try:
+        return manifest.parse_pool(Document("spec", json.loads(document)))
+    except InputError as error:
+        return error.problem
+
+
+def observe_pool(index: Index, key: ServiceKey, granted: Mapping[ServiceKey, int]) -> ObservedPool | None:
+    """The pool that a service names; None: it has pods of its own. `granted`: memory that was counted for services, of
+    which the watch may not have told yet."""
+    pool_key = index.pool_of(key)
+    if pool_key is None:
+        return None
+    raw = index.service(pool_key)
+    if raw is None or raw["metadata"].get("deletionTimestamp"):
+        return ObservedPool(pool_key.name)
+    pool = parse_pool(raw)
+    if isinstance(pool, str):
+        return ObservedPool(pool_key.name, problem=pool)
+    entry = observe_services(index, pool_key).of(key.name)
+    others = [other for other in index.members(pool_key) if other != key]
+    return ObservedPool(
+        pool_key.name,
+        pool.spec,
+        claim=claim_of(pool_key.name, pool.spec),
+        port=None if entry is None else entry.port,
+        taken_bytes=sum(max(granted.get(other, 0), observe_member(index, other).counted_bytes) for other in others),
+    )
+
+
+def observe_services(index: Index, pool_key: ServiceKey) -> PoolServices:
+    """The list that the pool's workers follow; empty where it is not what the operator wrote."""
+    raw = _config_map(index, pool_key, pool_services_name(pool_key.name))
+    if raw is None:
+        return PoolServices()
+    data = raw.get("data") or {}
+    annotations = raw["metadata"].get("annotations") or {}
+    if annotations.get(DIGEST_ANNOTATION) != digest_of({SERVICES_KEY: data.get(SERVICES_KEY, "")}):
+        return PoolServices()
+    try:
+        return decode_services(data.get(SERVICES_KEY, ""))
+    except (msgspec.DecodeError, ValueError):  # another version of the operator wrote it
+        return PoolServices()
+
+
+def observe_member(index: Index, key: ServiceKey) -> ObservedMember:
+    raw = index.service(key) or {"metadata": {"uid": ""}, "spec": {}}
+    metadata = raw["metadata"]
+    service = parse_service(raw) if raw.get("spec") else "it is gone"
+    spec = service.spec if isinstance(service, GNNService) else None
+    conditions = (raw.get("status") or {}).get("conditions") or ()
+    ready: Raw = next((found for found in conditions if found["type"] == ConditionType.READY), {})
+    told = _config_map(index, key, routing_name(key.name))
+    routing = None if told is None else observed_routing(told)
+    table, result = (None, None) if routing is None else (routing.table, routing.result)
+    counted = 0
+    if table is not None and result is not None:
+        counted = counted_bytes(result.revision_bytes, 0 if spec is None else max_delta_of(spec))
+    is_ready = ready.get("status") == "True"
+    return ObservedMember(
+        name=key.name,
+        uid=metadata["uid"],
+        created_at=str(metadata.get("creationTimestamp", "")),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        spec=spec,
+        ready=is_ready,
+        message="" if is_ready else str(ready.get("message", "")),
+        is_refused=not is_ready and ready.get("reason") == Reason.POOL_FULL,
+        revision=None if table is None else table.revision,
+        counted_bytes=counted,
+    )
+
+
+def _config_map(index: Index, key: ServiceKey, name: str) -> Manifest | None:
+    """The ConfigMap of that name that the present owner controls."""
+    owner = index.service(key)
+    uid = None if owner is None else owner["metadata"]["uid"]
+    for raw in index.children(key, CONFIG_MAP):
+        controller = controller_of(raw)
+        if raw["metadata"]["name"] == name and controller is not None and controller.get("uid") == uid:
+            return raw
+    return None

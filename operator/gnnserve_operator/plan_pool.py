@@ -1,0 +1,281 @@
+"""The plan for one GNNWorkerPool, as one pure function: its pods, the list of its services, and what is said of both.
+
+The services are planned each by itself (`plan.py`), with the pool's pods for their own. The pool knows of each of them
+what its GNNService and its routing table say, and decides ports and which Secrets pods mount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gnnserve_api.pool import MOST_SERVICES, PoolServices
+from gnnserve_api.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
+from gnnserve_api.reasons import Reason
+from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
+from gnnserve_api.status import Condition, ConditionStatus, WorkersStatus
+from gnnserve_operator.decide.events import NORMAL, WARNING, EventNote
+from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
+from gnnserve_operator.decide.pool import (
+    PoolMembership,
+    decide_membership,
+    limit_bytes,
+    mebibytes,
+    taken_bytes,
+)
+from gnnserve_operator.decide.problem import Problem
+from gnnserve_operator.decide.repository import decide_claim_storage
+from gnnserve_operator.decide.rollout import Rollout, decide_rollout
+from gnnserve_operator.decide.status import Status, is_same_status
+from gnnserve_operator.decide.workers import Workers, decide_workers
+from gnnserve_operator.desired.deployment import MountedClaim
+from gnnserve_operator.desired.labels import pool_selector, selector_text
+from gnnserve_operator.desired.metadata import Parent, digest_of
+from gnnserve_operator.desired.pool import PoolInputs, as_service, build_pool_children, build_pool_template, claim_of
+from gnnserve_operator.desired.pool import secrets_of as secrets_of_service
+from gnnserve_operator.kinds import DEPLOYMENT, POD_MONITOR, ObjectRef, observed_ref
+from gnnserve_operator.observed import Observed
+from gnnserve_operator.observed_pool import ObservedMember
+from gnnserve_operator.plan import Plan, ServiceIdentity
+from gnnserve_operator.settings import Settings
+from gnnserve_operator.turns import IDLE, Standings
+from gnnserve_routing.verdict import Verdict
+
+_LOOK_AGAIN_S = 2.0
+"""Seconds to the next look while something is under way."""
+_LONGEST_MESSAGE = 1024
+PoolConditions = dict[PoolConditionType, Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """What is observed of a pool: its children, and its services."""
+
+    observed: Observed
+    """As of a service: the Deployment, pods and claims are the pool's."""
+    members: tuple[ObservedMember, ...] = ()
+    services: PoolServices = field(default_factory=PoolServices)
+    """The list that workers follow."""
+
+
+def plan_pool(
+    pool: GNNWorkerPool, identity: ServiceIdentity, view: PoolView, settings: Settings, now: datetime
+) -> Plan:  # fmt: skip
+    if identity.deleting:
+        # Garbage collection removes the children.
+        return Plan()
+    spec, observed = pool.spec, view.observed
+    parent = Parent(pool.metadata.name, pool.metadata.namespace, identity.uid, pool.kind)
+    like = as_service(parent.name, spec)
+    secrets = {
+        member.name: found
+        for member in view.members
+        if member.spec is not None and member.is_served and (found := secrets_of_service(member.spec))
+    }
+    claim = next((found for found in observed.claims if found.name == claim_of(parent.name, spec)), None)
+    inputs = PoolInputs(
+        parent,
+        spec,
+        settings,
+        view.services,
+        secrets,
+        MountedClaim(claim_of(parent.name, spec), "" if claim is None else claim.uid),
+        decide_claim_storage(like, claim if spec.repository.claim_name is None else None),
+        observed.pod_monitor_available,
+        min(
+            (member.spec.routing.interval_seconds for member in view.members if member.spec is not None),
+            default=like.routing.interval_seconds,
+        ),
+    )
+    digest = digest_of(build_pool_template(inputs))
+    workers = decide_workers(parent.name, like, digest, True, observed)
+    rollout = decide_rollout(like, digest, inputs.claim, observed)
+    membership = decide_membership(view.members, view.services, is_rolled_out=workers.is_rolled_out)
+    children = build_pool_children(replace(inputs, services=membership.services))
+    refs = [observed_ref(child) for child in children]
+    obstacle = decide_obstacle(refs, parent.name, observed, parent.kind)
+    appliable = decide_appliable(refs, observed.conflicts)
+    waits = rollout.waits is not None or (observed.deployment is not None and observed.deployment.deleting)
+    held = {DEPLOYMENT.name} if waits else set()
+    conditions = _decide_conditions(workers, rollout, membership, view.members, obstacle)
+    status = _build_status(parent, spec, view, membership, workers, conditions, identity, now)
+    is_settled = conditions[PoolConditionType.RECONCILING].holds is False
+    return Plan(
+        apply=tuple(
+            child for child, ref in zip(children, refs, strict=True) if ref in appliable and ref.kind not in held
+        ),
+        delete=_deletions(refs, observed),
+        status=None if is_same_status(status, identity.status) else status,
+        events=_decide_events(identity.status, conditions),
+        look_again_s=None if is_settled else _LOOK_AGAIN_S,
+        standings=Standings(IDLE, rollout.standing if DEPLOYMENT.name not in held or rollout.is_in_line else IDLE),
+        followed=rollout.followed,
+    )
+
+
+def plan_for_unreadable_pool(identity: ServiceIdentity, problem: str, now: datetime) -> Plan:
+    """The plan for a pool that the CRD accepted and that cannot be parsed: its children stay as they are."""
+    if identity.deleting:
+        return Plan()
+    words = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
+    no, still = Verdict(False, Reason.INVALID_SPEC, words), Verdict(False, Reason.INVALID_SPEC, "See Stalled.")
+    conditions = {
+        PoolConditionType.READY: no,
+        PoolConditionType.RECONCILING: still,
+        PoolConditionType.STALLED: Verdict(True, Reason.INVALID_SPEC, words),
+        PoolConditionType.SERVICES_FIT: Verdict(None, Reason.INVALID_SPEC, "Nothing is looked at."),
+    }
+    built = _conditions(conditions, identity, now)
+    status = {**identity.status, "observedGeneration": identity.generation, "conditions": built}
+    return Plan(
+        status=None if is_same_status(status, identity.status) else status,
+        events=_decide_events(identity.status, conditions),
+    )
+
+
+def _deletions(refs: list[ObjectRef], observed: Observed) -> tuple[ObjectRef, ...]:
+    prunable = {"NetworkPolicy", POD_MONITOR.name}
+    return tuple(sorted((ref for ref in observed.owned if ref.kind in prunable and ref not in refs), key=str))
+
+
+def _decide_conditions(
+    workers: Workers,
+    rollout: Rollout,
+    membership: PoolMembership,
+    members: tuple[ObservedMember, ...],
+    obstacle: Problem | None,
+) -> PoolConditions:
+    ready = _decide_ready(workers, obstacle)
+    problems = [problem for problem in (obstacle, workers.problem) if problem is not None and problem.needs_person]
+    fits = _decide_fits(membership, members)
+    under_way = not ready.holds or rollout.waits is not None or bool(membership.waiting)
+    why = ready.message if not ready.holds else rollout.waits or _words_of_waiting(membership)
+    stalled = problems[0] if problems else None
+    if stalled is not None:
+        going = Verdict(False, stalled.reason, "Nothing goes on until a person acts; see Stalled.")
+    elif under_way:
+        going = Verdict(True, ready.reason if not ready.holds else Reason.ROLLING_OUT, why)
+    else:
+        going = Verdict(False, Reason.SETTLED, "Nothing is under way.")
+    return {
+        PoolConditionType.READY: ready,
+        PoolConditionType.RECONCILING: going,
+        PoolConditionType.STALLED: Verdict(False, Reason.SETTLED, "No person has to act.")
+        if stalled is None
+        else Verdict(True, stalled.reason, stalled.message),
+        PoolConditionType.SERVICES_FIT: fits,
+    }
+
+
+def _decide_ready(workers: Workers, obstacle: Problem | None) -> Verdict:
+    if obstacle is not None:
+        return obstacle.to_verdict()
+    if workers.wanted == 0:
+        return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0: no service of the pool is answered for.")
+    if not workers.verdict.holds:
+        return workers.verdict
+    if not workers.is_rolled_out:
+        return Verdict(False, Reason.ROLLING_OUT, "Worker pods are being replaced one by one; the old ones answer.")
+    return Verdict(True, Reason.WORKERS_READY, workers.verdict.message)
+
+
+def _decide_fits(membership: PoolMembership, members: tuple[ObservedMember, ...]) -> Verdict:
+    refused = [f"{member.name}: {member.message}" for member in members if member.is_refused]
+    refused += [
+        f"{name}: a pool has {MOST_SERVICES} services at most, and this one has as many already; name another pool."
+        for name in membership.refused
+    ]
+    if refused:
+        return Verdict(False, Reason.POOL_FULL, " ".join(refused))
+    return Verdict(True, Reason.SERVICES_FIT, "The workers have room for every service.")
+
+
+def _words_of_waiting(membership: PoolMembership) -> str:
+    return (
+        f"Pods are replaced one by one, so that they mount the Secrets of {', '.join(membership.waiting)}; the other "
+        "services answer."
+    )
+
+
+def _build_status(
+    parent: Parent,
+    spec: GNNWorkerPoolSpec,
+    view: PoolView,
+    membership: PoolMembership,
+    workers: Workers,
+    conditions: PoolConditions,
+    identity: ServiceIdentity,
+    now: datetime,
+) -> Status:
+    taken = taken_bytes(member.counted_bytes for member in view.members)
+    limit = limit_bytes(spec)
+    status = GNNWorkerPoolStatus(
+        observed_generation=identity.generation,
+        service_names=" ".join(service.name for service in membership.services.services) or None,
+        services=tuple(_service_status(member, membership) for member in sorted(view.members, key=lambda m: m.name)),
+        memory=mebibytes(taken) if limit is None else f"{mebibytes(taken)} of {mebibytes(limit)}",
+        workers=WorkersStatus(
+            replicas=workers.existing,
+            ready_replicas=len(workers.ready),
+            ready=f"{len(workers.ready)}/{workers.wanted}",
+            selector=selector_text(pool_selector(parent.name)),
+        ),
+    )
+    said = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    said["conditions"] = _conditions(conditions, identity, now)
+    return {key: value for key, value in said.items() if value not in ([], "")}
+
+
+def _service_status(member: ObservedMember, membership: PoolMembership) -> PoolServiceStatus:
+    entry = membership.services.of(member.name)
+    message = member.message
+    if member.spec is None:
+        message = "Its spec cannot be read; see its conditions."
+    elif member.spec.suspend:
+        message = "spec.suspend is true."
+    return PoolServiceStatus(
+        name=member.name,
+        port=None if entry is None else entry.port,
+        share=1 if member.spec is None else member.spec.worker.share,
+        ready=member.ready,
+        revision=member.revision,
+        memory_bytes=member.counted_bytes or None,
+        message=message[:_LONGEST_MESSAGE] or None,
+    )
+
+
+def _conditions(conditions: PoolConditions, identity: ServiceIdentity, now: datetime) -> list[dict[str, Any]]:
+    built = []
+    for kind, verdict in conditions.items():
+        holds = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[verdict.holds]
+        before = _condition_in(identity.status, kind)
+        since = before.get("lastTransitionTime") if before.get("status") == holds.value else None
+        built.append(
+            Condition(
+                type=kind.value,
+                status=holds,
+                reason=verdict.reason.value,
+                message=verdict.message[: 4 * _LONGEST_MESSAGE],
+                last_transition_time=since or now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                observed_generation=identity.generation,
+            ).model_dump(mode="json", by_alias=True)
+        )
+    return built
+
+
+def _condition_in(status: Mapping[str, Any], kind: PoolConditionType) -> Mapping[str, Any]:
+    return next((dict(found) for found in status.get("conditions") or () if found.get("type") == kind.value), {})
+
+
+def _decide_events(before: Mapping[str, Any], conditions: PoolConditions) -> tuple[EventNote, ...]:
+    notes = []
+    ready, was_ready = conditions[PoolConditionType.READY], _condition_in(before, PoolConditionType.READY)
+    if ready.holds and was_ready.get("status") != "True":
+        notes.append(EventNote(NORMAL, "Ready", ready.message))
+    for kind, bad in ((PoolConditionType.STALLED, True), (PoolConditionType.SERVICES_FIT, False)):
+        now, was = conditions[kind], _condition_in(before, kind)
+        if now.holds is bad and (was.get("status"), was.get("message")) != (str(bad), now.message):
+            notes.append(EventNote(WARNING, now.reason, now.message))
+    return tuple(notes)

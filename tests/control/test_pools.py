@@ -1,0 +1,436 @@
+"""Services in a pool's workers: real reconciles of both kinds, against the API server in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from tests.control.campaign.clock import SimClock
+from tests.control.campaign.sim_operator import SimProber
+from tests.support.api_server import ApiServer
+from tests.support.fake_cluster import FakeCluster
+from tests.support.in_process import InProcessTransport
+from tests.support.observed import make_route, make_settings
+from tests.support.pod_security import violations
+
+from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
+from gnnserve_api.pool import (
+    FIRST_PORT,
+    MOST_SERVICES,
+    SERVICES_KEY,
+    PoolServices,
+    decode_services,
+)
+from gnnserve_api.routing import ROUTING_KEY, decode_routing
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.apply import Applier
+from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.pool import decide_membership
+from gnnserve_operator.desired.labels import JOB_NAME
+from gnnserve_operator.errors import ConflictError, RefusedError
+from gnnserve_operator.fleet import Fleet
+from gnnserve_operator.handlers.index import Index, Kept
+from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.kinds import ServiceKey
+from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
+from gnnserve_operator.observed import ObservedPod, WorkerAnswer
+from gnnserve_operator.observed_pool import ObservedMember
+from gnnserve_operator.probe import Addresses, Answers
+from gnnserve_operator.reconcile import Reconciler
+from gnnserve_operator.reconcile_pool import PoolReconciler
+from gnnserve_operator.report import Reporter
+from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
+
+Manifest = dict[str, Any]
+MIB = 2**20
+NAMESPACE = "default"
+POOL = {"resources": {"limits": {"memory": "2Gi"}}, "replicas": 2}
+
+
+class Scene:
+    """A namespace with a pool: Jobs end, pods start and workers load whatever they are told, each at once."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self.cluster = FakeCluster(clock=self.clock.utc)
+        self._api = ApiServer(self.cluster)
+        self.index = Index()
+        self.sizes: dict[str, int] = {}
+        """Bytes of each service's revision; 100 MiB where none is said."""
+        self.silent: set[str] = set()
+        """Services that workers do not load."""
+        settings, memory = make_settings(), RoutingMemory()
+        metrics = Metrics(memory)
+        cluster = Cluster(InProcessTransport(self._api.respond), metrics)
+        monitors = PodMonitors(cluster, (), 60, self.clock)
+        fleet = Fleet(self.index, lambda _: None, max_jobs=0, max_rollouts=0)
+        prober = SimProber(Addresses("cluster.local"), answer=self.answer)
+        self._services = Reconciler(
+            settings, self.index, cluster, Observer(self.index, prober, monitors, RepositoryClaims(cluster)),
+            Applier(cluster), Reporter(cluster), self.clock, SlowLoop(_never, lambda _: None, self.clock), memory,
+            fleet,
+        )  # fmt: skip
+        self._pools = PoolReconciler(
+            settings, self.index, cluster, monitors, Applier(cluster), Reporter(cluster), self.clock, fleet
+        )
+
+    # What people do
+
+    def add_pool(self, name: str = "shared", **spec: Any) -> None:
+        self.cluster.create(_object("GNNWorkerPool", name, copy.deepcopy({**POOL, **spec})))
+
+    def add(self, name: str, **spec: Any) -> None:
+        worker = {"poolRef": {"name": "shared"}, **spec.pop("worker", {})}
+        graph = {"source": {"builtin": "Digits"}}
+        self.cluster.create(_object("GNNService", name, {"graph": graph, "worker": worker, **spec}))
+
+    def edit(self, kind: str, name: str, **spec: Any) -> None:
+        self.cluster.replace(kind, name, lambda found: found["spec"].update(copy.deepcopy(spec)))
+
+    # What there is
+
+    def of_kind(self, kind: str) -> dict[str, Manifest]:
+        return {key[2]: found for key, found in self.cluster.objects.items() if key[0] == kind}
+
+    def condition(self, name: str, which: str, kind: str = "GNNService") -> tuple[str, str, str]:
+        found = self.of_kind(kind)[name].get("status", {}).get("conditions", ())
+        (told,) = [one for one in found if one["type"] == which]
+        return told["status"], told["reason"], told["message"]
+
+    def services(self, pool: str = "shared") -> PoolServices:
+        return decode_services(self.of_kind("ConfigMap")[f"{pool}-pool-services"]["data"][SERVICES_KEY])
+
+    def pool_status(self, name: str = "shared") -> Manifest:
+        return dict(self.of_kind("GNNWorkerPool")[name]["status"])
+
+    # What happens
+
+    def settle(self, rounds: int = 12) -> None:
+        """Have everything looked at, and the cluster act, until nothing changes."""
+
+        async def run() -> None:
+            for _ in range(rounds):
+                before = self.cluster.version
+                self._watch()
+                for key in self.index.reconciled_keys():
+                    try:
+                        await (self._pools if key.is_pool else self._services).reconcile(key)
+                    except ConflictError:
+                        pass  # it is looked at again
+                    except RefusedError:
+                        pass
+                    self._watch()
+                self._act()
+                if self.cluster.version == before:
+                    return
+            raise AssertionError("it does not come to rest")
+
+        asyncio.run(run())
+
+    def _watch(self) -> None:
+        live = {found["metadata"]["uid"] for found in self.cluster.objects.values()}
+        for kept in (*self.index._keys,):
+            if kept not in live:
+                self.index.drop(kept)
+        for found in self.cluster.objects.values():
+            if found["kind"] not in {"Event", "ReplicaSet"}:
+                self.index.keep(service_of(found), Kept.of(found))
+
+    def _act(self) -> None:
+        for job in self.of_kind("Job").values():
+            if not job.get("status") and not job["spec"].get("suspend"):
+                self._end_job(job)
+        for deployment in self.of_kind("Deployment").values():
+            self._run_pods(deployment)
+
+    def _end_job(self, job: Manifest) -> None:
+        labels = job["metadata"]["labels"]
+        name, recipe = labels["gnnserve.dev/service"], labels["gnnserve.dev/recipe"]
+        result = GenerationResult(
+            f"r-{recipe[:8]}", recipe, "graph", (VariantSummary("x1", 64, 970.0, 1.0),),
+            memory_bytes=self.sizes.get(name, 100 * MIB),
+        )  # fmt: skip
+        ended = {"terminated": {"exitCode": 0, "message": encode_result(result)}}
+        job_name = job["metadata"]["name"]
+        pod = _pod(f"{job_name}-0", job["spec"]["template"], {JOB_NAME: job_name})
+        pod["status"] = {"phase": "Succeeded", "containerStatuses": [{"name": "generate", "state": ended}]}
+        self.cluster.create(pod)
+        done = {
+            "type": "Complete",
+            "status": "True",
+            "lastTransitionTime": self.clock.utc().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        self.cluster.replace("Job", job_name, lambda found: found.update(status={"conditions": [done]}))
+
+    def _run_pods(self, deployment: Manifest) -> None:
+        """Replace pods by those of the newest template."""
+        spec, name = deployment["spec"], deployment["metadata"]["name"]
+        generation = deployment["metadata"]["generation"]
+        if (deployment.get("status") or {}).get("observedGeneration") == generation:
+            return
+        for pod in self.of_kind("Pod"):
+            if pod.startswith(f"{name}-"):
+                self.cluster.delete("Pod", pod)
+        for number in range(spec["replicas"]):
+            pod = _pod(f"{name}-{generation}-{number}", spec["template"])
+            ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            running = {"name": "worker", "state": {"running": {}}}
+            pod["status"] = {
+                "phase": "Running", "podIP": f"10.0.0.{number}", "conditions": [ready], "containerStatuses": [running]
+            }  # fmt: skip
+            self.cluster.create(pod)
+        counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), spec["replicas"])
+        status = {"observedGeneration": generation, **counts}
+        self.cluster.replace("Deployment", name, lambda found: found.update(status=status))
+
+    def answer(self, key: ServiceKey, pods: Iterable[ObservedPod]) -> Answers:
+        asked = [pod for pod in pods if pod.can_be_asked]
+        told = self.of_kind("ConfigMap").get(f"{key.name}-routing")
+        is_pool_there = "shared-pool-services" in self.of_kind("ConfigMap")
+        entry = self.services().of(key.name) if is_pool_there else None
+        if told is None or entry is None or key.name in self.silent:
+            return Answers(tuple(WorkerAnswer(pod.name, None, "it is loading") for pod in asked))
+        route = make_route(decode_routing(told["data"][ROUTING_KEY]))
+        assert {pod.port for pod in asked} <= {entry.port}
+        is_reached = key.name in self.of_kind("Service") and bool(asked)
+        return Answers(tuple(WorkerAnswer(pod.name, route) for pod in asked), route if is_reached else None)
+
+
+async def _never(*_: Any) -> Any:
+    raise AssertionError("no Prometheus is named")
+
+
+def _object(kind: str, name: str, spec: Manifest) -> Manifest:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "gnnserve.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _pod(name: str, template: Manifest, labels: dict[str, str] | None = None) -> Manifest:
+    metadata = {**template["metadata"], "name": name, "namespace": NAMESPACE}
+    metadata["labels"] = {**template["metadata"]["labels"], **(labels or {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template["spec"])}
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_two_services_answer_from_the_pods_of_one_pool(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews")
+    scene.add("papers", worker={"share": 3})
+    scene.settle()
+    for name in ("reviews", "papers"):
+        assert scene.condition(name, "Ready")[:2] == ("True", "Serving")
+    assert set(scene.of_kind("Deployment")) == {"shared-pool"}
+    assert set(scene.of_kind("PersistentVolumeClaim")) == {"shared-pool-repository"}
+    assert set(scene.of_kind("PodDisruptionBudget")) == {"shared-pool"}
+    assert set(scene.of_kind("ServiceAccount")) == set(scene.of_kind("RoleBinding")) == {"shared-pool"}
+    assert set(scene.of_kind("NetworkPolicy")) == {"shared-pool", "reviews-generate", "papers-generate"}
+    (role,) = scene.of_kind("Role").values()
+    assert role["rules"][0]["resourceNames"] == ["shared-pool-services", "papers-routing", "reviews-routing"]
+    listed = scene.services()
+    assert {found.port for found in listed.services} == {FIRST_PORT, FIRST_PORT + 1}
+    assert {found.name: found.share for found in listed.services} == {"papers": 3, "reviews": 1}
+    for found in listed.services:
+        spec = scene.of_kind("Service")[found.name]["spec"]
+        assert spec["ports"][0]["targetPort"] == found.port
+        assert spec["selector"] == {"gnnserve.dev/pool": "shared", "app.kubernetes.io/component": "worker"}
+    jobs = scene.of_kind("Job")
+    assert len(jobs) == 2
+    for job in jobs.values():
+        volumes = job["spec"]["template"]["spec"]["volumes"]
+        assert {"name": "repository", "persistentVolumeClaim": {"claimName": "shared-pool-repository"}} in volumes
+    status = scene.pool_status()
+    assert scene.condition("shared", "Ready", "GNNWorkerPool")[:2] == ("True", "WorkersReady")
+    assert sorted(status["serviceNames"].split()) == ["papers", "reviews"]
+    assert status["workers"]["ready"] == "2/2"
+    assert status["memory"] == "520 MiB of 2,048 MiB"
+    assert [(one["name"], one["ready"], one["memoryBytes"]) for one in status["services"]] == [
+        ("papers", True, 132 * MIB), ("reviews", True, 132 * MIB),
+    ]  # fmt: skip
+
+
+def test_a_service_joins_and_leaves_without_another_pod(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews")
+    scene.settle()
+    pods, port = set(scene.of_kind("Pod")), scene.services().services[0].port
+    scene.add("papers")
+    scene.settle()
+    assert scene.condition("papers", "Ready")[0] == "True"
+    workers = {name for name in scene.of_kind("Pod") if name.startswith("shared-pool")}
+    assert workers <= pods
+    assert scene.services().services[0].port == port
+    scene.cluster.delete("GNNService", "reviews")
+    scene.settle()
+    assert [found.name for found in scene.services().services] == ["papers"]
+    assert {name for name in scene.of_kind("Pod") if name.startswith("shared-pool")} == workers
+    assert scene.condition("papers", "Ready")[0] == "True"
+    scene.edit("GNNService", "papers", suspend=True)
+    scene.settle()
+    assert scene.services().services == ()
+    assert scene.condition("papers", "Ready")[1] == "Suspended"
+    assert len(scene.of_kind("Deployment")) == 1
+
+
+def test_a_service_without_its_pool_says_so_and_goes_on_once_it_is_there(scene: Scene) -> None:
+    scene.add("reviews")
+    scene.settle()
+    status, reason, message = scene.condition("reviews", "Ready")
+    assert (status, reason) == ("False", "WorkerPoolMissing")
+    assert "GNNWorkerPool shared (spec.worker.poolRef) does not exist in this namespace: create it" in message
+    assert not scene.of_kind("Job")
+    scene.add_pool()
+    scene.settle()
+    assert scene.condition("reviews", "Ready")[0] == "True"
+    scene.cluster.delete("GNNWorkerPool", "shared")
+    scene.settle()
+    assert scene.condition("reviews", "Ready")[1] == "WorkerPoolMissing"
+    assert "reviews-routing" in scene.of_kind("ConfigMap")
+
+
+def test_a_revision_for_which_there_is_no_room_is_refused_and_the_others_answer(scene: Scene) -> None:
+    scene.add_pool()
+    scene.sizes = {"reviews": 1000 * MIB, "papers": 900 * MIB}
+    scene.add("reviews")
+    scene.settle()
+    scene.add("papers")
+    scene.settle()
+    status, reason, message = scene.condition("papers", "Ready")
+    assert (status, reason) == ("False", "PoolFull")
+    assert "takes 932 MiB of memory" in message
+    assert "have 760 MiB left of 2,048 MiB" in message
+    assert "papers-routing" not in scene.of_kind("ConfigMap")
+    assert scene.condition("reviews", "Ready")[0] == "True"
+    assert scene.condition("shared", "Ready", "GNNWorkerPool")[0] == "True"
+    fit = scene.condition("shared", "ServicesFit", "GNNWorkerPool")
+    assert fit[:2] == ("False", "PoolFull")
+    assert "papers: Revision" in fit[2]
+    scene.edit("GNNWorkerPool", "shared", resources={"limits": {"memory": "4Gi"}})
+    scene.settle()
+    assert scene.condition("papers", "Ready")[0] == "True"
+    assert scene.condition("shared", "ServicesFit", "GNNWorkerPool")[0] == "True"
+    # A larger revision of a service that answers: the present one answers on.
+    scene.sizes["reviews"] = 4000 * MIB
+    before = scene.of_kind("ConfigMap")["reviews-routing"]["data"][ROUTING_KEY]
+    scene.edit("GNNService", "reviews", model={"hidden": 256})
+    scene.settle()
+    assert scene.condition("reviews", "Ready")[1] == "PoolFull"
+    assert scene.of_kind("ConfigMap")["reviews-routing"]["data"][ROUTING_KEY] == before
+    assert scene.condition("papers", "Ready")[0] == "True"
+
+
+def test_one_service_that_does_not_load_leaves_the_others_ready(scene: Scene) -> None:
+    scene.add_pool()
+    scene.silent = {"papers"}
+    scene.add("reviews")
+    scene.add("papers")
+    scene.settle()
+    assert scene.condition("reviews", "Ready")[0] == "True"
+    assert scene.condition("papers", "Ready")[:2] == ("False", "RevisionSwitching")
+    assert scene.condition("shared", "Ready", "GNNWorkerPool")[0] == "True"
+    told = {one["name"]: one for one in scene.pool_status()["services"]}
+    assert told["papers"]["ready"] is False
+    assert "it is loading" in told["papers"]["message"]
+
+
+def test_pods_mount_the_secrets_of_services_before_these_join(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews")
+    scene.settle()
+    before = scene.of_kind("Deployment")["shared-pool"]["metadata"]["generation"]
+    scene.add("papers", endpoint={"tokens": {"secretName": "papers-tokens"}, "tls": {"secretName": "papers-tls"}})
+    scene.settle()
+    deployment = scene.of_kind("Deployment")["shared-pool"]
+    assert deployment["metadata"]["generation"] == before + 1
+    pod = deployment["spec"]["template"]["spec"]
+    mounts = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert {"/etc/gnnserve/secrets/papers/tls", "/etc/gnnserve/secrets/papers/tokens"} <= mounts
+    entry = scene.services().of("papers")
+    assert entry is not None
+    assert (entry.tls, entry.tokens, entry.write_tokens) == (True, True, False)
+    assert scene.of_kind("Service")["papers"]["spec"]["ports"][0]["port"] == 443
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_a_pools_pods_are_as_restricted_as_others_and_its_children_named_after_it(scene: Scene) -> None:
+    scene.add_pool(name="shared", podLabels={"team": "search"}, nodeSelector={"zone": "a"}, image="worker:2")
+    scene.add("reviews")
+    scene.settle()
+    template = scene.of_kind("Deployment")["shared-pool"]["spec"]["template"]
+    assert violations(template["spec"]) == []
+    container = template["spec"]["containers"][0]
+    assert container["command"] == ["python", "-m", "gnnserve_worker.pods.serve_pool"]
+    assert container["image"] == "worker:2"
+    assert template["metadata"]["labels"]["team"] == "search"
+    assert template["spec"]["nodeSelector"] == {"zone": "a"}
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == "8080"
+    assert template["spec"]["serviceAccountName"] == "shared-pool"
+    (job,) = scene.of_kind("Job").values()
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "worker:2"
+    policy = scene.of_kind("NetworkPolicy")["shared-pool"]["spec"]
+    assert {"protocol": "TCP", "port": 8100, "endPort": 8163} in policy["ingress"][0]["ports"]
+    assert policy["podSelector"]["matchLabels"]["gnnserve.dev/pool"] == "shared"
+    everything = [found for key, found in scene.cluster.objects.items() if key[2].startswith("shared-pool")]
+    owners = {found["metadata"]["ownerReferences"][0]["kind"] for found in everything if found["kind"] != "Pod"}
+    assert owners == {"GNNWorkerPool"}
+
+
+def test_a_taken_name_is_said_and_left_alone(scene: Scene) -> None:
+    metadata = {"name": "shared-pool-services", "namespace": NAMESPACE}
+    scene.cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}})
+    scene.add_pool()
+    scene.settle()
+    status, reason, message = scene.condition("shared", "Ready", "GNNWorkerPool")
+    assert (status, reason) == ("False", "NameTaken")
+    assert "ConfigMap shared-pool-services" in message
+    assert "give GNNWorkerPool shared another name" in message
+    assert scene.of_kind("ConfigMap")["shared-pool-services"]["data"] == {"a": "b"}
+
+
+def test_nothing_is_written_once_all_is_as_declared(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews")
+    scene.settle()
+    before = len(scene.cluster.writes)
+    scene.settle()
+    assert scene.cluster.writes[before:] == []
+
+
+def member(name: str, number: int = 0, **spec: Any) -> ObservedMember:
+    parsed = GNNServiceSpec.model_validate(
+        {"graph": {"source": {"builtin": "Digits"}}, "worker": {"poolRef": {"name": "shared"}}, **spec}
+    )
+    return ObservedMember(name, f"uid-{name}", f"2026-01-01T00:00:{number:02}Z", spec=parsed)
+
+
+def test_membership_keeps_ports_and_order_and_gives_none_that_may_be_listened_at() -> None:
+    first = decide_membership([member("b", 1), member("a", 0)], PoolServices(), is_rolled_out=True).services
+    assert [(found.name, found.port) for found in first.services] == [("a", FIRST_PORT), ("b", FIRST_PORT + 1)]
+    second = decide_membership([member("b", 1), member("c", 2)], first, is_rolled_out=True).services
+    assert [(found.name, found.port) for found in second.services] == [("b", FIRST_PORT + 1), ("c", FIRST_PORT + 2)]
+    third = decide_membership([member("b", 1), member("d", 3)], second, is_rolled_out=True).services
+    assert third.services[1].port == FIRST_PORT
+
+
+def test_a_service_with_secrets_waits_until_every_pod_has_them() -> None:
+    plain, tokens = member("a"), {"endpoint": {"tokens": {"secretName": "s"}}}
+    waiting = decide_membership([plain, member("b", 1, **tokens)], PoolServices(), is_rolled_out=False)
+    assert ([found.name for found in waiting.services.services], waiting.waiting) == (["a"], ("b",))
+    there = decide_membership([plain], PoolServices(), is_rolled_out=True).services
+    changed = decide_membership([member("a", **tokens)], there, is_rolled_out=False)
+    assert changed.services == there
+    assert decide_membership([member("a", **tokens)], there, is_rolled_out=True).services.services[0].tokens
+
+
+def test_a_pool_refuses_more_services_than_it_has_ports() -> None:
+    many = [member(f"s{number:03}", number % 60) for number in range(MOST_SERVICES + 2)]
+    found = decide_membership(many, PoolServices(), is_rolled_out=True)
+    assert len(found.services.services) == MOST_SERVICES
+    assert len(found.refused) == 2
