@@ -162,7 +162,7 @@ bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs b
 	$(BIN)/python -m benchmarks.unseen $(if $(QUICK),--quick)
 
 bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published figures, and pairs beside nodes; an hour, ONLY=gowalla,lastfm,one_type in parts
-	QUICK=$(QUICK) ONLY=$(ONLY) $(BIN)/python -m benchmarks.links
+	QUICK=$(QUICK) ONLY=$(ONLY) SEEDS=$(SEEDS) $(BIN)/python -m benchmarks.links
 
 bench-updates: .venv/installed wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY=part in parts
 	$(BIN)/python -m benchmarks.updates $(if $(QUICK),--quick) $(if $(ONLY),--parts $(ONLY))

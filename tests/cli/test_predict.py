@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind
+from gnnserve_cli.commands.predict import parse_pairs
 from gnnserve_cli.main import app
 from gnnserve_client.address import Endpoint, parse_url
 from gnnserve_client.errors import parse_refusal
@@ -317,3 +318,26 @@ def test_nodes_are_needed_without_an_overlay() -> None:
     result = CliRunner().invoke(app, ["predict", "http://127.0.0.1:1"])
     assert result.exit_code == 2
     assert "--nodes: it is missing; write 1,2,3 or ann,bob, or a JSON list, or give --overlay" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("1:2, 3 : 4", ["1", "2", "3", "4"]),
+        ("user/1:item/2", ["user/1", "item/2"]),
+        ('[["a:1", "b"], [3, 4]]', (("a:1", "b"), (3, 4))),
+    ],
+)
+def test_pairs_are_parsed(text: str, parsed: object) -> None:
+    assert parse_pairs(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["1", "1:2,3", "1:", "1:2:3", "[[1]]", '[["a", 1, 2]]', ""])
+def test_what_are_no_pairs_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"--pairs: .*write 1:2,3:4 or user/3:item/7, or a JSON list of pairs"):
+        parse_pairs(text)
+
+
+def test_nodes_and_pairs_are_not_asked_about_together() -> None:
+    result = CliRunner().invoke(app, ["predict", "http://127.0.0.1:9", "--nodes", "3", "--pairs", "1:2"])
+    assert result.exit_code != 0

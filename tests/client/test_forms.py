@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnnserve_api.changes import CHANGES_TYPE, ChangesRequest
-from gnnserve_api.protocol import PredictRequest
+from gnnserve_api.protocol import PairsRequest, PredictRequest
 from gnnserve_client import Changes, InputError, Overlay
 from gnnserve_client.arrays import read_edges, read_ids
 from gnnserve_client.predicting import BINARY_TYPE, OVERLAY_TYPE, Question, ask
@@ -225,3 +225,30 @@ def test_parts_of_changes_have_every_item_once_and_in_order(most: int) -> None:
     assert np.concatenate([part.labelled for part in parts]).tolist() == [4, 5]
     rows = [one.features for one in read if len(one.features)]
     assert np.array_equal(np.concatenate(rows), decode_batch(made.to_batch().body).features, equal_nan=True)
+
+
+def pairs(given: Any, outputs: Any = ("scores", "probabilities")) -> Question:
+    return ask(given, outputs, None, None, None, False, None, None, None, are_pairs=True)
+
+
+def test_pairs_of_integers_go_as_arrays_where_one_output_is_asked_for() -> None:
+    call = pairs([(3, 7), (3, 8)], "probabilities").call(is_binary=True)
+    assert call.path == "/v1/predict?return=probabilities"
+    assert np.frombuffer(call.body or b"", "<i8").tolist() == [3, 7, 3, 8]
+    both = pairs([("user/1", "item/2")])
+    assert not both.is_binary(set())
+    asked = msgspec.json.decode(both.to_json(), type=PairsRequest[str])
+    assert (asked.pairs, asked.outputs) == ((("user/1", "item/2"),), ("scores", "probabilities"))
+
+
+@pytest.mark.parametrize(
+    ("given", "outputs", "problem"),
+    [
+        ([], "scores", "pairs: the list is empty"),
+        ([(1, 2, 3)], "scores", "pairs: "),
+        ([(1, 2)], "labels", "outputs: 'labels' is unknown; choose from scores, probabilities"),
+    ],
+)
+def test_pairs_that_cannot_be_sent_are_refused(given: Any, outputs: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        pairs(given, outputs)

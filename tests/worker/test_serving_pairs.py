@@ -15,6 +15,8 @@ from gnnserve_api.links import EndManifest, LinkCalibration, LinksManifest
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.links import ServedLinks
 from gnnserve_worker.models.decoder import build_decoder
+from gnnserve_worker.serving.http.labels import take_labels
+from gnnserve_worker.serving.http.question import RequestError
 
 BINARY = {"content-type": "application/octet-stream"}
 NODES = 1000
@@ -109,7 +111,7 @@ def test_new_nodes_may_stand_at_both_ends() -> None:
     ("body", "code", "field", "message"),
     [
         ({"nodes": [1]}, "WrongTask", "nodes", "this service scores pairs of nodes, and does not classify nodes"),
-        ({}, "MissingField", "pairs", 'send an object such as {"pairs"'),
+        ({}, "MissingField", "pairs", "give a list of pairs of node ids"),
         ({"pairs": []}, "EmptyPairs", "pairs", "name at least one pair"),
         ({"pairs": [[1, 2], [3]]}, "InvalidType", "pairs[1]", "expected a pair, got [3]"),
         ({"pairs": [[1, 2, 3]]}, "InvalidType", "pairs[0]", "expected a pair, got [1,2,3]"),
@@ -120,7 +122,6 @@ def test_new_nodes_may_stand_at_both_ends() -> None:
         ({"pairs": [[1, 2]], "return": ["labels"]}, "InvalidValue", "return[0]", "give scores or probabilities"),
         ({"pairs": [[1, 2]], "return": []}, "InvalidValue", "return", "the list is empty"),
         ({"pairs": [[1, 2]], "nodes": [1]}, "WrongTask", "nodes", "send {"),
-        ({"pairs": [[1, 2]], "minOffset": 3}, "NoUpdates", "minOffset", "does not change"),
         ({"pairs": [[1, 2]] * 251}, "TooManyPairs", "pairs", "251 pairs, more than the 250"),
     ],
 )
@@ -161,21 +162,27 @@ def test_nodes_of_the_wrong_type_are_named() -> None:
     )
 
 
-def test_labels_and_tensors_are_of_classes() -> None:
+def test_the_graph_of_links_does_not_change() -> None:
+    status, answer = ask(of_links(), {"pairs": [[1, 2]], "minOffset": 3})
+    assert (status, answer["error"]["code"]) == (409, "NoUpdates")
+
+
+def test_tensors_are_of_classes() -> None:
+    tensor = {"name": "nodes", "datatype": "INT64", "shape": [1], "data": [1]}
+
     async def scenario(client: Client) -> None:
-        for path, body in (
-            ("/v1/labels", {"nodes": [1], "labels": [0]}),
-            (
-                "/v2/models/digits/infer",
-                {"inputs": [{"name": "nodes", "datatype": "INT64", "shape": [1], "data": [1]}]},
-            ),
-        ):
-            response = await client.http.post(path, json=body)
+        told = await client.http.post("/v2/models/digits/infer", json={"inputs": [tensor]})
+        for response in (told, await client.http.get("/v2/models/digits")):
             assert response.status_code == 400
-            assert "scores pairs of nodes" in response.text
-        assert (await client.http.get("/v2/models/digits")).status_code == 400
+            assert "this service scores pairs of nodes" in response.text
 
     on_worker(of_links(), scenario)
+
+
+def test_labels_are_of_classes() -> None:
+    watch: Any = None
+    with pytest.raises(RequestError, match="labels: this service scores pairs of nodes, and does not classify nodes"):
+        take_labels(b'{"nodes": [1], "labels": [0]}', of_links().revision(), watch)
 
 
 def test_a_service_of_links_describes_itself() -> None:

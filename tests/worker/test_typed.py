@@ -213,7 +213,7 @@ def test_a_checkpoint_of_other_relations_is_refused_by_the_key(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("model", "variants", "said"),
     [
-        ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE or RGCN with graph.source.typed"),
+        ({"architecture": "GIN"}, {}, "model.architecture GIN must be GraphSAGE or RGCN or LightGCN with"),
         ({}, {"oneRow": [{"hops": 0}]}, "variants.oneRow must be left out with graph.source.typed"),
         ({}, {"projection": "Disabled"}, "variants.projection must be left out with graph.source.typed"),
         ({}, {"stored": [2]}, "variants.stored 2 must be a layer before the last one"),

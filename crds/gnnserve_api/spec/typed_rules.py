@@ -100,6 +100,6 @@ def typed_graphs_stay(spec: _Spec) -> bool:
 
 def made_variants(spec: _Spec) -> Variants:
     """The variants of which names are possible: over several types none is made for factors of pruning."""
-    if not is_typed(spec):
+    if not is_typed(spec) or spec.model.learns_embeddings:
         return spec.variants
     return spec.variants.model_copy(update={"pruning": spec.variants.pruning.model_copy(update={"factors": ()})})

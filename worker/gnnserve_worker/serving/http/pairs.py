@@ -6,6 +6,7 @@ A node that stands in several pairs is computed once. The pairs are made of the 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,9 +16,17 @@ import numpy as np
 from gnnserve_api.links import LinksManifest
 from gnnserve_worker.inference.links import ServedLinks
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.serving.requests import Answer
 
+
+class _Workspace(threading.local):
+    def __init__(self) -> None:
+        self.distinct = DistinctScratch()
+
+
+_workspace = _Workspace()
 PAIR_OUTPUTS = ("scores", "probabilities")
 _ASKED = re.compile(r"^nodes\[(\d+)\]$")
 
@@ -96,8 +105,17 @@ def distinct_ends(ends: np.ndarray, revision: ServedRevision) -> tuple[np.ndarra
     links = links_of(revision).manifest
     if links.first.type:
         _check_types(ends, links, revision)
-    nodes, places = np.unique(ends, return_inverse=True)
-    return nodes, PairForm(places[0::2], places[1::2])
+    return form_pairs(ends)
+
+
+def form_pairs(ends: np.ndarray) -> tuple[np.ndarray, PairForm]:
+    """`ends`: as `distinct_ends` takes them. Where next to none repeat, they are the nodes as they are."""
+    found = find_distinct(ends, _workspace.distinct)
+    if found is None:
+        places = np.arange(len(ends))
+        return ends, PairForm(places[0::2], places[1::2])
+    places = found.places.copy()  # the scratch is the next request's
+    return found.seeds.copy(), PairForm(places[0::2], places[1::2])
 
 
 def _check_types(ends: np.ndarray, links: LinksManifest, revision: ServedRevision) -> None:
