@@ -161,22 +161,24 @@ def verdicts_of(entries: Entries) -> Iterator[tuple[str, Verdict]]:
 
 
 def _of_service(shape: str, figures: ServiceFigures) -> Iterator[tuple[str, Verdict]]:
-    wanted_per_s = WANTED_CHANGES_PER_S[shape]
-    by_batch = "; ".join(f"{rate.changes_per_s:,} in batches of {rate.batch:,}" for rate in figures.rates)
-    best = max(rate.changes_per_s for rate in figures.rates)
-    yield (
-        f"{shape}: durable changes per second through HTTP, {figures.variant} exact",
-        {"wanted": f"at least {wanted_per_s:,}", "measured": by_batch, "passed": best >= wanted_per_s},
-    )
-    slowest = max(figures.arrivals, key=lambda arrival: arrival.p99_ms)
-    yield (
-        f"{shape}: arrival at a second worker, p99",
-        {
-            "wanted": f"at most {WANTED_ARRIVAL_MS:g} ms after the acknowledgement",
-            "measured": f"{slowest.p99_ms:.1f} ms, beside {slowest.offered_per_s:,} changes/s",
-            "passed": slowest.p99_ms <= WANTED_ARRIVAL_MS,
-        },
-    )
+    if figures.rates:
+        wanted_per_s = WANTED_CHANGES_PER_S[shape]
+        by_batch = "; ".join(f"{rate.changes_per_s:,} in batches of {rate.batch:,}" for rate in figures.rates)
+        best = max(rate.changes_per_s for rate in figures.rates)
+        yield (
+            f"{shape}: durable changes per second through HTTP, {figures.variant} exact",
+            {"wanted": f"at least {wanted_per_s:,}", "measured": by_batch, "passed": best >= wanted_per_s},
+        )
+    if figures.arrivals:
+        slowest = max(figures.arrivals, key=lambda arrival: arrival.p99_ms)
+        yield (
+            f"{shape}: arrival at a second worker, p99",
+            {
+                "wanted": f"at most {WANTED_ARRIVAL_MS:g} ms after the acknowledgement",
+                "measured": f"{slowest.p99_ms:.1f} ms, beside {slowest.offered_per_s:,} changes/s",
+                "passed": slowest.p99_ms <= WANTED_ARRIVAL_MS,
+            },
+        )
     for cost in figures.predictions:
         if cost.share == WANTED_SHARE:
             yield (

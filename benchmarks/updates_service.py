@@ -11,9 +11,10 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,8 @@ from benchmarks.updates_connection import Connection
 from benchmarks.updates_graph import BATCHES, REPOSITORY, STORED, Subject, living_manifest, publish
 from benchmarks.updates_measured import Arrival, DurableRate, PredictionCost, ServiceFigures
 from benchmarks.updates_sender import Sender, Sent, sending
-from benchmarks.wrk import Load, encode_post, generate_load, write_requests
+from benchmarks.wrk import Load as WrkLoad
+from benchmarks.wrk import encode_post, generate_load, write_requests
 from gnnserve_api.changes import CHANGES_TYPE, ChangesAnswer
 from gnnserve_cli.loadgen.generator import generate_load as generate_predictions
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
@@ -68,14 +70,39 @@ QUICK = ServiceEffort(seconds=1, probes=20, rounds=2, round_s=1.0, shares=(0.1,)
 FULL = ServiceEffort(seconds=10, probes=500, rounds=9, round_s=4.0, shares=UPDATE_SHARES)
 
 
-def measure_service(name: str, effort: ServiceEffort) -> ServiceFigures:
+class Load(StrEnum):
+    """A measurement of a service, of up to five minutes."""
+
+    RATES = "rates"
+    """Durable changes per second."""
+    ARRIVALS = "arrivals"
+    """Time until another worker has them."""
+    PREDICTIONS = "predictions"
+    """Latency of predictions beside changes."""
+
+
+def measure_service(
+    name: str, effort: ServiceEffort, loads: Sequence[Load] = tuple(Load), before: ServiceFigures | None = None
+) -> ServiceFigures:
+    """`before`: figures of the same commit, of which those stay that are not among `loads`. The rates come first: the
+    others are measured at shares of them."""
+    figures = before or ServiceFigures(STORED, (), (), ())
     with tempfile.TemporaryDirectory(prefix="gnnserve-updates-") as folder:
         bench = Bench(name, Path(folder))
-        rates = [bench.durable_rate(batch, effort.seconds) for batch in effort.batches]
-        best_per_s = max(rate.changes_per_s for rate in rates)
-        arrivals = [bench.arrival(offered, effort.probes) for offered in (0.0, min(effort.shares) * best_per_s)]
-        predictions = [bench.prediction_cost(share, best_per_s, effort) for share in effort.shares]
-    return ServiceFigures(STORED, tuple(rates), tuple(arrivals), tuple(predictions))
+        if Load.RATES in loads:
+            rates = tuple(bench.durable_rate(batch, effort.seconds) for batch in effort.batches)
+            figures = msgspec.structs.replace(figures, rates=rates)
+        if not figures.rates:
+            raise SystemExit(f"{name}: no rates were measured of this commit: begin with --loads {Load.RATES}")
+        best_per_s = max(rate.changes_per_s for rate in figures.rates)
+        if Load.ARRIVALS in loads:
+            offered_per_s = (0.0, min(effort.shares) * best_per_s)
+            arrivals = tuple(bench.arrival(offered, effort.probes) for offered in offered_per_s)
+            figures = msgspec.structs.replace(figures, arrivals=arrivals)
+        if Load.PREDICTIONS in loads:
+            costs = tuple(bench.prediction_cost(share, best_per_s, effort) for share in effort.shares)
+            figures = msgspec.structs.replace(figures, predictions=costs)
+    return figures
 
 
 class Bench:
@@ -122,7 +149,7 @@ class Bench:
             batch, round(first.requests_per_s * batch), per_s, load.p50_ms, load.p99_ms, load.requests, seconds
         )
 
-    def _load(self, port: int, stream: ChangeStream, batch: int, count: int, seconds: int) -> Load:
+    def _load(self, port: int, stream: ChangeStream, batch: int, count: int, seconds: int) -> WrkLoad:
         file = self._folder / "changes"
         first = next(self._requests(port, stream, batch, 1))
         connection = Connection(port)

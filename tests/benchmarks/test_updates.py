@@ -209,6 +209,13 @@ def test_verdicts_are_of_what_is_wanted() -> None:
     )
 
 
+def test_a_service_is_measured_in_parts() -> None:
+    rates = msgspec.structs.replace(SERVICE, arrivals=(), predictions=())
+    found = dict(verdicts_of(entries(service=rates)))
+    assert [name for name in found if name.startswith("arxiv: durable")]
+    assert not [name for name in found if "arrival" in name or "predictions" in name]
+
+
 def test_verdicts_need_all_changes_all_families_and_every_bit() -> None:
     few, one = msgspec.structs.replace(ANSWERS, changes=2000), msgspec.structs.replace(ANSWERS, families=("pruned",))
     for answers in (few, one, msgspec.structs.replace(ANSWERS, errors={"x1": 2e-5})):

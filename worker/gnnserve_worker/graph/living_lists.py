@@ -73,11 +73,11 @@ class LivingLists:
         _change(self.bounds, self.indices, self.places, self.state, entries, adds, merges, changed)
         return changed
 
-    def follow(self, other: LivingLists, nodes: np.ndarray) -> None:
+    def follow(self, other: LivingLists, nodes: np.ndarray, *, most_brief: int = _BRIEF_ENTRIES) -> None:
         """Make the lists of these nodes (int64) what they are in `other`, from which all others were taken as they are:
-        they lie in the same places."""
+        they lie in the same places. Up to `most_brief` entries are copied without giving the interpreter away."""
         # Predictions wait meanwhile, and would wait longer for the interpreter to come back.
-        follow = _follow_briefly if int(other.lengths(nodes).sum()) <= _BRIEF_ENTRIES else _follow
+        follow = _follow_briefly if int(other.lengths(nodes).sum()) <= most_brief else _follow
         follow(self.bounds, self.indices, other.bounds, other.indices, nodes)
         self.state[:] = other.state
 

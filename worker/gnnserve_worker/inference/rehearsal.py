@@ -121,6 +121,8 @@ def _change_graphs(root: Path) -> None:
         counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
         ids = ChangeIds(np.array([_NODES, 2, 0, _NODES, 0, _NODES, 1]))
         replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
+        # As where a list is very long.
+        replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
         # As compaction writes it.
         replica.make_stored_rows_anew()
         kept = replica.graph.kept
