@@ -95,8 +95,8 @@ figures: .venv/installed ## write the figures of README.md and docs/benchmarks.m
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
 	$(BIN)/python -m benchmarks.generation $(if $(QUICK),--quick)
 
-bench-typed: .venv/installed ## graphs of several types: accuracy, time per row, beside torch_geometric behind FastAPI; six minutes
-	$(BIN)/python -m benchmarks.typed $(if $(QUICK),--quick)
+bench-typed: .venv/installed ## graphs of several types: accuracy, time per row, beside torch_geometric behind FastAPI; PART=accuracy or speed: one of them
+	$(BIN)/python -m benchmarks.typed $(if $(QUICK),--quick) $(if $(PART),--part $(PART))
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour
 	$(BIN)/python -m benchmarks.ranking $(if $(QUICK),--quick)

@@ -60,17 +60,21 @@ _ROWS_NODES, _ROWS_DEGREE = 60_000, 20
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.typed", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, short runs: does it work at all?")
+    parser.add_argument("--part", choices=("accuracy", "speed"), help="one of the two, each of which has a file")
     options = parser.parse_args(arguments)
     os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "0")
     with tempfile.TemporaryDirectory(prefix="gnnserve-typed-") as name:
         folder = Path(name)
-        accuracies = measure_accuracies(folder, seeds=1 if options.quick else 3)
-        rows = measure_rows(folder, rounds=20 if options.quick else 200)
-        over_http = measure_http(folder, rounds=1 if options.quick else 5, seconds=1 if options.quick else 3)
-    verdicts = verdicts_of(rows, over_http)
-    show(accuracies, rows, over_http, verdicts)
-    body = {"accuracies": accuracies, "rows": rows, "http": over_http, "verdicts": verdicts}
-    write_result("typed", options.quick, body)
+        if options.part != "accuracy":
+            rows = measure_rows(folder, rounds=20 if options.quick else 200)
+            over_http = measure_http(folder, rounds=1 if options.quick else 5, seconds=1 if options.quick else 3)
+            verdicts = verdicts_of(rows, over_http)
+            show_speed(rows, over_http, verdicts)
+            write_result("typed", options.quick, {"rows": rows, "http": over_http, "verdicts": verdicts})
+        if options.part != "speed":
+            accuracies = measure_accuracies(folder, seeds=1 if options.quick else 3)
+            show_accuracies(accuracies)
+            write_result("typed_accuracy", options.quick, {"accuracies": accuracies})
 
 
 # Accuracy
@@ -94,7 +98,7 @@ def measure_accuracies(folder: Path, seeds: int) -> list[dict[str, Any]]:
 
 def _macro_f1(folder: Path, graph: str, options: Mapping[str, Any], architecture: str, seed: int) -> float:
     source = {"npz": {"uri": (SHARED / graph).as_uri()}, **options}
-    training = {"epochs": "Auto", "scope": "Transductive", "seed": seed, "dropout": 0.6, "weightDecay": 0.001}
+    training = {"epochs": "Auto", "scope": "Transductive", "seed": seed}
     model = {"architecture": architecture, "hidden": 64, "fanouts": [-1, -1], "training": training}
     model |= {"bases": 4} if architecture == "RGCN" else {}
     loaded = _generated(folder / f"{graph}-{architecture}-{seed}", _service(source, model, {"metric": "MacroF1"}))
@@ -296,16 +300,16 @@ def _verdict(wanted: float, measured: float, *, at_most: bool = False) -> dict[s
     return {"wanted": wanted, "measured": measured, "passed": passed}
 
 
-def show(
-    accuracies: Sequence[Mapping[str, Any]], rows: Mapping[str, Any], http: Mapping[str, Any],
-    verdicts: Mapping[str, Any],
-) -> None:  # fmt: skip
-    console = Console()
-    table = Table("graph", "architecture", "macro F1", "published", title="accuracy of test nodes")
+def show_accuracies(accuracies: Sequence[Mapping[str, Any]]) -> None:
+    table = Table("graph", "architecture", "macro F1", "published", title="test nodes")
     for one in accuracies:
         shown = f"{one['macroF1']:.3f} ± {one['deviation']:.3f}"
         table.add_row(one["graph"], one["architecture"], shown, f"{one['published']:.3f} ({one['publishedBy']})")
-    console.print(table)
+    Console().print(table)
+
+
+def show_speed(rows: Mapping[str, Any], http: Mapping[str, Any], verdicts: Mapping[str, Any]) -> None:
+    console = Console()
     console.print("ns a row:", rows["nanosecondsPerRow"], "ratio", rows["ratio"])
     for case in ("one", "one32", "1024"):
         console.print(case, http[case])

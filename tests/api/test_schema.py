@@ -316,7 +316,7 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {"device": "CPU", "gpu": {}},
     },
-    "model.architecture must be GraphSAGE or RGCN or LightGCN with graph.source.typed": {
+    "model.architecture must be GraphSAGE, GAT, RGCN, LightGCN with graph.source.typed": {
         **TYPED,
         "model": {"architecture": "GIN"},
     },

@@ -46,6 +46,28 @@ class HeteroModel(nn.Module):
         return scores
 
 
+class AttentionModel(HeteroModel):
+    """The same by attention: hidden layers have two heads beside each other, the last one the mean of three."""
+
+    HEADS, OUTPUT_HEADS = 2, 3
+
+    def __init__(self, data: TypedGraphData, layers: int = 2) -> None:
+        super().__init__(data, layers)
+        heads = [(HIDDEN // self.HEADS, self.HEADS, True)] * (layers - 1) + [(CLASSES, self.OUTPUT_HEADS, False)]
+        self.convs = nn.ModuleList(
+            pyg.HeteroConv(
+                {
+                    (one.source, one.name, one.target): pyg.GATConv(
+                        (-1, -1), columns, heads=count, concat=concat, add_self_loops=False
+                    )
+                    for one in data.relations
+                },
+                aggr="sum",
+            )
+            for columns, count, concat in heads
+        )
+
+
 def inputs_of(model: Any, data: TypedGraphData) -> dict[str, torch.Tensor]:
     return {
         kind.name: model.embeddings[kind.name].weight

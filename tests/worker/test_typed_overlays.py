@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.typed import shop, typed_source, write_folder
-from tests.support.typed_pyg import HIDDEN, HeteroModel, RelationalModel, with_overlay
+from tests.support.typed_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel, with_overlay
 from tests.worker.test_typed import generated, saved, service_of
 
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
@@ -29,7 +30,7 @@ from gnnserve_worker.serving.http.wishes import NO_WISHES
 Given = tuple[TypedGraphData, LoadedRevision, Any]
 
 
-@pytest.fixture(scope="module", params=["GraphSAGE", "RGCN"])
+@pytest.fixture(scope="module", params=["GraphSAGE", "GAT", "RGCN"])
 def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Given]:
     """The graph, its revision with given weights over the whole neighbourhood, and torch_geometric's model."""
     with pytest.MonkeyPatch.context() as patched:
@@ -41,11 +42,12 @@ def made(folder: Path, architecture: str) -> Given:
     source = write_folder(folder / "graph", shop())
     data = load_typed_source(typed_source(source))
     torch.manual_seed(3)
-    model: Any = HeteroModel(data) if architecture == "GraphSAGE" else RelationalModel(data, 2)
+    models = {"GraphSAGE": HeteroModel, "GAT": AttentionModel, "RGCN": partial(RelationalModel, bases=2)}
+    model: Any = models[architecture](data)
     with torch.no_grad():
         model(data)
     spec = {**saved(model, folder / "model.safetensors"), "architecture": architecture}
-    spec |= {"bases": 2} if architecture == "RGCN" else {}
+    spec |= {"RGCN": {"bases": 2}, "GAT": {"heads": 2, "outputHeads": 3}}.get(architecture, {})
     return data, generated(folder, service_of(source, spec)), model
 
 
@@ -128,10 +130,11 @@ def answered(loaded: LoadedRevision, questions: list[Question]) -> list[np.ndarr
     return np.split(scores, np.cumsum([len(one.nodes) for one in questions])[:-1])
 
 
-def test_a_thousand_random_overlays_are_answered_as_torch_geometric_does(given: Given) -> None:
+def test_random_overlays_are_answered_as_torch_geometric_does(given: Given) -> None:
+    """A thousand, over the three architectures; four requests a batch."""
     data, loaded, model = given
     served, draw = served_revision(loaded), np.random.default_rng(11)
-    for _ in range(125):
+    for _ in range(84):
         bodies = [drawn_overlay(data, draw) for _ in range(4)]
         for body, found in zip(bodies, answered(loaded, [read(served, body) for body in bodies]), strict=True):
             np.testing.assert_allclose(found, expected_of(data, model, body), atol=1e-4, rtol=1e-4)

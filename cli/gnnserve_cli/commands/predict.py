@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,8 @@ from gnnserve_api.protocol import (
     PredictAnswer,
     PredictRequest,
     RequestOverlay,
+    TypedOverlay,
+    TypedPredictRequest,
 )
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_nodes, fetch_pairs, fetch_prediction, open_url, read_access, stated_objective
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from gnnserve_client.exchange import Reply
 
+Overlay = RequestOverlay[Any] | TypedOverlay
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
 PAIR_OUTPUTS: dict[str, PairOutput] = {"scores": "scores", "probabilities": "probabilities"}
 SHOWN_VALUES = 4
@@ -116,10 +120,12 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Ask a running server for nodes of its graph."""
-    brought = None if overlay is None else read_overlay(overlay)
+    brought = None if overlay is None else read_any_overlay(overlay)
     if pairs is not None:
         if nodes is not None:
             raise InputError("--pairs", "--nodes is given too", "give one of them")
+        if isinstance(brought, TypedOverlay):
+            raise InputError("--overlay", "it is of a graph of several types", "ask about nodes, by --nodes")
         endpoint = open_url(url, read_access(token_file, ca_file))
         asked: PairsRequest[Any] = PairsRequest(
             _pairs_of(parse_pairs(pairs), endpoint),
@@ -139,7 +145,8 @@ def predict(
     wanted = parse_outputs(outputs or "labels")
     endpoint = open_url(url, read_access(token_file, ca_file))
     ids = listed if isinstance(listed, tuple) else ids_of(listed, endpoint)
-    request: PredictRequest[Any] = PredictRequest(
+    form: Any = TypedPredictRequest if isinstance(brought, TypedOverlay) else PredictRequest
+    request: PredictRequest[Any] = form(
         ids,
         stated_objective(latency_ms, tolerance_permille),
         strict or UNSET,
@@ -173,9 +180,21 @@ def _show(
 
 
 def read_overlay(file: Path) -> RequestOverlay[Any]:
-    """Read the file of `--overlay`. What its ids and features have to be is for the server to say."""
+    """Read the file of `--overlay`, of a graph of one type."""
+    overlay = read_any_overlay(file)
+    if isinstance(overlay, TypedOverlay):
+        raise InputError("--overlay", f"{str(file)!r} is of a graph of several types", "ask by `gnnserve predict`")
+    return overlay
+
+
+def read_any_overlay(file: Path) -> Overlay:
+    """Read the file of `--overlay`, of nodes of one type or of several. What its ids and features have to be is for the
+    server to say."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=RequestOverlay[Any])
+        content = file.read_bytes()
+        with suppress(msgspec.ValidationError):
+            return msgspec.json.decode(content, type=RequestOverlay[Any])
+        return msgspec.json.decode(content, type=TypedOverlay)
     except OSError as error:
         raise InputError(
             "--overlay", f"{str(file)!r} cannot be read: {error.strerror}", remedy_of(error, "check the path")
@@ -184,11 +203,12 @@ def read_overlay(file: Path) -> RequestOverlay[Any]:
         raise InputError(
             "--overlay",
             f"{str(file)!r} is not an overlay: {printable_line(str(error))}",
-            'write {"nodes": [{"id": …, "features": …}], "edges": [[source, target]]}',
+            'write {"nodes": [{"id": …, "features": …}], "edges": [[source, target]]}; of a graph of several types '
+            "edges are [source, relation, target]",
         ) from None
 
 
-def _nodes_of(overlay: RequestOverlay[Any] | None) -> tuple[int | str, ...]:
+def _nodes_of(overlay: Overlay | None) -> tuple[int | str, ...]:
     """The new nodes, or else those with new features."""
     if overlay is None:
         raise InputError("--nodes", "it is missing", "write 1,2,3 or ann,bob, or a JSON list, or give --overlay")

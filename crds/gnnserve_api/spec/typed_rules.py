@@ -11,7 +11,7 @@ from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Projection, Variants
 
 _TYPED = "has(self.graph.source.typed)"
-_OF_TYPES = (Architecture.GRAPHSAGE, Architecture.RGCN, Architecture.LIGHT_GCN)
+_OF_TYPES = (Architecture.GRAPHSAGE, Architecture.GAT, Architecture.RGCN, Architecture.LIGHT_GCN)
 """Architectures over several types."""
 _OF_TYPES_ALONE = (Architecture.RGCN,)
 
@@ -35,12 +35,12 @@ def _listed(architectures: tuple[Architecture, ...]) -> str:
 
 @rule(
     f"!{_TYPED} || self.model.architecture in {_listed(_OF_TYPES)}",
-    f"model.architecture must be {' or '.join(_OF_TYPES)} with graph.source.typed",
+    f"model.architecture must be {', '.join(_OF_TYPES)} with graph.source.typed",
 )
 def architecture_is_of_types(spec: _Spec) -> bool | str:
     if not is_typed(spec) or spec.model.architecture in _OF_TYPES:
         return True
-    return f"model.architecture {spec.model.architecture} must be {' or '.join(_OF_TYPES)} with graph.source.typed"
+    return f"model.architecture {spec.model.architecture} must be {', '.join(_OF_TYPES)} with graph.source.typed"
 
 
 @rule(
@@ -99,7 +99,8 @@ def typed_graphs_stay(spec: _Spec) -> bool:
 
 
 def made_variants(spec: _Spec) -> Variants:
-    """The variants of which names are possible: over several types none is made for factors of pruning."""
+    """Variants whose names are possible: over several types none is made for factors of pruning, but by LightGCN,
+    whose rows are those of one type."""
     if not is_typed(spec) or spec.model.learns_embeddings:
         return spec.variants
     return spec.variants.model_copy(update={"pruning": spec.variants.pruning.model_copy(update={"factors": ()})})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -109,9 +109,18 @@ def _open_variant(
         )  # fmt: skip
         rows = None
         if recipe is not None and variant.stored is None:
-            shape = TypedShape(graph.typed, variant.network.hidden, variant.network.classes, variant.network.layers)
+            shape = TypedShape(
+                graph.typed,
+                variant.network.hidden,
+                variant.network.classes,
+                variant.network.layers,
+                None,
+                variant.network.attention,
+            )
             scalings = [one.scaling for one in recipe.types]
-            rows = typed_row_maker(table, shape, graph.layout, recipe.first, scalings)
+            attention = variant.network.attention
+            first = recipe.first if attention is None else replace(recipe.first, heads=shape.heads_of(0))
+            rows = typed_row_maker(table, shape, graph.layout, first, scalings)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
     return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows)

@@ -161,7 +161,7 @@ def _attend(
             target = dot_row(own_values, own_scales, own_row, columns, vectors, (heads + head) * columns)
             itself = dot_row(own_values, own_scales, own_row, columns, vectors, head * columns)
         of_row[head] = target
-        of_row[heads + head] = _leaky(itself + target, slope)
+        of_row[heads + head] = leaky(itself + target, slope)
         of_row[2 * heads + head] = of_row[heads + head]
     for edge in range(count):
         source = np.int64(ids[start + edge])
@@ -174,7 +174,7 @@ def _attend(
                 score = number_of(values, scales, source, heads * width + head)
             else:
                 score = dot_row(values, scales, source, columns, vectors, head * columns)
-            score = _leaky(score + of_row[head], slope)
+            score = leaky(score + of_row[head], slope)
             weights[head * longest + edge] = score
             of_row[2 * heads + head] = max(of_row[2 * heads + head], score)
     place = row * heads * width
@@ -182,8 +182,8 @@ def _attend(
         first = head * longest
         largest = of_row[2 * heads + head]
         for edge in range(first, first + count):
-            weights[edge] = _exponential(weights[edge] - largest)
-        of_itself = _exponential(of_row[heads + head] - largest)
+            weights[edge] = exponential(weights[edge] - largest)
+        of_itself = exponential(of_row[heads + head] - largest)
         total = of_itself
         for edge in range(first, first + count):
             total += weights[edge]
@@ -193,12 +193,12 @@ def _attend(
 
 
 @inlined
-def _leaky(number: float, slope: float) -> np.float32:
+def leaky(number: float, slope: float) -> np.float32:
     return np.float32(number if number > 0.0 else number * np.float32(slope))
 
 
 @inlined
-def _exponential(number: float) -> np.float32:
+def exponential(number: float) -> np.float32:
     """exp of a number that is at most 0, to 2 units in the last place; a loop of it becomes vectors, which one of the
     library's exp does not. Below -87 it is 0."""
     whole = np.floor(number * _LOG2_E + np.float32(0.5))

@@ -83,7 +83,7 @@ def generate_typed(
     check_thresholds(spec.variants.thresholds, multi_label=data.multi_label, classes=len(data.classes))
     architecture = TYPED_ARCHITECTURES[spec.model.architecture]
     network = spec.model.network(len(data.classes))
-    shape = TypedShape(typed, spec.model.hidden, len(data.classes), network.layers, spec.model.bases)
+    shape = TypedShape(typed, spec.model.hidden, len(data.classes), network.layers, spec.model.bases, network.attention)
     given = None
     if spec.model.checkpoint is not None and identity.checkpoint is not None:
         given = check_typed(
@@ -188,7 +188,9 @@ def _as_arrays(layer: RelationalLayer) -> RelationalLayer:
     def arrays(matrices: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         return {place: np.ascontiguousarray(matrix, dtype=np.float32) for place, matrix in matrices.items()}
 
-    return RelationalLayer(*map(arrays, (layer.relations, layer.own, layer.biases, layer.shifts)))
+    return RelationalLayer(
+        arrays(layer.relations), arrays(layer.own), arrays(layer.biases), arrays(layer.shifts), layer.heads
+    )
 
 
 def _plan(
@@ -222,16 +224,18 @@ def _variant(
     """The network behind so many stored layers, over the products of the next one."""
     tail = tail_of(network, stored)
     tensors: Tensors = {}
-    for number, layer in enumerate(layers[stored + 1 :], start=1):
-        tensors |= layer_tensors(number, layer)
+    for number, layer in enumerate(layers[stored:]):
+        # Of the layer in the table biases alone are left, where what is summed comes before them.
+        left = RelationalLayer({}, {}, layer.biases) if number == 0 else layer
+        tensors |= layer_tensors(number, left) if number or layer.heads is not None else {}
     manifest = VariantManifest(
         name=name,
         family=family,
         table=table,
-        columns=layers[stored].outputs,
+        columns=layers[stored].columns,
         fanouts=tail.fanouts,
         network=tail,
-        compute=preferred_compute(storage),
+        compute="float32" if layers[stored].heads is not None else preferred_compute(storage),
         weights=paths.weights_of(name),
         stored=StoredManifest(layer=stored) if stored else None,
     )

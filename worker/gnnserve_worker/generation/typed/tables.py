@@ -13,7 +13,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import PlannedTable
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.typed.architecture import RelationalLayer
+from gnnserve_worker.models.typed.architecture import Heads, RelationalLayer
 from gnnserve_worker.tables.table import projected_blocks
 
 _NODES_AT_ONCE = 1 << 16
@@ -38,7 +38,7 @@ def plan_table(
         name,
         "projected",
         storage,
-        layer.outputs,
+        layer.columns,
         rows=partial(_relation_blocks, graph, layer, states, wanted),
         own=partial(_own_blocks, graph, layer, states, kinds),
         typed=TypedTableManifest(sum(sizes), tuple(first_rows), sum(graph.types[kind].nodes for kind in kinds)),
@@ -50,14 +50,15 @@ def _relation_blocks(
 ) -> Iterator[np.ndarray]:
     for place in wanted:
         source = graph.place_of(graph.relations[place].source)
-        yield from _products(states[source], layer.relations.get(place), layer.shifts.get(place), layer.outputs)
+        yield from _products(states[source], layer.relations.get(place), layer.shifts.get(place), layer.columns)
 
 
 def _own_blocks(
     graph: TypedGraphManifest, layer: RelationalLayer, states: States, kinds: Sequence[int]
 ) -> Iterator[np.ndarray]:
     for kind in kinds:
-        yield from _products(states[kind], layer.own.get(kind), layer.biases.get(kind), layer.outputs)
+        bias = layer.biases.get(kind) if layer.heads is None else None
+        yield from _products(states[kind], layer.own.get(kind), bias, layer.columns)
 
 
 def _products(
@@ -70,7 +71,7 @@ def _products(
         starts = range(0, nodes, _NODES_AT_ONCE)
         blocks = (np.zeros((min(_NODES_AT_ONCE, nodes - start), outputs), np.float32) for start in starts)
     else:
-        blocks = projected_blocks(state, np.ascontiguousarray(matrix))
+        blocks = projected_blocks(state, np.pad(matrix, ((0, 0), (0, outputs - matrix.shape[1]))))
     for block in blocks:
         yield block if shift is None else block + shift
 
@@ -80,6 +81,8 @@ def hidden_states(subject: TypedTrainingSet, layer: RelationalLayer, states: Sta
     for."""
     graph = subject.typed
     outputs = []
+    if layer.heads is not None:
+        return _attended_states(subject, layer, layer.heads, states)
     for kind, described in enumerate(graph.types):
         if kind not in layer.biases:
             outputs.append(np.zeros((described.nodes, layer.outputs), np.float32))
@@ -95,3 +98,32 @@ def hidden_states(subject: TypedTrainingSet, layer: RelationalLayer, states: Sta
                 summed += subject.means[place] @ (product + layer.shifts.get(place, np.float32(0)))
         outputs.append(np.maximum(summed + layer.biases[kind], 0))
     return outputs
+
+
+def _attended_states(
+    subject: TypedTrainingSet, layer: RelationalLayer, heads: Heads, states: States
+) -> list[np.ndarray]:
+    """The same of a layer that attends."""
+    graph, inner = subject.typed, heads.heads * heads.columns
+    outputs = [np.zeros((kind.nodes, heads.outputs), np.float32) for kind in graph.types]
+    slots = [0] * len(graph.types)
+    for place, relation in enumerate(graph.relations):
+        kind = graph.place_of(relation.target)
+        slot, slots[kind] = slots[kind], slots[kind] + 1
+        matrix, lists = layer.relations.get(place), subject.data.relations[place].lists
+        if matrix is None or not lists.edges:
+            continue
+        product = np.asarray(states[graph.place_of(relation.source)] @ matrix, dtype=np.float32)
+        own = layer.own[kind][:, slot * heads.heads : (slot + 1) * heads.heads]
+        readers = np.asarray(states[kind] @ own, dtype=np.float32)
+        scores = product[lists.indices, inner:] + readers[lists.targets()]
+        scores = np.where(scores > 0, scores, scores * np.float32(heads.negative_slope))
+        is_read = np.diff(lists.indptr) > 0
+        begins, counts = lists.indptr[:-1][is_read], np.diff(lists.indptr)[is_read]
+        exponentials = np.exp(scores - np.repeat(np.maximum.reduceat(scores, begins), counts, axis=0))
+        shares = exponentials / np.repeat(np.add.reduceat(exponentials, begins), counts, axis=0)
+        read = product[lists.indices, :inner].reshape(-1, heads.heads, heads.columns) * shares[:, :, None]
+        summed = np.add.reduceat(read, begins)
+        outputs[kind][is_read] += summed.mean(axis=1) if heads.averages else summed.reshape(len(begins), inner)
+    zero = np.float32(0)
+    return [np.maximum(one + layer.biases.get(kind, zero), 0) for kind, one in enumerate(outputs)]

@@ -24,7 +24,13 @@ from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.train import label_loss
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
-from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedArchitectureSpec, TypedShape, embedding_key
+from gnnserve_worker.models.typed.architecture import (
+    Heads,
+    RelationalLayer,
+    TypedArchitectureSpec,
+    TypedShape,
+    embedding_key,
+)
 from gnnserve_worker.progress import Progress, ProgressListener
 
 EMBEDDING_BOUND, EMBEDDING_RATE = 0.01, 0.1
@@ -151,6 +157,8 @@ def _layer(
 ) -> list[torch.Tensor | None]:  # fmt: skip
     """The layer's output of each type, or of the first alone."""
     graph = shape.graph
+    if layer.heads is not None:
+        return _attend(shape, layer, layer.heads, states, means, only_first=only_first)
     outputs: list[torch.Tensor | None] = [None] * len(graph.types)
     wanted = [0] if only_first else [*layer.biases]
     for kind, state in enumerate(states):
@@ -175,6 +183,50 @@ def _layer(
         if len(parts) > len(read):
             _add(outputs, kind, parts[-1])
     return [None if one is None else one + layer.biases[kind] for kind, one in enumerate(outputs)]
+
+
+def _attend(
+    shape: TypedShape, layer: RelationalLayer, heads: Heads, states: Sequence[Rows | None],
+    means: Sequence[SparseRows], *, only_first: bool,
+) -> list[torch.Tensor | None]:  # fmt: skip
+    """The same of a layer that attends."""
+    graph, inner = shape.graph, heads.heads * heads.columns
+    outputs: list[torch.Tensor | None] = [None] * len(graph.types)
+    slots = [0] * len(graph.types)
+    own = {
+        kind: multiply_rows(state, matrix.T)
+        for kind, matrix in layer.own.items()
+        if (kind == 0 or not only_first) and (state := states[kind]) is not None
+    }
+    for place, relation in enumerate(graph.relations):
+        kind, state = graph.place_of(relation.target), states[graph.place_of(relation.source)]
+        slot, slots[kind] = slots[kind], slots[kind] + 1
+        if place not in layer.relations or kind not in own or state is None:
+            continue
+        lists = means[place].rows
+        senders, counts = lists.col_indices(), lists.crow_indices().diff()
+        readers = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+        product = multiply_rows(state, layer.relations[place].T)
+        scores = product[senders, inner:] + own[kind][readers, slot * heads.heads : (slot + 1) * heads.heads]
+        scores = nn.functional.leaky_relu(scores, heads.negative_slope)
+        shares = _softmax(scores, readers, len(counts))
+        read = product[senders, :inner].view(-1, heads.heads, heads.columns) * shares[:, :, None]
+        summed = read.new_zeros((len(counts), heads.heads, heads.columns)).index_add(0, readers, read)
+        _add(outputs, kind, summed.mean(dim=1) if heads.averages else summed.flatten(1))
+    return [None if one is None else one + layer.biases[kind] for kind, one in enumerate(outputs)]
+
+
+def _softmax(scores: torch.Tensor, readers: torch.Tensor, count: int) -> torch.Tensor:
+    """Of the scores of each reader's neighbours, by head: float32 [edges, heads]."""
+    places = readers[:, None].expand_as(scores)
+    largest = (
+        scores.detach()
+        .new_zeros((count, scores.shape[1]))
+        .scatter_reduce(0, places, scores.detach(), "amax", include_self=False)
+    )
+    exponentials = (scores - largest[readers]).exp()
+    totals = exponentials.new_zeros(largest.shape).index_add(0, readers, exponentials)
+    return exponentials / totals[readers]
 
 
 def _add(outputs: list[torch.Tensor | None], kind: int, added: torch.Tensor) -> None:

@@ -1,6 +1,6 @@
 """What the worker may ask of an architecture over a graph of several types: one object each, in a file beside this one.
 
-All that exist so far are of one form, whatever their checkpoints look like:
+GraphSAGE and RGCN are of one form, whatever their checkpoints look like:
 
     h'(i) = Σ over relations r that i's type reads: mean over neighbours j of h(j) · W_r + c_r,
             + h(i) · W_type + b_type,   ReLU between layers
@@ -13,11 +13,15 @@ with linear maps. An architecture computes them by operators that numpy's arrays
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
+from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest
 
@@ -25,6 +29,29 @@ Array = Any
 """A numpy array; or, while a network is trained, a tensor of torch."""
 Tensors = Mapping[str, Array]
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How a layer attends."""
+
+    heads: int
+    columns: int
+    """What each head gives."""
+    averages: bool
+    """Whether the heads' sums are averaged, as those of the last layer are; otherwise they stand beside each other."""
+    negative_slope: float
+
+    @property
+    def outputs(self) -> int:
+        return self.columns if self.averages else self.heads * self.columns
+
+    @staticmethod
+    def beside(*matrices: Array) -> Array:
+        """Matrices beside each other, of numpy or torch."""
+        if all(isinstance(one, np.ndarray) for one in matrices):
+            return np.concatenate(matrices, axis=1)
+        return sys.modules["torch"].cat(matrices, dim=1)  # loaded where there are tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +66,17 @@ class RelationalLayer:
     """b_type [outputs]. Absent: the layer gives nothing for nodes of the type: its output is 0."""
     shifts: Mapping[int, Array] = field(default_factory=dict)
     """c_r [outputs]; absent: 0."""
+    heads: Heads | None = None
+    """Of a layer that attends: then W_r and W_type make what `gat.py` says, and biases are added to what is summed.
+    None: it sums means."""
+
+    @property
+    def columns(self) -> int:
+        """Width of a row of its products."""
+        if self.heads is None:
+            return self.outputs
+        matrices = (*self.relations.values(), *self.own.values())
+        return max(int(matrix.shape[1]) for matrix in matrices)
 
     @property
     def outputs(self) -> int:
@@ -55,6 +93,18 @@ class TypedShape:
     layers: int
     bases: int | None = None
     """Matrices that those of all relations are combined from; None: each has its own."""
+    attention: AttentionManifest | None = None
+
+    def heads_of(self, layer: int) -> Heads:
+        """How a layer attends, of an architecture that does."""
+        if self.attention is None:
+            raise ValueError("a network without attention has no heads")
+        if layer == self.layers - 1:
+            return Heads(
+                self.attention.output_heads, self.classes, averages=True, negative_slope=self.attention.negative_slope
+            )
+        heads = self.attention.heads
+        return Heads(heads, self.hidden // heads, averages=False, negative_slope=self.attention.negative_slope)
 
     def width(self, kind: int) -> int:
         """Columns that layer 1 reads of a node of that type: its features, or an embedding as wide as the hidden

@@ -8,6 +8,7 @@ Those that tables are made by have `.shifts.<place>` too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.typed.architecture import RelationalLayer
+from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedShape
+from gnnserve_worker.models.typed.attention import AttentionLayer, TypedAttentionNetwork
 from gnnserve_worker.models.typed.network import TypedLayer, TypedNetwork
 
 _PARTS = ("relations", "own", "biases", "shifts")
@@ -48,9 +51,9 @@ def layer_of(number: int, tensors: Mapping[str, np.ndarray]) -> RelationalLayer:
         group, layer, part, place = key.split(".") if key.count(".") == 3 else ("", "", "", "")
         if group == "layers" and layer == str(number) and part in found:
             found[part][int(place)] = np.asarray(tensor, dtype=np.float32)
-    if not found["biases"]:
+    if not found["biases"] and not found["own"]:
         raise ValueError(f"weights lack layer {number}; they have {', '.join(sorted(tensors)) or 'nothing'}")
-    return RelationalLayer(**found)
+    return RelationalLayer(found["relations"], found["own"], found["biases"], found["shifts"])
 
 
 def build_typed_network(
@@ -60,9 +63,12 @@ def build_typed_network(
     first_rows: Sequence[int | None],
     columns: int,
     compute: Compute,
-) -> TypedNetwork:
+) -> Network:
     """The network of a variant whose table has `columns` columns and rows of each relation from `first_rows` on.
     ValueError names what does not fit."""
+    rows = np.array([-1 if first is None else first for first in first_rows], np.int64)
+    if manifest.attention is not None:
+        return _build_attending(manifest, tensors, graph, rows, columns)
     layers = [layer_of(number, tensors) for number in range(1, manifest.layers)]
     widths = [columns, *(layer.outputs for layer in layers)]
     if widths[-1] != manifest.classes:
@@ -71,8 +77,34 @@ def build_typed_network(
         build_layer(layer, graph.typed, inputs, relu=number < len(layers), compute=compute)
         for number, (layer, inputs) in enumerate(zip(layers, widths[:-1], strict=True), start=1)
     )
-    rows = np.array([-1 if first is None else first for first in first_rows], np.int64)
     return TypedNetwork((), manifest.classes, graph.layout, rows, columns, later)
+
+
+def _build_attending(
+    manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], graph: TypedGraph, first_rows: np.ndarray,
+    columns: int,
+) -> TypedAttentionNetwork:  # fmt: skip
+    shape = TypedShape(graph.typed, manifest.hidden, manifest.classes, manifest.layers, attention=manifest.attention)
+    attending = []
+    for number in range(manifest.layers):
+        heads = shape.heads_of(number)
+        layer = replace(layer_of(number, tensors), heads=heads)
+        if number == 0:
+            attending.append(AttentionLayer(heads, layer.biases, {}, {}, columns))
+            continue
+        width = layer.columns
+
+        def product(matrix: np.ndarray, width: int = width) -> Linear:
+            wide = np.pad(matrix, ((0, 0), (0, width - matrix.shape[1])))
+            if len(wide) != manifest.hidden:
+                raise ValueError(f"a matrix of a layer has {len(wide)} inputs, expected {manifest.hidden}")
+            return Linear.build(wide, np.zeros(width, np.float32), relu=False, compute="float32")
+
+        relations = {place: product(matrix) for place, matrix in layer.relations.items()}
+        own = {kind: product(matrix) for kind, matrix in layer.own.items()}
+        attending.append(AttentionLayer(heads, layer.biases, relations, own, width))
+    sources = tuple(graph.typed.place_of(relation.source) for relation in graph.typed.relations)
+    return TypedAttentionNetwork((), manifest.classes, graph.layout, first_rows, sources, tuple(attending))
 
 
 def build_layer(

@@ -85,15 +85,8 @@ class TypedNetwork(Network):
     ) -> np.ndarray:
         """The first layer's output for every row of the sample: flat float32, in scratch memory."""
         typed = as_typed(sample)
-        named = _named_of(scratch)
-        named.reserve(len(typed.nodes), len(typed.neighbours))
-        _name_table_rows(
-            self.layout, typed.segments, typed.type_ends, typed.neighbours, self.first_rows, table.nodes,
-            named.rows, named.weights,
-        )  # fmt: skip
-        read = msgspec.structs.replace(
-            typed, neighbours=named.rows[: len(typed.neighbours)], weights=SampleWeights(named.weights, named.ones)
-        )
+        rows, named = name_rows(self.layout, typed, self.first_rows, table.nodes, scratch), _named_of(scratch)
+        read = msgspec.structs.replace(typed, neighbours=rows, weights=SampleWeights(named.weights, named.ones))
         aggregation = _HIDDEN if self.later else _LAST
         out = scratch.hidden(len(typed.nodes) * self.columns)
         gather(table, self.columns, read, aggregation, out, behind)
@@ -115,14 +108,14 @@ class TypedNetwork(Network):
             hops = len(self.later) + 1 - depth
             rows, width = sample.ends[hops - 1], layer.outputs
             if depth == len(self.later) and embeddings is not None:
-                copy_rows(below[:rows], _seed_rows(typed), embeddings)
+                copy_rows(below[:rows], seed_rows(typed), embeddings)
             hidden = scratch.hidden(rows * width)
             begin = 0
             for place, end in enumerate(typed.type_ends[: hops * types].tolist()):
                 if end > begin:
                     self._infer_type(layer, place % types, begin, end, below, typed, scratch, hidden)
                 begin = end
-        copy_rows(hidden[: rows * self.classes].reshape(rows, self.classes), _seed_rows(typed), scores)
+        copy_rows(hidden[: rows * self.classes].reshape(rows, self.classes), seed_rows(typed), scores)
 
     def _infer_type(
         self, layer: TypedLayer, kind: int, begin: int, end: int, below: np.ndarray, sample: TypedSample,
@@ -146,13 +139,26 @@ _HIDDEN = Aggregation(Aggregator.NORMALISED_SUM, Own.ADDED, 1.0, no_bias(), relu
 _LAST = Aggregation(Aggregator.NORMALISED_SUM, Own.ADDED, 1.0, no_bias(), relu=False)
 
 
+def name_rows(
+    layout: np.ndarray, sample: TypedSample, first_rows: np.ndarray, table_rows: int, scratch: Activations
+) -> np.ndarray:
+    """For each neighbour of the sample, the row of a table by its relation: int32, in scratch memory."""
+    named = _named_of(scratch)
+    named.reserve(len(sample.nodes), len(sample.neighbours))
+    _name_table_rows(
+        layout, sample.segments, sample.type_ends, sample.neighbours, first_rows, table_rows, named.rows, named.weights
+    )
+    return named.rows[: len(sample.neighbours)]
+
+
 def as_typed(sample: NeighbourSample) -> TypedSample:
     if not isinstance(sample, TypedSample):
         raise TypeError("a network over several types needs a sample of such a graph")
     return sample
 
 
-def _seed_rows(sample: TypedSample) -> np.ndarray:
+def seed_rows(sample: TypedSample) -> np.ndarray:
+    """Row of each seed, int32."""
     assert sample.seed_rows is not None  # noqa: S101 - typed samples always have them
     return sample.seed_rows
 

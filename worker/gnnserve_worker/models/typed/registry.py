@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec
+from gnnserve_worker.models.typed.gat import TypedGatSpec
 from gnnserve_worker.models.typed.graphsage import TypedGraphSageSpec
 from gnnserve_worker.models.typed.rgcn import RgcnSpec
 
 TYPED_ARCHITECTURES: Mapping[Architecture, TypedArchitectureSpec] = {
-    spec.architecture: spec for spec in (TypedGraphSageSpec(), RgcnSpec())
+    spec.architecture: spec for spec in (TypedGraphSageSpec(), TypedGatSpec(), RgcnSpec())
 }

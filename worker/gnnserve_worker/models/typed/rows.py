@@ -86,8 +86,12 @@ def typed_row_maker(
     widths = [shape.width(place) for place in range(len(graph.types))]
     sources = [graph.place_of(relation.source) for relation in graph.relations]
 
+    biases = layer.biases if layer.heads is None else {}
+
     def product(width: int, matrix: np.ndarray | None, shift: np.ndarray | None) -> Linear:
         found = np.zeros((width, table.columns), np.float32) if matrix is None else matrix
+        if layer.heads is not None:  # what is behind the widest product is not read
+            found = np.pad(found, ((0, 0), (0, table.columns - found.shape[1])))
         if found.shape != (width, table.columns):
             raise ValueError(f"a matrix of the first layer is {list(found.shape)}, expected {[width, table.columns]}")
         added = np.zeros(table.columns, np.float32) if shift is None else shift
@@ -103,7 +107,7 @@ def typed_row_maker(
             product(widths[source], layer.relations.get(place), layer.shifts.get(place))
             for place, source in enumerate(sources)
         ],
-        [product(width, layer.own.get(kind), layer.biases.get(kind)) for kind, width in enumerate(widths)],
+        [product(width, layer.own.get(kind), biases.get(kind)) for kind, width in enumerate(widths)],
     )
 
 
