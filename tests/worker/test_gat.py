@@ -43,7 +43,7 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tables.attention import _exponential
+from gnnserve_worker.tables.attention import exponential
 
 NODES, WIDTH = 70, 21
 HEADS = pytest.mark.parametrize(
@@ -155,13 +155,13 @@ def test_attention_by_hand() -> None:
     np.testing.assert_allclose(scores[:, 0], np.array(expected) + 0.5, rtol=1e-6)
 
 
-def test_the_exponential_of_kernels_is_exact_to_float32() -> None:
+def test_theexponential_of_kernels_is_exact_to_float32() -> None:
     numbers = np.concatenate([-np.logspace(-6, np.log10(86.9), 500), [0.0]]).astype(np.float32)
 
-    found = np.array([_exponential(number) for number in numbers])
+    found = np.array([exponential(number) for number in numbers])
 
     np.testing.assert_allclose(found, np.exp(numbers.astype(np.float64)), rtol=3e-7)
-    assert _exponential(np.float32(-np.inf)) == _exponential(np.float32(-200.0)) == 0.0
+    assert exponential(np.float32(-np.inf)) == exponential(np.float32(-200.0)) == 0.0
 
 
 def test_moments_are_those_of_all_neighbours_and_the_node_alike() -> None:
