@@ -10,12 +10,13 @@ import scipy.sparse as sp
 import torch
 from tests.support.graphs import planted_graph
 
-from gnnserve_api.spec.model import Architecture, Model, Scope
+from gnnserve_api.spec.model import Model, Scope
 from gnnserve_worker.generation.device import training_device
 from gnnserve_worker.generation.networks import CPU, build_module, forward, rows_of, to_tensors
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 DATA = planted_graph((2, 5, 7))
@@ -23,7 +24,7 @@ GPU = torch.device("cuda", 0)
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
 
 
-@pytest.fixture(params=list(Architecture))
+@pytest.fixture(params=list(ARCHITECTURES))
 def model(request: pytest.FixtureRequest) -> Model:
     settings = {"epochs": 3, "batchSize": 64, "dropout": 0}
     return Model.model_validate({"architecture": request.param, "hidden": 16, "fanouts": [4, 3], "training": settings})

@@ -39,7 +39,7 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import layer_sizes
-from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
 from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.loaded import CORRECTION, LoadedRevision
@@ -113,7 +113,7 @@ def rehearse() -> None:
 
 def _change_graphs(root: Path) -> None:
     """Everything that a revision of each architecture does where its graph changes."""
-    for architecture in Architecture:
+    for architecture in ARCHITECTURES:
         repository = Repository(root, "rehearsal", _name_of(architecture, _FANOUTS[0]))
         loaded = repository.load(repository.revisions()[0].revision, _DELTA_BYTES)
         replica = LivingRevision(loaded, _DELTA_BYTES)
@@ -164,7 +164,7 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     # Not another revision for each kind of ids: what finds nodes knows nothing of networks.
     ids = (None, integer_ids(np.arange(_NODES)), string_ids(*lay_out([f"node {i}" for i in range(_NODES)])))
     graphs = [replace(plain, ids=found) for found in ids]
-    for architecture in Architecture:
+    for architecture in ARCHITECTURES:
         for graph, sampled in zip(graphs, _FANOUTS, strict=True):
             fanouts = NO_NEIGHBOURS if spec_of(architecture).aggregator is Aggregator.NONE else sampled
             repository = Repository(root, "rehearsal", _name_of(architecture, sampled))
