@@ -6,12 +6,13 @@ so that hundreds cost one product of matrices. Weights of propagation are one li
 gradient goes back through the same map.
 
 Cosines are compared, not dot products: final embeddings are stored with length 1, so that the dot product of two rows
-is the cosine. With large steps that learns in a thousand steps what dot products of rows of any length need hundreds of
-thousands for.
+is the cosine. On gowalla, after 300 steps of 8,192 links with 512 others and a rate of 0.1, recall@20 of validation
+links was 0.165 by cosines, and 0.134 by dot products of rows of any length.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +39,7 @@ from gnnserve_worker.progress import Progress, ProgressListener
 _BIAS = "lin.bias"
 _NAME = "embeddings"
 _TEMPERATURE = 0.1
-"""What cosines are divided by before the softmax. On gowalla 0.1 learns faster than 0.15 and 0.2, and dot products of
-rows of any length are far behind after as many steps."""
+"""Divisor of cosines before the softmax. On gowalla 0.1 learns faster than 0.15 and 0.2."""
 _LEARNING_RATE = 0.05
 _WARM_UP_STEPS = 20
 _LEAST_RATE = 0.01
@@ -135,16 +135,21 @@ class Propagation:
     """The map from nodes' own embeddings to their final ones, float32 [nodes, dimensions] both. It is symmetric."""
 
     def __init__(self, graph: Graph, layers: int) -> None:
-        self.adjacency = normalised(graph)
-        """S, float32 [nodes, nodes]."""
+        adjacency = normalised(graph)
+        indptr, indices, weights = map(torch.from_numpy, (adjacency.indptr, adjacency.indices, adjacency.data))
+        with warnings.catch_warnings():
+            # torch warns once per process that its CSR tensors are in beta, which users cannot act on.
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+            self._adjacency = torch.sparse_csr_tensor(indptr, indices, weights, adjacency.shape, check_invariants=False)
         self._layers = layers
 
+    @torch.no_grad()
     def __call__(self, own: torch.Tensor) -> torch.Tensor:
-        found = hidden = own.detach().numpy()
+        found = hidden = own
         for _ in range(self._layers):
-            hidden = self.adjacency @ hidden
+            hidden = torch.sparse.mm(self._adjacency, hidden)
             found = found + hidden
-        return torch.from_numpy(np.asarray(found / np.float32(self._layers + 1)))
+        return found / (self._layers + 1)
 
 
 class _Propagated(torch.autograd.Function):
