@@ -746,17 +746,20 @@ def test_while_predictions_are_computed_fewer_records_are_applied_in_one_go() ->
 def test_predictions_have_nine_tenths_of_the_time_unless_the_worker_is_late() -> None:
     now_s = 0.0
     lag, replica = Lag(lambda: now_s), FakeReplica()
-    applied = Follower(FlakyLog(None), lag, print, print)  # type: ignore[arg-type]
-    applied._most_items(replica)
-    assert applied._rest_s(replica, 0.001) == 0.0
-    replica.inferences = 1
-    assert applied._rest_s(replica, 0.001) == pytest.approx(0.009)
-    assert applied._rest_s(replica, 1.0) == pytest.approx(0.1)
+    applied = Follower(FlakyLog(None), lag, print, print, clock_s=lambda: now_s)  # type: ignore[arg-type]
+
+    def rest_after(passed_s: float, computed_s: float, used_s: float) -> float:
+        nonlocal now_s
+        now_s, replica.computing_s = now_s + passed_s, replica.computing_s + computed_s
+        return applied._rest_s(replica, used_s)
+
+    assert rest_after(0.1, 0.0, 0.001) == 0.0
+    assert rest_after(0.01, 0.01, 0.001) == pytest.approx(0.009)
+    assert rest_after(0.01, 0.0002, 0.001) == pytest.approx(0.0009)
+    assert rest_after(0.01, 0.01, 1.0) == pytest.approx(0.1)
     lag.see_record(Record(1, "a", 1, 0, 1, 1, b""))
-    now_s = 0.4
-    assert applied._rest_s(replica, 0.001) > 0
-    now_s = 0.6
-    assert applied._rest_s(replica, 0.001) == 0.0
+    assert rest_after(0.4, 0.4, 0.001) > 0
+    assert rest_after(0.2, 0.2, 0.001) == 0.0
 
 
 def test_records_that_wait_in_memory_are_bounded(sqlite: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ class FakeReplica:
         self.base_checksum: int | None = None if offset else 0
         self.changes_since_base = 0
         self.inferences = 0
+        self.computing_s = 0.0
         self.delta_bytes = 0
         self._lock = threading.Lock()
 

@@ -49,8 +49,11 @@ than a millisecond."""
 _PAUSE_S = 0.00005
 """A thread that waits for a lock needs so long to wake up. Without a pause, the one that gave it back has it again."""
 _REST = 9.0
-"""While predictions are computed, a group is followed by a pause so many times as long as the processor time that it
-took: they keep nine tenths of the time. Applying takes the interpreter and the caches from them."""
+"""Where predictions keep a worker busy, a group is followed by a pause so many times as long as the processor time that
+it took: they keep nine tenths of the time. Applying takes the interpreter and the caches from them."""
+_BUSY_SHARE = 0.2
+"""Share of the time in which predictions are computed from which on they keep as much: reading requests and writing
+answers takes about as long again. Below it the pause is shorter in proportion."""
 _LONGEST_REST_S = 0.1
 _LATE_S = 0.5
 """How far behind the log a worker may be for the sake of predictions. Beyond it changes are applied without a pause."""
@@ -205,6 +208,8 @@ class Follower:
         self._failures = 0
         self._inferences = 0
         """Batches of predictions that the replica had seen when that was asked last."""
+        self._seen_s = (0.0, 0.0)
+        """When the last group was applied, and for how long predictions had been computed then."""
         self._looked_s = 0.0
         self._thread = threading.Thread(target=self._run, name="changes-follower", daemon=True)
 
@@ -322,9 +327,11 @@ class Follower:
     def _rest_s(self, replica: Replica, used_s: float) -> float:
         """How long to leave the processors to predictions after a group that took so much processor time; 0: there are
         no predictions, or the worker is late."""
-        if replica.inferences == self._inferences or self._lag.staleness_s(replica.offset) > _LATE_S:
+        before, self._seen_s = self._seen_s, (self._clock_s(), replica.computing_s)
+        passed_s, computed_s = (now - then for now, then in zip(self._seen_s, before, strict=True))
+        if computed_s <= 0 or passed_s <= 0 or self._lag.staleness_s(replica.offset) > _LATE_S:
             return 0.0
-        return min(_REST * used_s, _LONGEST_REST_S)
+        return min(_REST * used_s * min(1.0, computed_s / passed_s / _BUSY_SHARE), _LONGEST_REST_S)
 
     def _most_items(self, replica: Replica) -> int:
         """How many items to apply in one go: fewer, where predictions were computed since that was asked last."""

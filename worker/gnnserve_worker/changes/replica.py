@@ -42,6 +42,11 @@ class Replica(Protocol):
         ...  # pragma: no cover
 
     @property
+    def computing_s(self) -> float:
+        """Seconds in which they were."""
+        ...  # pragma: no cover
+
+    @property
     def is_busy(self) -> bool:
         """Whether `check` would wait."""
         ...  # pragma: no cover

@@ -66,6 +66,8 @@ class LivingRevision:
         """Items of the batches that were applied since, also where they were refused."""
         self.inferences = 0
         """Batches of predictions that were computed over it."""
+        self.computing_s = 0.0
+        """Seconds in which they were."""
         self._inferences = 0
         """How many there were when changes were published last."""
         self._loaded = loaded
@@ -109,7 +111,11 @@ class LivingRevision:
             with self._computing:
                 self._require_whole()
                 self.inferences += 1
-                return infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+                began_s = time.perf_counter()
+                try:
+                    return infer(variant, seeds, key, with_embeddings=with_embeddings, view=view)
+                finally:
+                    self.computing_s += time.perf_counter() - began_s
 
         return infer_alone
 
