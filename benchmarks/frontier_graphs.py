@@ -9,7 +9,6 @@ work; a search, which trains and goes by latencies; and latencies. The last two 
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -57,7 +56,8 @@ _PROFILE_S = "0.3"
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """Test nodes that arrive as overlays, each of a request of its own."""
+    """Test nodes that arrive as overlays: each in a request of its own, and stored neighbours read it in turn, unless
+    it is said otherwise."""
 
     accuracy: float
     p50_ms: float
@@ -76,6 +76,8 @@ class Point:
     """By seeds of a batch: of the first seed's generation."""
     unseen: Unseen | None
     """None: it cannot answer about nodes that arrive as overlays, or was not asked."""
+    reading: Unseen | None = None
+    """The same of nodes that arrive in one request and read stored nodes, which do not read them in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True
             str(variant.family),
             tuple(_accuracy(found) for each in profiles if (found := _find(each, variant.name)) is not None),
             p50_ms[variant.name],
-            unseen.get(variant.name),
+            *unseen.get(variant.name, (None, None)),
         )
         for variant in profiles[0].variants
     ]
@@ -251,23 +253,32 @@ def _hidden(name: str, root: Path) -> tuple[Hidden, LoadedRevision, Metric]:
     return Hidden(replace(loaded, graph=data.graph), data.features, loaded), loaded, revision.profile.metric
 
 
-def _unseen_accuracies(name: str, root: Path, variants: list[str]) -> dict[str, float]:
-    """Accuracies of answers about test nodes that no stored list has, by variant. Kept in `root`."""
+def _unseen_accuracies(name: str, root: Path, variants: list[str]) -> dict[str, tuple[float, float]]:
+    """Accuracies of answers about test nodes that no stored list has, by variant: each alone, and as readers. Kept in
+    `root`."""
     file = root / f"{name}-unseen.json"
     if not file.exists():
         hidden, loaded, metric = _hidden(name, root)
         able = [each for each in variants if each in loaded.variants and loaded.variants[each].rows is not None]
-        found = {each: round(evaluate(hidden.scores_alone(each), hidden.labels, metric), 4) for each in able}
-        file.write_text(json.dumps(found))
-    return dict(json.loads(file.read_text()))
+        scores = {each: (hidden.scores_alone(each), hidden.scores_of_readers(each, _UNSEEN_SEEDS)) for each in able}
+        found = {
+            each: tuple(round(evaluate(of_way, hidden.labels, metric), 4) for of_way in both)
+            for each, both in scores.items()
+        }
+        file.write_bytes(msgspec.json.encode(found))
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, tuple[float, float]])
 
 
-def _unseen(name: str, root: Path, variants: list[str]) -> dict[str, Unseen]:
+def _unseen(name: str, root: Path, variants: list[str]) -> dict[str, tuple[Unseen, Unseen]]:
     accuracies = _unseen_accuracies(name, root, variants)
     hidden, loaded, _ = _hidden(name, root)
     warm_up(loaded)
-    p50_ms = hidden.p50_alone_ms([*accuracies], _UNSEEN_SEEDS, _UNSEEN_RUNS)
-    return {variant: Unseen(accuracy, p50_ms[variant]) for variant, accuracy in accuracies.items()}
+    alone_ms = hidden.p50_alone_ms([*accuracies], _UNSEEN_SEEDS, _UNSEEN_RUNS)
+    reading_ms = hidden.p50_of_readers_ms([*accuracies], _UNSEEN_SEEDS, _UNSEEN_RUNS)
+    return {
+        variant: (Unseen(alone, alone_ms[variant]), Unseen(reading, reading_ms[variant]))
+        for variant, (alone, reading) in accuracies.items()
+    }
 
 
 def _find(profile: Profile, name: str) -> VariantProfile | None:

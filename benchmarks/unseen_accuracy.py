@@ -135,6 +135,15 @@ class Hidden:
         """Scores of the test nodes, each brought by a request of its own."""
         return np.concatenate([self._infer(variant, part, key) for part in self._parts_alone])
 
+    def scores_of_readers(self, variant: str, at_once: int, key: int = 0) -> np.ndarray:
+        """Scores of the test nodes, brought by requests of so many, whose edges lead to them alone."""
+        parts = [self._test[first : first + at_once] for first in range(0, len(self._test), at_once)]
+        return np.concatenate([self._infer(variant, [self._ask_readers(part)], key) for part in parts])
+
+    def p50_of_readers_ms(self, variants: Sequence[str], count: int, runs: int) -> dict[str, float]:
+        """Time of a request that brings so many test nodes, whose edges lead to them alone; the variants take turns."""
+        return self._p50_ms(variants, [self._ask_readers(self._test[:count])], runs)
+
     @cached_property
     def _parts_alone(self) -> list[list[_Asked]]:
         asked = [self._ask(np.array([node])) for node in self._test]
@@ -161,9 +170,19 @@ class Hidden:
             edges += [(number, int(reader)) for reader in _list_of(full, node) if self._kept[reader]]
         return _Asked(nodes, np.array(edges, np.int64).reshape(-1, 2))
 
+    def _ask_readers(self, nodes: np.ndarray) -> _Asked:
+        """The nodes as new ones which read stored nodes, and which no other node reads."""
+        full, first = self._loaded.graph, self._loaded.graph.nodes
+        lists = [[sender for sender in _list_of(full, node) if self._kept[sender]] for node in nodes]
+        edges = [(sender, first + k) for k, senders in enumerate(lists) for sender in senders]
+        return _Asked(nodes, np.array(edges, np.int64).reshape(-1, 2))
+
     def p50_alone_ms(self, variants: Sequence[str], count: int, runs: int) -> dict[str, float]:
         """Time of a batch of so many test nodes, each brought by a request of its own; the variants take turns."""
-        parts, together = self._arrange(self._parts_alone[0][:count] + self._parts_alone[1][: count - _AT_ONCE])
+        return self._p50_ms(variants, [one for part in self._parts_alone for one in part][:count], runs)
+
+    def _p50_ms(self, variants: Sequence[str], asked: list[_Asked], runs: int) -> dict[str, float]:
+        parts, together = self._arrange(asked)
         took: dict[str, list[float]] = {variant: [] for variant in variants}
         for run in range(runs + 1):
             for variant in variants:

@@ -28,6 +28,7 @@ from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.models.rows import RowMaker, Scaling
+from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.tables.table import RowsBehind
 
@@ -273,4 +274,32 @@ def test_of_a_new_node_only_those_rows_are_made_that_are_read(
 
     monkeypatch.setattr(RowMaker, "make", counted)
     infer_batch(revision, "projected", seeds, 1, view=view)
+    assert found == [made]
+
+
+@pytest.mark.parametrize(("direction", "made"), [(Direction.DIRECTED, (2, 2)), (Direction.UNDIRECTED, (6, 2))])
+def test_of_a_stored_layer_only_what_new_edges_change_is_made(
+    direction: Direction, made: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two new nodes read four stored ones: these have another output only where they read the new ones in turn, and
+    then as neighbours alone."""
+    world = World(2, EdgeRules(direction), new=0, overridden=0, edges=0)
+    scaling = scaling_of(world.features, Normalization.DISABLED)
+    revision = revision_over("GraphSAGE", world.graph, world.features, scaling, Storage.FLOAT32, np.arange(FEATURES))
+    edges, asked = np.array([[0, NODES], [1, NODES], [2, NODES], [3, NODES + 1]]), np.array([NODES, NODES + 1])
+    overlay, seeds = arrange_overlay(
+        world.graph, world.rules, np.ones((2, FEATURES), np.float32), np.zeros(0, np.int64), edges, asked
+    )
+    view = view_of(NODES, [Part(2, overlay, None)], seeds)
+    found: list[tuple[int, int]] = []
+    make = StoredRowMaker.behind
+
+    def counted(*arguments: Any, **options: Any) -> RowsBehind | None:
+        behind = make(*arguments, **options)
+        assert behind is not None and behind.values is not None and behind.own_values is not None
+        found.append((len(behind.values), len(behind.own_values)))
+        return behind
+
+    monkeypatch.setattr(StoredRowMaker, "behind", counted)
+    infer_batch(revision, "stored1", seeds, 1, view=view)
     assert found == [made]

@@ -101,7 +101,7 @@ def test_the_budget_keeps_those_that_add_most() -> None:
     assert kept(*variants, most=1) == ["x1"]
     found = verdicts(*variants, most=3)
     assert [name for name, verdict in found.items() if verdict.is_kept] == ["x1", "x8", "x16"]
-    assert found["x2"].why.endswith("less than each that is kept of 3 at most")
+    assert found["x2"].why.endswith("less than each that is kept (budget.variants: 3)")
     assert found["x2"].beaten_by == ()
 
 

@@ -176,7 +176,7 @@ def _dropped(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Are
         return SearchedVariant(name=variant.name, is_kept=False, why=why, beaten_by=tuple(dict.fromkeys(names)))
     added = areas.added_by(variant, kept)
     if added >= LEAST_GAIN and len(kept) == most:
-        why = f"it would add {100 * added:.3g} % of the area, less than each that is kept of {most} at most"
+        why = f"it would add {100 * added:.3g} % of the area, less than each that is kept (budget.variants: {most})"
     else:
         why = f"it would add less than {100 * LEAST_GAIN:.1f} % of the area"
     return SearchedVariant(name=variant.name, is_kept=False, why=why)
