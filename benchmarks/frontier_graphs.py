@@ -118,14 +118,15 @@ def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True
     p50_ms = _latencies(_repository(name, root, "0"), _generate(name, source, root, 0).revision)
     search_graph(name, seeds, root)
     searched = msgspec.json.decode(_searched_file(name, root).read_bytes(), type=_Searched, strict=False)
-    unseen = _unseen(name, root, common) if with_unseen else {}
+    alone, reading = _unseen(name, root, common) if with_unseen else ({}, {})
     points = [
         Point(
             variant.name,
             str(variant.family),
             tuple(_accuracy(found) for each in profiles if (found := _find(each, variant.name)) is not None),
             p50_ms[variant.name],
-            *unseen.get(variant.name, (None, None)),
+            alone.get(variant.name),
+            reading.get(variant.name),
         )
         for variant in profiles[0].variants
     ]
@@ -269,16 +270,17 @@ def _unseen_accuracies(name: str, root: Path, variants: list[str]) -> dict[str, 
     return msgspec.json.decode(file.read_bytes(), type=dict[str, tuple[float, float]])
 
 
-def _unseen(name: str, root: Path, variants: list[str]) -> dict[str, tuple[Unseen, Unseen]]:
+def _unseen(name: str, root: Path, variants: list[str]) -> tuple[dict[str, Unseen], dict[str, Unseen]]:
+    """By variant: nodes that arrive each alone, and as readers."""
     accuracies = _unseen_accuracies(name, root, variants)
     hidden, loaded, _ = _hidden(name, root)
     warm_up(loaded)
     alone_ms = hidden.p50_alone_ms([*accuracies], _UNSEEN_SEEDS, _UNSEEN_RUNS)
     reading_ms = hidden.p50_of_readers_ms([*accuracies], _UNSEEN_SEEDS, _UNSEEN_RUNS)
-    return {
-        variant: (Unseen(alone, alone_ms[variant]), Unseen(reading, reading_ms[variant]))
-        for variant, (alone, reading) in accuracies.items()
-    }
+    return (
+        {variant: Unseen(accuracy, alone_ms[variant]) for variant, (accuracy, _) in accuracies.items()},
+        {variant: Unseen(accuracy, reading_ms[variant]) for variant, (_, accuracy) in accuracies.items()},
+    )
 
 
 def _find(profile: Profile, name: str) -> VariantProfile | None:

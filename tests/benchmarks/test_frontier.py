@@ -52,10 +52,8 @@ def test_nodes_that_arrive_are_judged_apart() -> None:
     assert name == "made-up, nodes that arrive as overlays"
     assert verdict["measured"] == "stored1: -0.10 points, 8.3 times"
     assert not verdict["passed"]
-    reading = [
-        replace(each, reading=replace(each.unseen, p50_ms=p50_ms)) for each, p50_ms in ((x1, 60.0), (stored, 5.0))
-    ]
-    *_, (name, verdict) = verdicts_of(replace(graph, points=tuple(reading)))
+    reading = (replace(x1, reading=Unseen(0.9, 60.0)), replace(stored, reading=Unseen(0.899, 5.0)))
+    *_, (name, verdict) = verdicts_of(replace(graph, points=reading))
     assert name == "made-up, new nodes that stored ones do not read"
     assert verdict["measured"] == "stored1: -0.10 points, 12.0 times"
     assert verdict["passed"]

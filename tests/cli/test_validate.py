@@ -75,6 +75,21 @@ def test_given_variants_are_named() -> None:
     assert "training       none: every variant is given\n" in alone.output
 
 
+def test_what_a_search_reads_alone_and_what_it_does_not_read_is_noted(tmp_path: Path) -> None:
+    searched, listed = tmp_path / "searched.yaml", tmp_path / "listed.yaml"
+    text = DIGITS.with_name("digits-search.yaml").read_text()
+    unread = "  variants:\n    storage: [int8]\n    pruning: {factors: [1, 2]}\n"
+    searched.write_text(text.replace("  variants:\n", unread))
+    listed.write_text(text.replace("    search: Auto\n", ""))
+    notes = CliRunner().invoke(app, ["validate", str(searched)]).stderr
+    assert notes == (
+        "note: spec.variants.pruning.factors changes nothing: spec.variants.search is Auto, which finds them out\n"
+        "note: spec.variants.storage changes nothing: spec.variants.search is Auto, which looks at every storage\n"
+    )
+    notes = CliRunner().invoke(app, ["validate", str(listed)]).stderr
+    assert notes == "note: spec.variants.budget changes nothing: spec.variants.search is Disabled\n"
+
+
 def test_stored_layers_and_networks_with_fewer_channels_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     listed = "    stored: [2, 1]\n    channels: [{factor: 2}, {factor: 4, table: Projected}]\n"

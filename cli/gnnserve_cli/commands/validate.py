@@ -74,7 +74,7 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
             if not is_one:
                 put(output(), f"{document.where}:" if number == 0 else f"\n{document.where}:")
             put(output(), facts_table(_facts(document.service)))
-        _say_what_changes_nothing(document.service.spec.worker)
+        _say_what_changes_nothing(document.service.spec)
         _say_what_may_be_missing(document.service.spec)
     if as_json:
         named = [{"manifest": _printable(document.where), **document.as_json()} for document in checked]
@@ -219,12 +219,27 @@ def _device(worker: Worker) -> str:
     return f"{worker.device}; {memory}; cache {worker.cache.policy}"
 
 
-def _say_what_changes_nothing(worker: Worker) -> None:
-    if worker.device is not Device.CPU:
-        return
+def _say_what_changes_nothing(spec: GNNServiceSpec) -> None:
+    for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(spec.variants)):
+        print(f"note: spec.{field} changes nothing: spec.{why}", file=sys.stderr)
+
+
+def _unread_of_workers(worker: Worker) -> Iterator[tuple[str, str]]:
+    """Fields that were given and are not read, each with the setting that makes it so."""
     for name, field in (("gpu_memory", "gpuMemory"), ("cache", "cache")):
-        if name in worker.model_fields_set:
-            print(f"note: spec.worker.{field} changes nothing: spec.worker.device is CPU", file=sys.stderr)
+        if worker.device is Device.CPU and name in worker.model_fields_set:
+            yield f"worker.{field}", "worker.device is CPU"
+
+
+def _unread_of_variants(variants: Variants) -> Iterator[tuple[str, str]]:
+    if not variants.is_searched:
+        if "budget" in variants.model_fields_set:
+            yield "variants.budget", "variants.search is Disabled"
+        return
+    if "factors" in variants.pruning.model_fields_set:
+        yield "variants.pruning.factors", "variants.search is Auto, which finds them out"
+    if "storage" in variants.model_fields_set:
+        yield "variants.storage", "variants.search is Auto, which looks at every storage"
 
 
 def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:
