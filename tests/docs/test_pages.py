@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import typer.main
+from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.exposed import ON_GPU, watched
 from tests.support.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
@@ -211,8 +212,8 @@ def an_index() -> RevisionIndex:
     return index
 
 
-def exposed() -> Iterator[tuple[str, str, set[str]]]:
-    """Name, type and labels of each metric, as Prometheus sees them."""
+def all_metrics() -> ServingMetrics:
+    """A worker's metrics, with a sample of each that there is."""
     metrics = ServingMetrics("digits")
     metrics.show_revision(revision_manifest(), load_s=0.5)
     metrics.count_error("QueueFull")
@@ -225,7 +226,12 @@ def exposed() -> Iterator[tuple[str, str, set[str]]]:
     metrics.watch_updates(FakeUpdates())
     metrics.watch_index(an_index)
     metrics.watch_spans(SimpleNamespace(exported=1, dropped=0, put=print))
-    for family in text_string_to_metric_families(metrics.render().decode()):
+    return metrics
+
+
+def exposed() -> Iterator[tuple[str, str, set[str]]]:
+    """Name, type and labels of each metric, as Prometheus sees them."""
+    for family in text_string_to_metric_families(all_metrics().render().decode()):
         if family.name.endswith("_created"):
             continue
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -237,6 +243,16 @@ def test_metrics_of_the_page_are_those_that_are_exposed() -> None:
     rows = re.findall(r"^\| `(gnnserve_\w+)` \| (\w+) \| (.+?) \|", METRICS, re.MULTILINE)
     described = {(name, kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     assert described == {(name, kind, frozenset(labels)) for name, kind, labels in exposed()}
+
+
+def test_openmetrics_has_the_metrics_of_the_text_format() -> None:
+    """Its parser refuses what Prometheus would, and a whole scrape with it."""
+    body, _ = all_metrics().expose("application/openmetrics-text; version=1.0.0")
+    found = {
+        family.name.removesuffix("_info") for family in openmetrics_parser.text_string_to_metric_families(body.decode())
+    }
+    text = text_string_to_metric_families(all_metrics().render().decode())
+    assert found == {family.name.removesuffix("_info") for family in text if not family.name.endswith("_created")}
 
 
 def test_the_text_and_the_queries_name_only_metrics_that_are_exposed() -> None:
