@@ -122,7 +122,7 @@ class PredictRequest(
         Meta(
             description="Milliseconds from arrival after which the client wants no answer any more: a request that "
             "still waits is dropped then, with 504. It chooses no variant.",
-            extra_json_schema={"exclusiveMinimum": 0, "maximum": 3_600_000},
+            extra_json_schema={"minimum": 0, "exclusiveMinimum": True, "maximum": 3_600_000},
         ),
     ] = None
 
@@ -219,7 +219,7 @@ class PairsRequest(
         float | None,
         Meta(
             description="Milliseconds from arrival after which a request that still waits is dropped, with 504.",
-            extra_json_schema={"exclusiveMinimum": 0, "maximum": 3_600_000},
+            extra_json_schema={"minimum": 0, "exclusiveMinimum": True, "maximum": 3_600_000},
         ),
     ] = None
 

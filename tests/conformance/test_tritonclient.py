@@ -112,7 +112,7 @@ def test_what_was_answered_is_counted(client: triton.InferenceServerClient) -> N
     [
         ({"model_name": "nope"}, "404", 'there is no model "nope"'),
         ({"model_version": "x5"}, "400", 'has no variant "x5"; choose from x1, x4, x8'),
-        ({"patience": 5}, "400", "parameters.patience: there is no such parameter"),
+        ({"priority": 5}, "400", "parameters.priority: there is no such parameter"),
         ({"inputs": [nodes(np.array([1000]))]}, "400", "node 1000 is not in the graph"),
         ({"parameters": {"latency_ms": 0.001, "strict": True}}, "422", "no variant answers 1 node within 0.001 ms"),
     ],

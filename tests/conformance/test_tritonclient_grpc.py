@@ -123,7 +123,7 @@ def test_what_was_answered_is_counted(client: triton.InferenceServerClient) -> N
     [
         ({"model_name": "nope"}, "NOT_FOUND", 'there is no model "nope"'),
         ({"model_version": "x5"}, "INVALID_ARGUMENT", 'has no variant "x5"; choose from x1, x4, x8'),
-        ({"patience": 5}, "INVALID_ARGUMENT", "parameters.patience: there is no such parameter"),
+        ({"priority": 5}, "INVALID_ARGUMENT", "parameters.priority: there is no such parameter"),
         ({"priority": 1}, "INVALID_ARGUMENT", "parameters.priority: there is no such parameter"),
         ({"inputs": [nodes(np.array([1000]))]}, "INVALID_ARGUMENT", "node 1000 is not in the graph"),
         ({"parameters": {"latency_ms": 0.001, "strict": True}}, "FAILED_PRECONDITION", "within 0.001 ms"),

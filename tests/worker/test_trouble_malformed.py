@@ -40,8 +40,8 @@ from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credent
 REQUESTS = 1000
 UNDESCRIBED = {"UnknownNode", "StoredNode", "RepeatedNode", "UnknownColumn", "MissingColumn", "WrongFeatures"}
 """What no description can say: a request may name nodes that its own overlay brings, and columns of the graph."""
-UNDESCRIBED |= {"NoWriting", "NoUpdates", "VariantUnable"}
-"""No request may write to the worker of these tests, and its graph does not change."""
+UNDESCRIBED |= {"NoWriting", "NoUpdates", "NoIndex", "VariantUnable"}
+"""No request may write to the worker of these tests, its graph does not change, and it has no index of embeddings."""
 UNDESCRIBED_CHANGES = {"EmptyChanges", "InvalidValue", "MissingColumn", "MissingField", "UnknownColumn", "UnknownLabel"}
 """What no description can say of changes: 64 bits of ids, 32 of features, columns and labels of the graph, headers that
 go together, at least one change."""
