@@ -171,7 +171,7 @@ PostgresUri = Annotated[
         "--postgres-uri-file",
         metavar="FILE",
         help="Keep changes of the graph in the PostgreSQL of the address in this file, as in "
-        "postgresql://user:secret@host/db. Unset: in a SQLite file of the repository.",
+        "postgresql://user:pass@host/db. Unset: in a SQLite file of the repository.",
         show_default=False,
     ),
 ]
