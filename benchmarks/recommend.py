@@ -41,6 +41,7 @@ from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.rehearsal import MadeUpVariant, publish_made_up
 from gnnserve_worker.nearest.files import index_folder
 from gnnserve_worker.nearest.search import exact_best, unit
+from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 
@@ -257,7 +258,7 @@ def libraries(vectors: np.ndarray) -> list[dict[str, Any]]:
                     "faiss lists (ours)", vectors, lambda one: lists.search(one[None], 10)[1][0], made.build_seconds
                 )
             )
-    faiss.omp_set_num_threads(0)
+    faiss.omp_set_num_threads(thread_count())
     hnsw = faiss.IndexHNSWFlat(vectors.shape[1], 16, faiss.METRIC_INNER_PRODUCT)
     hnsw.hnsw.efConstruction, hnsw.hnsw.efSearch = 80, 100
     seconds, _ = timed(lambda: hnsw.add(vectors))

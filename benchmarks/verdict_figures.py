@@ -48,6 +48,33 @@ def cascade(results: Results) -> str:
     return verdict_table(results["cascade"])
 
 
+@figures("recommend")
+def recommend(results: Results) -> str:
+    """Verdicts; then the index beside others, on fewer vectors, and what a database takes."""
+    if not results.has("recommend"):
+        return ""
+    found = results["recommend"]
+    index, alone, database = found["index"], found["recommend"], found["database"]
+    ours = (
+        "`POST /v1/recommend`, new users", found["sizes"]["nodes"], index["recall"], alone["p50_ms"], alone["p99_ms"],
+        index["items_per_second"],
+    )  # fmt: skip
+    others = (
+        (one["name"], one["vectors"], one["recall"], one["p50_ms"], one["p99_ms"], one["items_per_second"])
+        for one in found["others"]
+    )
+    rows = (
+        (name, f"{vectors:,}", f"{recall:.4f}", f"{p50:.2f}", f"{p99:.2f}", f"{speed:,}")
+        for name, vectors, recall, p50, p99, speed in (ours, *others)
+    )
+    compared = table(("", "vectors", "recall@10", "p50 ms", "p99 ms", "built, vectors/s"), rows)
+    filled = (
+        f"Into PostgreSQL with pgvector: {database['rows_per_second']:,} rows/s by COPY, "
+        f"{database['with_index_rows_per_second']:,} with the HNSW index."
+    )
+    return f"{verdict_table(found)}\n\n{compared}\n\n{filled}"
+
+
 @figures("updates_faults")
 def updates_faults(results: Results) -> str:
     """What was promised, and whether it was kept; then how long recoveries took."""

@@ -19,7 +19,9 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import lay_out, string_ids
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.nearest.files import index_folder
@@ -209,6 +211,24 @@ def test_a_damaged_index_is_not_searched(tmp_path: Path) -> None:
     (response,) = ask(loaded(repository), {"node": 1})
     assert (response.status_code, response.json()["error"]["code"]) == (503, "NoIndex")
     assert "is not what was written" in response.json()["error"]["message"]
+
+
+def test_where_the_graph_changes_new_nodes_ask_and_those_that_left_are_not_recommended(repository: Repository) -> None:
+    (made,) = repository.revisions()
+    opened = repository.load(made.revision, 1 << 26)
+    replica = LivingRevision(opened, 1 << 26)
+    counts = ChangeCounts(new_nodes=1, edges=2, removed_nodes=1)
+    ids = ChangeIds(np.array([NODES, 3, NODES, 4, NODES, 5]))
+    replica.apply(1, [ChangeBatch(counts, ids, np.full((1, FEATURES), 0.5, np.float32))])
+    revision = served_revision(opened, replica)
+
+    new, left = ask(revision, {"node": NODES, "count": 1000}, {"node": 5})
+
+    assert new.status_code == 200, new.text
+    answer = new.json()
+    assert {item["id"] for item in answer["items"]} == {*range(NODES)} - {3, 4, 5}
+    assert (answer["offset"], answer["index"]["offset"]) == (1, 0)
+    assert (left.status_code, left.json()["error"]["field"]) == (400, "node")
 
 
 def test_a_latency_chooses_among_variants_of_the_indexs_network_alone(repository: Repository) -> None:

@@ -61,6 +61,8 @@ def open_index(folder: Path, manifest: IndexManifest) -> NearestIndex:
         return ExactIndex(vectors)
     import faiss  # noqa: PLC0415 - a service without recommendations does without it
 
+    # One search is short, and the engine has the other cores.
+    faiss.omp_set_num_threads(1)
     index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
     return ListedIndex(index, manifest.probed)
 
