@@ -147,8 +147,9 @@ def test_every_path_is_open_by_decision_or_refuses_without_a_token() -> None:
     async def run() -> None:
         async with running(FakeWorker(), access=Access((A,)), write_access=Access((B,))) as client:
             described = (await client.http.get("/openapi.json")).json()
-            routes = {route.path for route in client.app._rest.app.routes} | {"/v1/predict"}  # type: ignore[attr-defined]
-            unlisted = {"/", "/docs", "/docs-assets", "/openapi.json"}
+            routes = {route.path for route in client.app._rest.app.routes}  # type: ignore[attr-defined]
+            routes |= {"/v1/predict", "/v1/recommend"}
+            unlisted = {"/", "/explore", "/docs", "/docs-assets", "/openapi.json"}
             protocol = {path for path in described["paths"] if path.startswith("/v2")}
             assert {path for path, _, _ in paths_of(described)} == routes - unlisted | protocol
             routes |= protocol | {"/v2/nope"}
@@ -160,8 +161,8 @@ def test_every_path_is_open_by_decision_or_refuses_without_a_token() -> None:
                     if status == 200:
                         open_ones.add(path)
             assert open_ones == {
-                "/", "/docs", "/docs-assets/swagger-ui.css", "/healthz", "/metrics", "/openapi.json", "/readyz",
-                "/v1/route", "/v2/health/live", "/v2/health/ready",
+                "/", "/explore", "/docs", "/docs-assets/swagger-ui.css", "/healthz", "/metrics", "/openapi.json",
+                "/readyz", "/v1/route", "/v2/health/live", "/v2/health/ready",
             }  # fmt: skip
             for path in ("/nope", "/healthz/", "/docs-assets", "/v1/predict/"):
                 assert (await client.http.get(path)).status_code == 401, path

@@ -198,6 +198,7 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
             del schemas["PredictAnswer"]["properties"]["offset"]
     if revision is not None:
         schemas[asks]["properties"]["variant"] |= {"enum": [*revision.capabilities, None]}
+        schemas["ExplainRequest"]["properties"]["variant"] |= {"enum": [*revision.capabilities, None]}
     objective = schemas["Objective"]["properties"]
     objective["latencyMs"] |= _LATENCY_BOUNDS
     objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
