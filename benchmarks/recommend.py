@@ -38,7 +38,7 @@ from gnnserve_worker.generation.embeddings.index import Origin, build_index, rec
 from gnnserve_worker.generation.embeddings.postgres import PostgresSink
 from gnnserve_worker.generation.embeddings.sink import Block, Embedded
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
 from gnnserve_worker.nearest.files import index_folder
 from gnnserve_worker.nearest.search import exact_best, unit
 from gnnserve_worker.parallel import thread_count

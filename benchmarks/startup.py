@@ -39,7 +39,7 @@ from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests
 from gnnserve_cli.loadgen.statistics import LoadPlan
 from gnnserve_client.address import Endpoint
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.repository.repository import Repository
 
 READY_TIMEOUT_S = 300.0

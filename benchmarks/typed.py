@@ -32,12 +32,17 @@ from benchmarks.peers.servers import free_ports
 from benchmarks.results import write_result
 from benchmarks.serving import ROOT, running_server
 from benchmarks.wrk import Load, encode_post, generate_load, write_requests
+from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNService
+from gnnserve_api.spec.typed import TypedSource
+from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.inference.batch import infer_each, warm_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up_typed import publish_made_up_typed
 from gnnserve_worker.models.typed.architecture import TypedShape
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -54,7 +59,7 @@ SOURCES: Mapping[str, dict[str, Any]] = {
 }
 WANTED_ROW, WANTED_ONE, WANTED_32 = 1.5, 5.0, 10.0
 HIDDEN, FANOUTS = 128, (25, 10)
-_ROWS_NODES, _ROWS_DEGREE = 60_000, 20
+_ROWS_NODES, _ROWS_DEGREE = 60_000, 10
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -125,8 +130,7 @@ def _generated(folder: Path, service: GNNService) -> LoadedRevision:
 def measure_rows(folder: Path, rounds: int) -> dict[str, Any]:
     """A batch of 1,024 seeds over one type, and over three with as many rows read a seed, in turns."""
     draw = np.random.default_rng(0)
-    typed = _generated(folder / "rows-typed", _typed_rows_service(folder, draw))
-    plain = _plain_revision(folder, draw)
+    typed, plain = _typed_revision(folder, draw), _plain_revision(folder)
     microseconds: dict[str, list[float]] = {"oneType": [], "threeTypes": []}
     read: dict[str, float] = {}
     for name, loaded in (("oneType", plain), ("threeTypes", typed)):
@@ -147,10 +151,21 @@ def measure_rows(folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def _typed_rows_service(folder: Path, draw: np.random.Generator) -> GNNService:
-    """Three types that read each other, a third of the neighbours each; of so many features as hidden columns."""
+_PROJECTED = MadeUpVariant("projected", 1, "projected", Storage.FLOAT32, "float32")
+
+
+def _typed_revision(folder: Path, draw: np.random.Generator) -> LoadedRevision:
+    """Three types that read each other, a third of the neighbours each. Nothing is trained: what weights and rows are
+    makes no difference to what reading them takes."""
+    data = load_typed_source(TypedSource.model_validate(_write_typed_rows(folder, draw)))
+    network = Model(hidden=HIDDEN, fanouts=(8, 8)).network(len(data.classes))
+    repository = Repository(folder / "rows-typed", "default", "typed")
+    return repository.load(publish_made_up_typed(repository, data, network, [_PROJECTED]).revision)
+
+
+def _write_typed_rows(folder: Path, draw: np.random.Generator) -> dict[str, Any]:
     source = folder / "rows"
-    source.mkdir()
+    source.mkdir(exist_ok=True)
     nodes = _ROWS_NODES // 3
     names = ("a", "b", "c")
     for name in names:
@@ -162,32 +177,18 @@ def _typed_rows_service(folder: Path, draw: np.random.Generator) -> GNNService:
         np.savez(source / f"nodes_{name}.npz", **arrays)
     for sender in names:
         for reader in names:
-            targets = np.repeat(np.arange(nodes), _ROWS_DEGREE // 2)
+            targets = np.repeat(np.arange(nodes), _ROWS_DEGREE)
             sources = draw.integers(0, nodes, len(targets))
             np.savez(source / f"edges_{sender}__{sender}{reader}__{reader}.npz", src=sources, dst=targets)
-    model = {"hidden": HIDDEN, "fanouts": [8, 8], "training": {"epochs": 1, "scope": "Transductive"}}
-    given = {"npz": {"uri": source.as_uri()}, "reverse": "Disabled"}
-    return _service(given, model, {})
+    return {"npz": {"uri": source.as_uri()}, "reverse": "Disabled"}
 
 
-def _plain_revision(folder: Path, draw: np.random.Generator) -> LoadedRevision:
-    nodes, degree = _ROWS_NODES, 30
-    arrays = {
-        "indptr": np.arange(nodes + 1) * degree,
-        "indices": draw.integers(0, nodes, nodes * degree),
-        "features": draw.normal(size=(nodes, 16)).astype(np.float32),
-        "labels": np.arange(nodes) % 3,
-        **{f"{name}_mask": np.arange(nodes) % 3 == place for place, name in enumerate(("train", "val", "test"))},
-    }
-    path = folder / "plain.npz"
-    np.savez(path, **arrays)
-    spec = {
-        "graph": {"source": {"npz": {"uri": path.as_uri()}}},
-        "model": {"hidden": HIDDEN, "fanouts": [24, 24], "training": {"epochs": 1}},
-        "variants": {"pruning": {"factors": [1], "method": "Random"}},
-    }
-    body = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "typed"}, "spec": spec}
-    return _generated(folder / "rows-plain", GNNService.model_validate(body))
+def _plain_revision(folder: Path) -> LoadedRevision:
+    """One type, with as many neighbours as the others have by all relations."""
+    network = Model(hidden=HIDDEN, fanouts=(24, 24)).network(3)
+    repository = Repository(folder / "rows-plain", "default", "typed")
+    data = made_up_graph(_ROWS_NODES, 3 * _ROWS_DEGREE, 16, 3)
+    return repository.load(publish_made_up(repository, data, network, [_PROJECTED]).revision)
 
 
 # Over HTTP
@@ -198,7 +199,7 @@ def measure_http(folder: Path, rounds: int, seconds: int) -> dict[str, Any]:
     graph = SHARED / "acm"
     source: dict[str, Any] = {"npz": {"uri": graph.as_uri()}, **SOURCES["acm"]}
     if not graph.is_dir():
-        source = {"npz": {"uri": (folder / "rows").as_uri()}, "reverse": "Disabled"}
+        source = _write_typed_rows(folder, np.random.default_rng(0))
     data = load_typed_source(_service(source, {}, {}).spec.graph.source.typed)  # type: ignore[arg-type]
     model = _write_peer(folder, data)
     service = _service(source, model, {})

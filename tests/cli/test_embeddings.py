@@ -19,7 +19,7 @@ from gnnserve_cli.main import app
 from gnnserve_worker.generation.embeddings import files
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.repository.repository import Repository
 
 NODES, HIDDEN = 20, 4

@@ -13,7 +13,7 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.repository.repository import Repository
 
 VARIANT = MadeUpVariant("x1", 1, "features", Storage.FLOAT32, "float32")

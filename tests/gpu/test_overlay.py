@@ -38,7 +38,7 @@ from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
 from gnnserve_worker.graph.view import BatchView, Part, view_of
 from gnnserve_worker.inference.batch import Inference, infer_batch
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models.rows import RowMaker, Scaling
 from gnnserve_worker.repository.loaded import LoadedRevision

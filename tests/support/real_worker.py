@@ -9,7 +9,7 @@ from tests.support.graphs import network_manifest
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository

@@ -77,7 +77,7 @@ def untested(one: VariantProfile) -> VariantProfile:
 
 
 def without_stages(one: VariantProfile) -> VariantProfile:
-    """A profile without stages, as the made-up ones of `inference/rehearsal.py`."""
+    """A profile without stages, as the made-up ones of `inference/made_up.py`."""
     points = tuple(
         msgspec.structs.replace(point, sample_ms=0, gather_ms=0, compute_ms=0, window_p50_ms=0, gathered_bytes=0)
         for point in one.latency

@@ -28,7 +28,8 @@ from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
+from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
 from gnnserve_worker.kernel_cache import watch_compiling
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.repository.repository import Repository
@@ -76,6 +77,35 @@ def test_worker_with_kernels_compiled_ahead_compiles_nothing(
             api.put(RoutingTable(revision, "made-up", objective=Objective(accuracy_tolerance_permille=1000)))
             pod.wait_until("/v1/route", "1000")
             _predict(pod, [*_IDS[node_ids][:2], *_IDS[node_ids][:1]])
+            said = [line["message"] for line in pod.log]
+    assert any("warmed up" in message for message in said), said
+    assert not any("compiling kernels" in message for message in said), said
+
+
+@pytest.mark.parametrize("architecture", [Architecture.GRAPHSAGE, Architecture.GAT])
+def test_worker_over_several_types_with_kernels_compiled_ahead_compiles_nothing(
+    architecture: Architecture, environment: dict[str, str], tmp_path: Path
+) -> None:
+    network = Model(architecture=architecture, hidden=48, fanouts=(4, 3)).network(2)
+    variants = [
+        MadeUpVariant(projected_name(storage), 1, "projected", storage, compute)
+        for storage in Storage
+        for compute in ("float32" if network.attention is not None else preferred_compute(storage),)
+    ]
+    repository = Repository(tmp_path / "repository", NAMESPACE, "digits")
+    revision = publish_made_up_typed(repository, made_up_typed_graph(400, 6, 10, 2), network, variants).revision
+    overlay = {
+        "nodes": [{"id": "user/400", "features": [0.5] * 10}, {"id": "item/400"}],
+        "edges": [["user/400", "buys", "item/3"], ["user/5", "buys", "item/400"], ["user/400", "knows", "user/7"]],
+    }
+    with configmap_server() as api:
+        api.put(RoutingTable(revision, "made-up"))
+        with worker_pod(tmp_path, api, environ=environment, imports_anew=True) as pod:
+            pod.wait_until("/readyz", "ok")
+            for variant in variants:
+                for nodes in (1, 2, 350):
+                    _predict(pod, [f"user/{node}" for node in range(nodes)], variant=variant.name)
+                _predict(pod, ["user/400", "user/5", 7], variant=variant.name, overlay=overlay)
             said = [line["message"] for line in pod.log]
     assert any("warmed up" in message for message in said), said
     assert not any("compiling kernels" in message for message in said), said
@@ -153,9 +183,9 @@ def _predict_in_binary(pod: WorkerPod, nodes: list[int]) -> None:
     assert response.headers["gnnserve-shape"] == f"{len(nodes)},10"
 
 
-def _predict(pod: WorkerPod, nodes: list[Any]) -> None:
+def _predict(pod: WorkerPod, nodes: list[Any], **wishes: Any) -> None:
     connection = pod.connect()
-    connection.request("POST", "/v1/predict", json.dumps({"nodes": nodes, "return": ["scores"]}))
+    connection.request("POST", "/v1/predict", json.dumps({"nodes": nodes, "return": ["scores"], **wishes}))
     response = connection.getresponse()
     answer = json.loads(response.read())
     assert response.status == 200, answer

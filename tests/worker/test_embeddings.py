@@ -17,7 +17,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, embedding_blocks
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 

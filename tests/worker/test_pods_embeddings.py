@@ -18,7 +18,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings import index as building
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
 from gnnserve_worker.nearest.search import ListedIndex, unit
 from gnnserve_worker.pods.embeddings import main

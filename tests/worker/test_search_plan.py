@@ -13,7 +13,7 @@ from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.search import plan as planning
 from gnnserve_worker.generation.search.plan import Plan, plan
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.inference.rehearsal import made_up_graph
+from gnnserve_worker.inference.made_up import made_up_graph
 
 
 @pytest.fixture(autouse=True)

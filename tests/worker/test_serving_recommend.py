@@ -22,7 +22,7 @@ from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.nearest.files import index_folder
 from gnnserve_worker.nearest.search import unit

@@ -31,7 +31,7 @@ from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_each, warm_up
 from gnnserve_worker.inference.latency import measure_latencies
-from gnnserve_worker.inference.rehearsal import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.models.build import compute_for
 from gnnserve_worker.repository.repository import Repository
 

@@ -1,0 +1,173 @@
+"""Made-up revisions of every kind, over graphs of one type: random weights, random rows, an invented profile.
+
+They are published and loaded as any other: everything works and nothing means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.families import FamilyName
+from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfile
+from gnnserve_api.repository import (
+    CorrectionManifest,
+    NetworkManifest,
+    RankingManifest,
+    RevisionManifest,
+    RowSource,
+    StoredManifest,
+    VariantManifest,
+)
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.variants import Storage, columns_of
+from gnnserve_worker.graph.store import Graph, GraphData, Splits
+from gnnserve_worker.models.build import layer_sizes
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.tail import tail_of
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.loaded import CORRECTION
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tables.gather import is_plain
+from gnnserve_worker.tables.table import feature_blocks
+
+_FAMILIES = {"features": FamilyName.PRUNED, "projected": FamilyName.PROJECTED, "stored": FamilyName.STORED}
+_PRODUCTS, _AGGREGATED = f"projected-{Storage.FLOAT32}", "aggregated1"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUpVariant:
+    name: str
+    factor: int
+    kind: Literal["features", "projected", "stored"]
+    storage: Storage
+    compute: Compute
+
+    @property
+    def table(self) -> str:
+        return f"{self.kind}-{self.storage}"
+
+    @property
+    def is_product(self) -> bool:
+        return self.kind != "features"
+
+    def network(self, whole: NetworkManifest) -> NetworkManifest:
+        return tail_of(whole, 1) if self.kind == "stored" else whole
+
+    def made(self, whole: NetworkManifest, columns: int, aggregated: str | None) -> VariantManifest:
+        """`columns`: that it reads of its table. `aggregated`: as in `CorrectionManifest`."""
+        network = self.network(whole)
+        correction = CorrectionManifest(network=whole, products=_PRODUCTS, aggregated=aggregated)
+        return VariantManifest(
+            name=self.name,
+            family=_FAMILIES[self.kind],
+            table=self.table,
+            columns=columns,
+            fanouts=network.fanouts,
+            network=network,
+            compute=self.compute,
+            weights=paths.weights_of(self.name),
+            stored=StoredManifest(layer=1, correction=correction) if self.kind == "stored" else None,
+        )
+
+
+def made_up_graph(nodes: int, degree: int, columns: int, classes: int) -> GraphData:
+    """Every node has that many random neighbours."""
+    draw = np.random.default_rng(0)
+    return GraphData(
+        source="made up",
+        digest="5eed",
+        graph=Graph(
+            np.arange(0, nodes * degree + 1, degree, dtype=np.int64),
+            draw.integers(0, nodes, nodes * degree, dtype=np.int32),
+        ),
+        features=draw.standard_normal((nodes, columns), dtype=np.float32),
+        labels=np.arange(nodes, dtype=np.int64) % classes,
+        classes=tuple(range(classes)),
+        splits=Splits(*(np.arange(start, nodes, 3, dtype=np.int64) for start in range(3))),
+        edge_rules=EdgeRules(Direction.DIRECTED, Duplicates.KEEP),
+    )
+
+
+def publish_made_up(
+    repository: Repository, graph: GraphData, network: NetworkManifest, variants: Sequence[MadeUpVariant]
+) -> RevisionManifest:
+    """Random weights, random rows, an invented profile: everything works and nothing means anything."""
+    nodes, columns = graph.features.shape
+    architecture = spec_of(network.architecture)
+    draw = np.random.default_rng(1)
+    repository.put_graph(graph)
+    with repository.stage("made-up", graph.digest) as staged:
+        for table, (kind, storage) in {variant.table: (variant.kind, variant.storage) for variant in variants}.items():
+            if kind == "features":
+                staged.write_table(table, kind, storage, columns, feature_blocks(graph.features, range(columns)))
+            else:
+                outputs = (tail_of(network, 1) if kind == "stored" else network).projected_columns
+                rows = np.broadcast_to(np.float32(0.5), (nodes, outputs))
+                has_own = architecture.stores_own
+                staged.write_table(table, "projected", storage, outputs, [rows], [rows] if has_own else None)
+        aggregated = None
+        if any(variant.kind == "stored" for variant in variants) and is_plain(architecture.aggregator):
+            aggregated, width = _AGGREGATED, network.projected_columns
+            sums = np.broadcast_to(np.float32(0.5), (nodes, width))
+            staged.write_table(aggregated, "aggregated", Storage.FLOAT32, width, [sums])
+        stored = architecture.first_product_keys()
+        master = _random_weights(network, columns, draw)
+        kept = staged.write_row_source({name: tensor for name, tensor in master.items() if name in stored})
+        profiles, made = [], []
+        for variant in variants:
+            own = variant.network(network)
+            width = own.projected_columns if variant.is_product else columns_of(columns, variant.factor)
+            tensors = _random_weights(own, width, draw)
+            if variant.is_product:
+                tensors = {name: tensor for name, tensor in tensors.items() if name not in stored}
+            if variant.kind == "stored":
+                tensors |= {f"{CORRECTION}{name}": value for name, value in master.items() if name not in stored}
+            staged.write_variant(variant.name, tensors)
+            made.append(variant.made(network, width, aggregated))
+            profiles.append(invented_profile(variant, width))
+        return staged.commit(
+            scope="Inductive",
+            ranking=RankingManifest(method="Random", settings={}, columns=tuple(range(columns))),
+            variants=made,
+            profile=Profile(
+                metric="accuracy",
+                machine="made up",
+                threads=1,
+                validation_nodes=1,
+                test_nodes=0,
+                variants=tuple(profiles),
+            ),
+            generator="made up",
+            created_at="2026-01-01T00:00:00Z",
+            row_source=RowSource(columns=(), normalization=Normalization.DISABLED, tensors=kept),
+            edge_rules=graph.edge_rules,
+        )
+
+
+def _random_weights(network: NetworkManifest, columns: int, draw: np.random.Generator) -> dict[str, np.ndarray]:
+    spec = spec_of(network.architecture)
+    return {
+        key: draw.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1]))
+        for layer, sizes in enumerate(layer_sizes(network, columns))
+        for key, shape in spec.shapes_of(layer, sizes).items()
+    }
+
+
+def invented_profile(variant: MadeUpVariant, columns: int) -> VariantProfile:
+    latency = tuple(
+        LatencyProfile(
+            seeds=seeds, runs=1, p50_ms=1, p99_ms=1, mean_ms=1, std_ms=0, sample_ms=0, gather_ms=0, compute_ms=0,
+            gathered_bytes=0, window_p50_ms=0, window_mean_ms=0, window_std_ms=0,
+        )
+        for seeds in (1, 1024)
+    )  # fmt: skip
+    return VariantProfile(
+        name=variant.name, factor=variant.factor, table=variant.table, columns=columns, storage=variant.storage,
+        projected=variant.is_product, compute=variant.compute, validation_accuracy=1 / (1 + variant.factor),
+        test_accuracy=None, latency=latency, test_latency=None, size_bytes=1, memory_bytes=1,
+    )  # fmt: skip
