@@ -29,7 +29,7 @@ def make(folder: Path) -> None:
     reviews = set()
     for user in range(USERS):
         for _ in range(rng.randint(3, 8)):
-            wanted = promoted if paid[user] and rng.random() < 0.6 else [True] * PRODUCTS
+            wanted = promoted if paid[user] and rng.random() < 0.85 else [True] * PRODUCTS
             reviews.add((f"u{user}", f"p{rng.choice([product for product in range(PRODUCTS) if wanted[product]])}"))
     _write(folder / "users.csv", ("id", "ageDays", "meanStars", "kind", "split"), users)
     _write(folder / "products.csv", ("id", "price"), products)
