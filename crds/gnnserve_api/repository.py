@@ -273,7 +273,7 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
 
 
 NOT_RANKED = "None"
-"""Method of a ranking that was not made: every variant is given with its columns."""
+"""Method of a ranking that was not made: no variant was made by leaving columns out."""
 
 
 class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.support.pages import ROOT
 from typer.testing import CliRunner
 
 from gnnserve_cli.main import app
@@ -50,3 +51,9 @@ def test_json_has_the_same_for_scripts(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["totalS"] == pytest.approx(
         found["firstNetworkS"] + found["otherNetworksS"] + found["measuringS"], rel=1e-4
     )
+
+
+def test_a_graph_of_several_types_is_refused_before_it_is_read() -> None:
+    done = CliRunner().invoke(app, ["plan", str(ROOT / "examples" / "reviews" / "reviews.yaml")])
+    assert done.exit_code == 2
+    assert "spec.graph.source.typed: is not planned" in done.output

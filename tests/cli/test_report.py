@@ -24,6 +24,7 @@ from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import (
     GRAPH_SCHEMA_VERSION,
+    NOT_RANKED,
     FileEntry,
     GraphManifest,
     NodeIdKind,
@@ -268,6 +269,7 @@ def test_without_test_nodes_nothing_is_said_of_drift() -> None:
         ({"ranking_method": "Greedy"}, "set `spec.variants.pruning.stabilitySeeds` to 2 or more"),
         ({"ranking_method": "Random"}, "ranked by chance"),
         ({"checkpoint": "ab" * 32}, "there is no seed to compare"),
+        ({"ranking_method": NOT_RANKED}, "no variant was made by leaving some of them out"),
     ],
 )
 def test_where_no_ranking_is_compared_the_report_says_why(changes: dict[str, str], says: str) -> None:

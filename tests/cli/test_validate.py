@@ -90,6 +90,14 @@ def test_what_a_search_reads_alone_and_what_it_does_not_read_is_noted(tmp_path: 
     assert notes == "note: spec.variants.budget changes nothing: spec.variants.search is Disabled\n"
 
 
+def test_of_several_types_variants_of_products_are_named_and_none_of_pruned_columns() -> None:
+    manifest = DIGITS.parent / "reviews" / "reviews.yaml"
+    understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
+    assert "source         2 types, file:///proc/self/cwd/examples/reviews/users.csv …, 1 relation\n" in understood
+    told = "variants       projected, of products of each relation; stored1, of layers computed ahead of time\n"
+    assert told in understood
+
+
 def test_stored_layers_and_networks_with_fewer_channels_are_named(tmp_path: Path) -> None:
     manifest = tmp_path / "m.yaml"
     listed = "    stored: [2, 1]\n    channels: [{factor: 2}, {factor: 4, table: Projected}]\n"

@@ -59,6 +59,21 @@ def shop(seed: int = 0, users: int = 30, items: int = 20, tags: int = 5) -> Type
     return parts
 
 
+def divided_shop() -> TypedParts:
+    """A larger shop whose two classes of users have nothing in common: they know and buy from their own side alone, and
+    their features are sixteen deviations apart. A network that learns at all is right about all of them, from however
+    few neighbours and however coarse a table."""
+    parts = shop(users=240, items=60)
+    users = parts.nodes["user"]
+    side = np.where(users["labels"] == 1, 2, -2)
+    noise = np.random.default_rng(1).normal(scale=0.25, size=users["features"].shape)
+    users["features"] = (noise + side[:, None]).astype(np.float32)
+    for relation in (("user", "buys", "item"), ("user", "knows", "user")):
+        ends = parts.edges[relation]
+        ends["dst"] = ends["dst"] - ends["dst"] % 2 + ends["src"] % 2
+    return parts
+
+
 def _distinct_pairs(draw: np.random.Generator, sources: int, targets: int, count: int) -> np.ndarray:
     chosen = draw.permutation(sources * targets)[:count]
     pairs: np.ndarray = np.stack([chosen // targets, chosen % targets], axis=1).astype(np.int32)

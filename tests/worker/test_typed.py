@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.support.typed import TypedParts, shop, typed_source, write_folder, write_tables
+from tests.support.typed import TypedParts, divided_shop, shop, typed_source, write_folder, write_tables
 from tests.support.typed_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
 from torch import nn
 
@@ -141,17 +141,18 @@ def _expected_keys(data: TypedGraphData) -> set[str]:
 def test_training_learns_from_labels_and_serves_every_storage(
     tmp_path: Path, variants: dict[str, Any], architecture: str
 ) -> None:
-    given, data = data_of(tmp_path, shop(users=240, items=60))
+    given, data = data_of(tmp_path, divided_shop())
     model = {"architecture": architecture, "fanouts": [5, 5], "training": {"epochs": 60, "scope": "Transductive"}}
     service = service_of(given, model, variants)
     loaded = generated(tmp_path, service)
     assert loaded.manifest is not None
     assert {variant.name for variant in loaded.manifest.variants} == set(service.spec.possible_variants())
-    assert all(variant.validation_accuracy > 0.65 for variant in loaded.manifest.profile.variants)
+    assert all(variant.validation_accuracy > 0.9 for variant in loaded.manifest.profile.variants)
     nodes = np.arange(data.target.nodes)
     exact = scores_of(loaded, "projected", nodes)
     for storage in ("float16", "int8"):
-        np.testing.assert_allclose(scores_of(loaded, f"projected-{storage}", nodes), exact, atol=0.2)
+        tolerance = 0.05 * float(np.abs(exact).max())
+        np.testing.assert_allclose(scores_of(loaded, f"projected-{storage}", nodes), exact, atol=tolerance)
 
 
 def test_equal_manifests_give_equal_weights_and_an_interruption_loses_no_training(tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     spec = load_manifest(manifest).spec
     if spec.task.links is not None:
         raise InputError("spec.task.links", "is not planned: what is modelled are classes of nodes", "generate it")
+    if spec.graph.source.typed is not None:
+        raise InputError(
+            "spec.graph.source.typed", "is not planned: graphs of one type alone are modelled", "generate it"
+        )
     with showing_progress() as listener:
         data = load_source(spec.graph.source, repository / DOWNLOADS, listener)
         listener(Progress("measure made-up variants", 0, 1))

@@ -12,7 +12,7 @@ import typer
 
 from gnnserve_api.device import Device
 from gnnserve_api.errors import InputError
-from gnnserve_api.variants import stored_layer_name, variant_name
+from gnnserve_api.variants import projected_name, stored_layer_name, variant_name
 from gnnserve_cli.commands.options import Json, Manifests
 from gnnserve_cli.exits import ExitCode
 
@@ -167,7 +167,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ),
         (
             "variants",
-            "; ".join(_listed(spec.variants))
+            "; ".join(_listed(spec))
             + "".join(f"; each with fan-outs {', '.join(map(str, fewer))} as well" for fewer in spec.variants.fanouts),
         ),
         ("tables", _tables(spec.variants)),
@@ -179,13 +179,18 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
     ]
 
 
-def _listed(variants: Variants) -> Iterator[str]:
+def _listed(spec: GNNServiceSpec) -> Iterator[str]:
     """Variants of one storage and the model's fan-outs."""
+    from gnnserve_api.spec.typed_rules import made_variants, reads_products  # noqa: PLC0415
+
+    variants = made_variants(spec)
     pruning = variants.pruning
     if variants.is_searched:
         most, seconds = variants.budget.variants, variants.budget.seconds
         yield f"searched for, at most {most:,}, in {seconds:,} s; columns ranked by {pruning.method}"
         return
+    if reads_products(spec):
+        yield f"{projected_name()}, of products of each relation"
     if pruning.factors:
         yield f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}"
     if variants.given:

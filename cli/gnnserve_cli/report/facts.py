@@ -48,7 +48,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
             f"{made.train_nodes:,} training, {report.validation_nodes:,} validation, {report.test_nodes:,} test nodes",
         ),
         ("Model", ", ".join(model)),
-        *([] if made.ranking_method == NOT_RANKED else [("Weights", weights)]),
+        *([] if made.given and made.ranking_method == NOT_RANKED else [("Weights", weights)]),
         *((f"Weights of {name}", f"given: SHA-256 {digest}") for name, digest in made.given.items()),
         *([] if made.training is None else [("Trained for", says_length(made.training))]),
         *((f"{run.name} learnt from", says_learnt(run)) for run in _runs(made.training) if run.tried),

@@ -16,7 +16,7 @@ def compare_rankings(subject: Subject) -> Stability:
     if measured is not None:
         return Stability(says=_says_stability(subject), measured=measured)
     if made.ranking_method == NOT_RANKED:
-        says = "Columns were not ranked: every variant is given with its own."
+        says = "Columns were not ranked: no variant was made by leaving some of them out."
     elif made.ranking_method == "Random":
         says = (
             "Columns were ranked by chance, so another seed would choose others; what they have in common is what "

@@ -153,4 +153,5 @@ class TypedSource(ApiModel):
         given = self.given()
         if isinstance(given, (TypedFolder, HeteroDataFile)):
             return given.uri
-        return f"{len(given.nodes)} types, {given.nodes[0].uri} …, {len(given.edges)} relations"
+        count = len(given.edges)
+        return f"{len(given.nodes)} types, {given.nodes[0].uri} …, {count} {'relation' if count == 1 else 'relations'}"

@@ -98,9 +98,13 @@ def typed_graphs_stay(spec: _Spec) -> bool:
     return not is_typed(spec) or spec.updates is None
 
 
+def reads_products(spec: _Spec) -> bool:
+    """Whether all variants read products of each relation: not those of LightGCN, whose rows are as of one type."""
+    return is_typed(spec) and not spec.model.learns_embeddings
+
+
 def made_variants(spec: _Spec) -> Variants:
-    """Variants whose names are possible: over several types none is made for factors of pruning, but by LightGCN,
-    whose rows are those of one type."""
-    if not is_typed(spec) or spec.model.learns_embeddings:
+    """Variants whose names are possible: none is made for factors of pruning where all read products."""
+    if not reads_products(spec):
         return spec.variants
     return spec.variants.model_copy(update={"pruning": spec.variants.pruning.model_copy(update={"factors": ()})})

@@ -71,8 +71,8 @@ def load_source(source: GraphSource, downloads: Path, progress: ProgressListener
             return load_tables(given, digest, progress)
         case TypedSource():
             raise InputError(
-                "spec.graph.source.typed", "is a graph of several types, and this is done for graphs of one type alone",
-                "use such a graph here",
+                "spec.graph.source.typed", "is a graph of several types, where one of a single type is needed",
+                "name such a graph",
             )  # fmt: skip
         case _:
             assert_never(given)
