@@ -217,7 +217,7 @@ def _attend(
 
 
 def _softmax(scores: torch.Tensor, readers: torch.Tensor, count: int) -> torch.Tensor:
-    """Of the scores of each reader's neighbours, by head: float32 [edges, heads]."""
+    """Softmax of the scores over each reader's neighbours, by head: float32 [edges, heads]."""
     places = readers[:, None].expand_as(scores)
     largest = (
         scores.detach()

@@ -67,8 +67,8 @@ class RelationalLayer:
     shifts: Mapping[int, Array] = field(default_factory=dict)
     """c_r [outputs]; absent: 0."""
     heads: Heads | None = None
-    """Of a layer that attends: then W_r and W_type make what `gat.py` says, and biases are added to what is summed.
-    None: it sums means."""
+    """Attention heads, where the layer attends: W_r and W_type then make what `gat.py` says, and biases are added to
+    the sum. None: the layer sums means."""
 
     @property
     def columns(self) -> int:

@@ -31,7 +31,7 @@ Source = np.ndarray | tuple[np.ndarray, np.ndarray | None]
 class AttentionLayer:
     heads: Heads
     biases: Mapping[int, np.ndarray]
-    """Of each type that the layer gives anything for, by place: float32 [outputs]."""
+    """Bias of each type that the layer has an output for, by place: float32 [outputs]."""
     relations: Mapping[int, Linear]
     """By relation, what makes rows of hidden states. Empty for the first layer, whose rows are in the table."""
     own: Mapping[int, Linear]
