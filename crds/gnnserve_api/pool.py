@@ -1,4 +1,4 @@
-"""What the operator tells the workers of a pool: which services they answer for, and where each of them is.
+"""The list by which the operator tells the workers of a pool which services they answer for, and at which ports.
 
 It is one JSON document in the ConfigMap that every worker of the pool follows. Routing tables stay in the services' own
 ConfigMaps.
@@ -30,7 +30,7 @@ class PoolService(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     routing: str
     """Name of the ConfigMap with its routing table."""
     share: int = 1
-    """What it gets of a worker's time where all services could use it, in relation to the others."""
+    """Its weight: what it gets of a worker's time where all services could use it, in relation to the others."""
     tls: bool = False
     """Whether it answers over TLS, with the Secret that is mounted for it."""
     tokens: bool = False
@@ -48,7 +48,7 @@ class PoolService(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
     @property
     def secrets(self) -> tuple[bool, bool, bool, str]:
-        """What differs only where other Secrets are mounted."""
+        """The fields that differ only where other Secrets are mounted."""
         return self.tls, self.tokens, self.write_tokens, self.log_uid
 
 

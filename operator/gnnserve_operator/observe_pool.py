@@ -1,4 +1,4 @@
-"""What the watches know of a pool and of its services. It asks nobody."""
+"""Observations of a pool and its services, from the index of the watches alone: nothing is asked."""
 
 from __future__ import annotations
 

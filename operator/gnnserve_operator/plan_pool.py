@@ -51,7 +51,7 @@ PoolConditions = dict[PoolConditionType, Verdict]
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """What is observed of a pool: its children, and its services."""
+    """The observed children and services of a pool."""
 
     observed: Observed
     """As of a service: the Deployment, pods and claims are the pool's."""

@@ -1,4 +1,4 @@
-"""Which services the workers of a pool answer for, at which ports, and whether they have room for a revision.
+"""Decides which services the workers of a pool answer for, at which ports, and whether a revision fits.
 
 What was decided once stays: a service keeps its port, and a revision that workers were told to answer from is never
 taken from them for another service. So one that does not fit is refused where it comes, and no other is concerned.

@@ -83,7 +83,7 @@ def secrets_of(spec: GNNServiceSpec) -> dict[CredentialKind, str]:
 
 
 def entry_of(name: str, uid: str, spec: GNNServiceSpec, port: int) -> PoolService:
-    """What the workers are told of a service. `uid`: of the GNNService."""
+    """The entry of a service in the list of its pool. `uid`: of the GNNService."""
     secrets, updates = secrets_of(spec), spec.updates
     return PoolService(
         name,

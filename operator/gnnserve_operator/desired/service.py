@@ -52,7 +52,7 @@ _LONGEST_INTERVAL_S = 15
 
 
 def build_pod_monitor(parent: Parent, spec: GNNServiceSpec, available: bool) -> Manifest | None:
-    """Of a pool, too: at the pods' own port, where the metrics of all its services are."""
+    """The PodMonitor of a service's own workers, or of a pool: there one port has the metrics of all services."""
     if not available:
         return None
     # The slow loop learns nothing new between two scrapes, and Prometheus' own default may be a minute.
