@@ -157,8 +157,8 @@ def test_nodes_of_the_wrong_type_are_named() -> None:
     _, code, field, message = refused(worker, {"pairs": [["user/2", "item/0"], ["user/1", "user/2"]]})
     assert (code, field) == ("WrongNodeType", "pairs[1][1]")
     assert message == (
-        'pairs[1][1]: node "user/2" is not of type item, which links of user buys item end at; give a pair of a user '
-        'and a item, such as {"pairs": [["user/0", "item/0"]]}'
+        'pairs[1][1]: node "user/2" is not of type item, which links of user buys item end at; give a node of '
+        'type user and one of type item, such as {"pairs": [["user/0", "item/0"]]}'
     )
 
 

@@ -130,7 +130,8 @@ def _check_types(ends: np.ndarray, links: LinksManifest, revision: ServedRevisio
                 _place(2 * at + offset),
                 f"node {shown_value(node[0]) if node else 'of the overlay'} is not of type {end.type}, which links of "
                 f"{links.relation} {which} at",
-                f"give a pair of a {links.first.type} and a {links.second.type}, such as {example_of(revision)}",
+                f"give a node of type {links.first.type} and one of type {links.second.type}, such as "
+                f"{example_of(revision)}",
             )
 
 
