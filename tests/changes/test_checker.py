@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.changes.campaign import clients
 from tests.changes.campaign import play as campaign
 from tests.changes.campaign.checker import Kind, check
 from tests.changes.campaign.faults import KILLS, Away, Fault, draw_events
@@ -31,6 +30,7 @@ from tests.changes.campaign.history import (
 )
 from tests.changes.campaign.revision import draw_graph, from_json, to_json
 from tests.changes.campaign.simulated import Flaw, simulate
+from tests.support import waiting
 
 FIRST = FirstGraph({0: 10, 1: 20, 2: 30}, ((0, 1), (1, 2)))
 SET_TO_ONE, NEW_NODE, UNKNOWN, REMOVED = (
@@ -272,7 +272,7 @@ def test_a_round_in_which_nothing_goes_on_ends_and_says_so(monkeypatch: pytest.M
         yield SimpleNamespace(workers=workers, first=first, token="", jobs=jobs, compacted=0)
 
     monkeypatch.setattr(campaign, "running_world", dead_world)
-    monkeypatch.setattr(clients, "WAIT_S", 0.05)
+    monkeypatch.setattr(waiting, "WAIT_S", 0.05)
     played = campaign.play(campaign.Plan("a seed", 1, "x1", workers=1), tmp_path, None)  # type: ignore[arg-type]
     assert [violation.kind for violation in played.violations] == [Kind.STUCK]
     assert played.done == ()

@@ -126,7 +126,7 @@ def test_the_graph_of_a_published_manifest_is_not_imported_again(
 
     data = planted_graph([0, 1], nodes=60, columns=4, classes=(4, 9))
     variant = SimpleNamespace(fanouts=(2,))
-    loaded = SimpleNamespace(graph=data.graph, splits=data.splits, variants={"x1": variant})
+    loaded = SimpleNamespace(graph=data.graph, splits=data.splits, variants={"x1": variant}, manifest=None)
     monkeypatch.setattr(Repository, "find", find)
     monkeypatch.setattr(Repository, "load", lambda self, revision: loaded)
     manifest = _own_manifest(tmp_path)
@@ -184,7 +184,7 @@ def test_a_pipe_that_nobody_writes_into_is_not_waited_for(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("fanouts", "told"),
     [
-        pytest.param("0", "fanouts [0] may be given with architectures SGC and SIGN only", id="nothing"),
+        pytest.param("0", "fanouts [0] may be given with architectures SGC, SIGN and LightGCN only", id="nothing"),
         pytest.param("25,-1", "fanouts [25, -1] must be all positive, or all -1", id="some and all"),
         pytest.param("1024,1024", "would sample up to 1,049,601 nodes for one seed; the limit is", id="too large"),
         pytest.param("100000,100000", "found 100000, expected less than or equal to 1024", id="too large a number"),

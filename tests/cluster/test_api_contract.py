@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -18,19 +19,24 @@ from tests.support.api_types import TRAITS
 from tests.support.fake_cluster import KINDS
 from tests.support.managed_fields import Type
 
-from gnnserve_api.schema import crd_yaml
+from gnnserve_api.schema import RESOURCES, crd_yaml
 
 pytestmark = pytest.mark.timeout(2400)  # the first may wait until Kubernetes is compiled
+GROUP_PATH = "/apis/gnnserve.dev/v1alpha1"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-GNNSERVICES = "/apis/gnnserve.dev/v1alpha1/gnnservices"
 
 
 @contextmanager
 def api_server(*, controllers: bool) -> Iterator[OverHttp]:
     with started(controllers=controllers) as layout, client_of(layout.kubeconfig) as client:
-        client.post(CRDS, json=yaml.safe_load(crd_yaml())).raise_for_status()
-        wait_for("the CRD to be served", lambda: client.get(GNNSERVICES).status_code == 200)
+        for resource in RESOURCES:
+            client.post(CRDS, json=yaml.safe_load(crd_yaml(resource))).raise_for_status()
+            wait_for(f"{resource.plural} to be served", partial(_is_served, client, resource.plural))
         yield OverHttp(client, etcd=f"http://127.0.0.1:{layout.addresses.etcd_port}")
+
+
+def _is_served(client: httpx.Client, plural: str) -> bool:
+    return client.get(f"{GROUP_PATH}/{plural}").status_code == 200
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ for path in pathlib.Path("/repository").rglob("revisions/*/*.safetensors"):
     if sys.argv[1] in path.parts:
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
+        path.chmod(0o644)
         path.write_bytes(content)
         print("poisoned", path)
 """

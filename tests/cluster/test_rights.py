@@ -49,7 +49,7 @@ def test_the_operators_rights_are_those_of_the_page() -> None:
 
 
 def test_a_workers_rights_are_those_of_the_page_and_of_one_object() -> None:
-    role = build_role(Parent("digits", "shop", "uid"))
+    role = build_role(Parent("digits", "shop", "uid"), ["digits-routing"])
     assert rights(role) == said_of("worker")
     assert [rule["resourceNames"] for rule in role["rules"]] == [["digits-routing"]]
 

@@ -48,7 +48,7 @@ GUARDS = (
     Guard("somebody else's object is not touched", "apply.py", "    return Place.TAKEN", "    return Place.OURS",
           "test_apply.py::test_whose_place_it_is"),
     Guard("children of a deleted namesake are waited for", "apply.py",
-          'if owner is not None and (owner["kind"], owner["name"]) == (GNNSERVICE.name, service):', "if False:",
+          'if owner is not None and (owner["kind"], owner["name"]) == (kind, service):', "if False:",
           "test_apply.py::test_a_child_of_a_deleted_service_of_the_same_name_is_waited_for"),
     Guard("our own write is not repeated while the watch is behind", "apply.py",
           "            return False  # the watch has not reported our own write yet", "            pass",

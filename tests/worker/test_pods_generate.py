@@ -186,6 +186,7 @@ def test_result_that_cannot_be_told_is_a_failure_to_try_again(
 ) -> None:
     monkeypatch.setattr(pipeline, "generate", lambda *_, **_named: revision_manifest())
     monkeypatch.setattr(Repository, "load", lambda *_: SimpleNamespace(made_of=None))
+    monkeypatch.setattr(generate, "_size_bytes", lambda *_: 0)
     environ = environ_of(tmp_path, manifest_of(tmp_path))
     environ["GNNSERVE_TERMINATION_MESSAGE"] = str(tmp_path / "missing/termination-log")
     assert generate.main(environ) == PodExit.RESOURCE

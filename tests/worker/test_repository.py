@@ -532,13 +532,13 @@ BROKEN_COMMITS = [
     pytest.param(PUBLISHED, edited(lambda c: c.update(extra=1)), "unknown field `extra`", id="a field nobody knows"),
     pytest.param(
         PUBLISHED,
-        edited(lambda c: c.update(schemaVersion=5, layout="new")),
-        "has schemaVersion 5, and this gnnserve reads up to 4: it was written by a newer gnnserve; upgrade gnnserve",
+        edited(lambda c: c.update(schemaVersion=6, layout="new")),
+        "has schemaVersion 6, and this gnnserve reads up to 5: it was written by a newer gnnserve; upgrade gnnserve",
         id="a revision of a newer gnnserve",
     ),
     pytest.param(
         GRAPH,
-        edited(lambda c: c.update(schemaVersion=5, layout="new")),
+        edited(lambda c: c.update(schemaVersion=6, layout="new")),
         "written by a newer gnnserve; upgrade gnnserve",
         id="a graph of a newer gnnserve",
     ),
@@ -874,7 +874,7 @@ def test_a_graph_of_an_older_gnnserve_is_read_and_its_nodes_are_positions(reposi
 def test_who_names_an_older_revision_is_told_what_to_do(repository: Repository, old_revision: str) -> None:
     with pytest.raises(
         OutdatedError,
-        match="has schemaVersion 1, and this gnnserve reads 3 to 4: it was written by an older gnnserve; generate",
+        match="has schemaVersion 1, and this gnnserve reads 3 to 5: it was written by an older gnnserve; generate",
     ):
         repository.load(old_revision)
 

@@ -24,8 +24,8 @@ class _Spec(Protocol):
 
 
 _OWNED = (
-    "with worker.poolRef, image, imagePullSecrets, repository.claimName and repository.claim are the GNNWorkerPool's: "
-    "set them there"
+    "image, imagePullSecrets, repository.claimName and repository.claim must not be given with worker.poolRef: set them "
+    "in the GNNWorkerPool"
 )
 
 

@@ -66,8 +66,8 @@ _HAS_NO_PODS = " && ".join(
     )
 )
 _PODS_ARE_THE_POOLS = (
-    "with poolRef, a service has a share of the pool's pods and none of its own: set replicas, resources and all else "
-    "about pods in the GNNWorkerPool, and nothing here but poolRef, share and batching"
+    "replicas, resources and all else about pods must not be given with poolRef: they are the GNNWorkerPool's; set nothing "
+    "here but poolRef, share and batching"
 )
 
 
