@@ -75,13 +75,13 @@ BREAKS_RULE = {
         "task": {"links": {}},
         "routing": {"shadowPermille": 5},
     },
-    "replicas, resources and all else about pods must not be given with poolRef: they are the GNNWorkerPool's; set nothing "
-    "here but poolRef, share and batching": {
+    "replicas, resources and all else about pods must not be given with poolRef: they are the GNNWorkerPool's; set "
+    "nothing here but poolRef, share and batching": {
         **MINIMAL,
         "worker": {**POOLED, "share": 2, "replicas": 3, "resources": {"limits": {"cpu": 1}}},
     },
-    "image, imagePullSecrets, repository.claimName and repository.claim must not be given with worker.poolRef: set them "
-    "in the GNNWorkerPool": {**MINIMAL, "worker": POOLED, "image": "a:1"},
+    "image, imagePullSecrets, repository.claimName and repository.claim must not be given with worker.poolRef: set "
+    "them in the GNNWorkerPool": {**MINIMAL, "worker": POOLED, "image": "a:1"},
     "endpoint.grpc must not be given with worker.poolRef: the workers of a pool answer over HTTP": {
         **MINIMAL,
         "worker": POOLED,

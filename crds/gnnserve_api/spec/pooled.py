@@ -24,8 +24,8 @@ class _Spec(Protocol):
 
 
 _OWNED = (
-    "image, imagePullSecrets, repository.claimName and repository.claim must not be given with worker.poolRef: set them "
-    "in the GNNWorkerPool"
+    "image, imagePullSecrets, repository.claimName and repository.claim must not be given with worker.poolRef: set "
+    "them in the GNNWorkerPool"
 )
 
 

@@ -1,4 +1,4 @@
-"""Relational graph convolution with basis decomposition (RGCN, section 2.2), as torch_geometric.nn.RGCNConv computes it:
+"""Relational graph convolution with basis decomposition (RGCN, section 2.2), as torch_geometric.nn.RGCNConv has it:
 
     h'(i) = Σ over relations r: W_r · mean over neighbours j of h(j), + W_0 · h(i) + b,   W_r = Σ_b a_rb · V_b
 
