@@ -19,7 +19,11 @@ from tests.support.real_worker import NODES, RealWorker, load, publish
 from tests.support.secured_worker import started
 from tests.support.serving import FakeWorker, running
 
-from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_api.spec.model import Model
+from gnnserve_api.variants import Storage
+from gnnserve_worker.inference.made_up import MadeUpVariant
+from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
+from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.security.credentials import Credentials
@@ -96,6 +100,16 @@ def test_bad_requests_are_told(repository: Repository, body: dict[str, Any], fie
     (response,) = ask(load(repository), ("/v1/explain", body))
     assert (response.status_code, response.json()["error"]["field"]) == (400, field)
     assert words in response.json()["error"]["message"]
+
+
+def test_over_several_types_it_is_refused_whichever_way_a_node_is_named(tmp_path: Path) -> None:
+    repository = Repository(tmp_path, "default", "typed")
+    network = Model(hidden=8, fanouts=(2, 2)).network(2)
+    variants = [MadeUpVariant("projected", 1, "projected", Storage.FLOAT32, "float32")]
+    made = publish_made_up_typed(repository, made_up_typed_graph(20, 2, 3, 2), network, variants)
+    (response,) = ask(served_revision(repository.load(made.revision)), ("/v1/explain", {"node": 3}))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "NoOverlays")
+    assert "several types of nodes, and influence is measured where it has one" in response.json()["error"]["message"]
 
 
 # The page

@@ -35,6 +35,9 @@ async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer 
     """The answer, or what became of the predictions that it is made of. Raises RequestError."""
     revision = lane.revision
     request = _read(body, revision)
+    if revision.types is not None:
+        problem = "the graph has several types of nodes, and influence is measured where it has one"
+        raise RequestError(ErrorCode.NO_OVERLAYS, "node", problem, "ask a service of such a graph")
     node = _position_of(request, revision)
     support, features = _features_of(node, revision)
     variant = _variant_of(request, revision)
