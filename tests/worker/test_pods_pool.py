@@ -212,7 +212,8 @@ def test_the_mounted_list_is_used_while_the_api_server_is_away(scene: Scene) -> 
     (scene.folder / "services.json").write_text(encode_services(entries))
     (scene.folder / "token").write_text("token")
     with worker_pod(scene.folder, "http://127.0.0.1:1", module="tests.support.pool_pod") as pod:
-        assert "routing table" in get(port_of(pod, "reviews"), "/readyz")[1]
+        port = port_of(pod, "reviews")
+        until(lambda: "routing table" in get(port, "/readyz")[1], "the service waits for its routing table")
         pod.logged("the API server does not answer: using")
 
 
