@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -157,23 +157,26 @@ def fetch_nodes(endpoint: Endpoint, start: int = 0, count: int = 1) -> NodesAnsw
 def fetch_prediction(endpoint: Endpoint, request: PredictRequest[Id]) -> tuple[PredictAnswer, Reply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
     answer = _decoded(endpoint, reply, PredictAnswer)
-    for name in request.outputs:
-        rows = getattr(answer, name)
-        found = 0 if isinstance(rows, msgspec.UnsetType) else len(rows)
-        if found != len(request.nodes):
-            raise NotGnnserveError(endpoint.url, f"{found} {name} for {len(request.nodes)} nodes")
+    _require_rows(endpoint, answer, request.outputs, len(request.nodes), "nodes")
     return answer, reply
 
 
 def fetch_pairs(endpoint: Endpoint, request: PairsRequest[Id]) -> tuple[PairsAnswer, Reply]:
     reply = _fetch(endpoint, "POST", "/v1/predict", msgspec.json.encode(request), {TIMING_HEADER: ALL_TIMES})
     answer = _decoded(endpoint, reply, PairsAnswer)
-    for name in request.outputs:
+    _require_rows(endpoint, answer, request.outputs, len(request.pairs), "pairs")
+    return answer, reply
+
+
+def _require_rows(
+    endpoint: Endpoint, answer: PredictAnswer | PairsAnswer, outputs: Iterable[str], asked: int, what: str
+) -> None:
+    """Refuse an answer in which an output has not one row for each node or pair that was asked about."""
+    for name in outputs:
         rows = getattr(answer, name)
         found = 0 if isinstance(rows, msgspec.UnsetType) else len(rows)
-        if found != len(request.pairs):
-            raise NotGnnserveError(endpoint.url, f"{found} {name} for {len(request.pairs)} pairs")
-    return answer, reply
+        if found != asked:
+            raise NotGnnserveError(endpoint.url, f"{found} {name} for {asked} {what}")
 
 
 def fetch_recommendation(endpoint: Endpoint, request: RecommendRequest[Id]) -> tuple[RecommendAnswer, Reply]:

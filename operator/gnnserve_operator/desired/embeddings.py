@@ -17,6 +17,7 @@ from gnnserve_operator.desired.names import embeddings_job_name
 from gnnserve_operator.desired.pod import (
     REPOSITORY_VOLUME,
     build_container,
+    build_failure_policy,
     build_pod_metadata,
     build_pod_spec,
     build_resources,
@@ -45,19 +46,7 @@ def build_embeddings_job(
             "activeDeadlineSeconds": spec.generation.deadline_seconds,
             # Two attempts at once would write the same index.
             "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {
-                "rules": [
-                    {
-                        "action": "FailJob",
-                        "onExitCodes": {
-                            "containerName": EMBEDDINGS_CONTAINER,
-                            "operator": "In",
-                            "values": [int(pods.PodExit.BAD_INPUT)],
-                        },
-                    },
-                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                ]
-            },
+            "podFailurePolicy": build_failure_policy(EMBEDDINGS_CONTAINER),
             "template": template,
         },
     }

@@ -18,6 +18,7 @@ from gnnserve_operator.desired.pod import (
     GRAPH_VOLUME,
     REPOSITORY_VOLUME,
     build_container,
+    build_failure_policy,
     build_pod_metadata,
     build_pod_spec,
     build_resources,
@@ -46,20 +47,7 @@ def build_job(
             "activeDeadlineSeconds": spec.generation.deadline_seconds,
             # Two attempts at once would contend for the repository.
             "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {
-                "rules": [
-                    {
-                        "action": "FailJob",
-                        "onExitCodes": {
-                            "containerName": GENERATE_CONTAINER,
-                            "operator": "In",
-                            "values": [int(pods.PodExit.BAD_INPUT)],
-                        },
-                    },
-                    # A drained node is not a failure, and uses up no attempt.
-                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                ]
-            },
+            "podFailurePolicy": build_failure_policy(GENERATE_CONTAINER),
             "template": template,
         },
     }

@@ -78,6 +78,24 @@ def build_pod_metadata(
     return metadata | {"annotations": annotated} if annotated else metadata
 
 
+def build_failure_policy(container: str) -> Manifest:
+    """A Job's `podFailurePolicy`: bad input ends it at once, since another attempt would find the same."""
+    return {
+        "rules": [
+            {
+                "action": "FailJob",
+                "onExitCodes": {
+                    "containerName": container,
+                    "operator": "In",
+                    "values": [int(pods.PodExit.BAD_INPUT)],
+                },
+            },
+            # A drained node is not a failure, and uses up no attempt.
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        ]
+    }
+
+
 def build_container(
     name: str,
     command: tuple[str, ...],
