@@ -55,12 +55,13 @@ class RevisionIndex:
 
     def find(self) -> OpenIndex | None:
         """The index, if it is open. A newer one, or the first, is looked for beside the caller. Takes no time."""
-        every_s = _LOOK_EVERY_S if self._open is None else _RENEW_EVERY_S
+        found = self._open
+        every_s = _LOOK_EVERY_S if found is None else _RENEW_EVERY_S
         if time.monotonic() - self._looked_s >= every_s and not self._is_looking():
             self._looked_s = time.monotonic()
             self._thread = threading.Thread(target=self.look, name="index of embeddings", daemon=True)
             self._thread.start()
-        return self._open
+        return found
 
     def look(self) -> OpenIndex | None:
         """Open the index if there is one. Takes as long as reading it."""

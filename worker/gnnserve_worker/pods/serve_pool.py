@@ -114,8 +114,8 @@ def _serve(settings: PoolWorkerSettings) -> int:
                     members.declare(found)
 
         def start() -> None:
-            _log.info("pool %s: answering on port %d, for probes and metrics", settings.pool, sock.getsockname()[1])
             endpoint.start()
+            _log.info("pool %s: answering on port %d, for probes and metrics", settings.pool, sock.getsockname()[1])
             # In a thread and not on the event loop, because it blocks.
             threading.Thread(target=begin, name="begin", daemon=True).start()
 
