@@ -235,6 +235,12 @@ def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | Non
     return Change(ref, {**desired, "metadata": metadata}, digest, live is None, overtaken)
 
 
+def deletable(unwanted: Iterable[ObjectRef], known: Mapping[ObjectRef, Manifest | None]) -> list[Manifest]:
+    """Unwanted objects that exist and are not being deleted already."""
+    found = [live for ref in unwanted if (live := known.get(ref)) is not None]
+    return [live for live in found if not live["metadata"].get("deletionTimestamp")]
+
+
 def last_version(told: str, before: Versions | None) -> tuple[str, frozenset[str]]:
     """The version that a write follows, and those that it overtakes. `told`: the watch's version, which may lag
     behind."""

@@ -10,10 +10,13 @@ each service's plan then replaces its own. A place that becomes free wakes the n
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, Manifest, ServiceKey
@@ -93,6 +96,21 @@ class Fleet:
         """Drop a service that no longer exists."""
         self._followed.pop(key, None)
         self._note(key, ALL_IDLE)
+
+    @contextmanager
+    def attempt(self, key: ServiceKey) -> Iterator[None]:
+        """Whatever fails within keeps no others waiting; it is raised on. A conflict is looked at again at once, and
+        keeps its place."""
+        try:
+            yield
+        except ConflictError:
+            raise
+        except (RetryLaterError, RefusedError, asyncio.CancelledError):
+            self.step_aside(key)
+            raise
+        except Exception:
+            self.recount(key)
+            raise
 
     def step_aside(self, key: ServiceKey) -> None:
         """Note that a service's reconcile failed: it no longer keeps others waiting, but what it may have written still

@@ -121,3 +121,10 @@ def observed_ref(raw: Raw) -> ObjectRef:
         str(metadata.get("namespace", "")),
         str(metadata.get("name", "")),
     )
+
+
+def has_moved_on(now: Raw, before: Raw) -> bool:
+    """Whether what was decided on the object before need not hold now: it is another one, or its spec is, or it
+    goes."""
+    decisive = ("uid", "generation", "deletionTimestamp")
+    return any(now["metadata"].get(name) != before["metadata"].get(name) for name in decisive)

@@ -5,19 +5,28 @@ The module holds only this order, and what each step passes to the next.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from gnnserve_api.spec.service import GNNService
-from gnnserve_operator.apply import Applier, Change, Place, Survey
+from gnnserve_operator.apply import Applier, Change, Place, Survey, deletable
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
+from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import CLAIM, DEPLOYMENT, JOB, POD_MONITOR, Manifest, ObjectRef, ServiceKey, observed_ref
+from gnnserve_operator.kinds import (
+    CLAIM,
+    DEPLOYMENT,
+    JOB,
+    POD_MONITOR,
+    Manifest,
+    ObjectRef,
+    ServiceKey,
+    has_moved_on,
+    observed_ref,
+)
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observer, Seen
 from gnnserve_operator.observed import Rejection, ServiceWait
@@ -61,16 +70,8 @@ class Reconciler:
 
     async def reconcile(self, key: ServiceKey) -> float | None:
         """Reconcile one service. Returns the seconds until the next look. Raises OperatorError."""
-        try:
+        with self.fleet.attempt(key):
             return await self._reconcile(key)
-        except ConflictError:
-            raise  # looked at again at once
-        except (RetryLaterError, RefusedError, asyncio.CancelledError):
-            self.fleet.step_aside(key)
-            raise
-        except Exception:
-            self.fleet.recount(key)
-            raise
 
     async def _reconcile(self, key: ServiceKey) -> float | None:
         raw = self.index.service(key)
@@ -107,7 +108,7 @@ class Reconciler:
         if planned.begins_job is not None:
             # Noted before it is created: if the status cannot be written afterwards, the Job is still reported.
             self._begun_jobs[key] = _BegunJob(identity.uid, planned.begins_job)
-        changes, deletions = self.applier.changes(key, planned.apply, survey), _deletions(planned, seen)
+        changes, deletions = self.applier.changes(key, planned.apply, survey), deletable(planned.delete, seen.known)
         if planned.begins_job is not None and not _is_job_made(changes, survey):
             self.fleet.recount(key)  # something else has to be gone before
         if changes or deletions:
@@ -178,10 +179,7 @@ class Reconciler:
         would come back, and those of an earlier spec would replace the present ones. Raises ConflictError."""
         ref = observed_ref(raw)
         live = await self.cluster.get(ref)
-        if live is None or any(
-            live["metadata"].get(name) != raw["metadata"].get(name)
-            for name in ("uid", "generation", "deletionTimestamp")
-        ):
+        if live is None or has_moved_on(live, raw):
             raise ConflictError(f"{ref} has changed, and its watch has not told of it yet")
 
     def _newest(self, key: ServiceKey, raw: Manifest) -> Manifest:
@@ -189,10 +187,7 @@ class Reconciler:
         if self.index.has_version(key, raw):
             return raw
         told = self.index.service(key)
-        if told is None or any(
-            told["metadata"].get(name) != raw["metadata"].get(name)
-            for name in ("uid", "generation", "deletionTimestamp")
-        ):
+        if told is None or has_moved_on(told, raw):
             return raw
         return told
 
@@ -225,12 +220,6 @@ def _is_job_made(changes: Iterable[Change], survey: Survey) -> bool:
 
 def _is_job_of_ours(ref: ObjectRef, place: Place) -> bool:
     return ref.kind == JOB.name and place is Place.OURS
-
-
-def _deletions(planned: Plan, seen: Seen) -> list[Manifest]:
-    """Objects to delete that exist and are not being deleted already."""
-    found = [live for ref in planned.delete if (live := seen.known.get(ref)) is not None]
-    return [live for live in found if not live["metadata"].get("deletionTimestamp")]
 
 
 def _claims_of_unfinished(deletions: Iterable[Manifest], seen: Seen) -> list[Manifest]:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass, field, replace
 
-from gnnserve_operator.apply import Applier, Survey
+from gnnserve_operator.apply import Applier, Survey, deletable
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.names import pool_name
-from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
+from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import CLAIM, DEPLOYMENT, POD, Manifest, ObjectRef, ServiceKey, controller_of, observed_ref
+from gnnserve_operator.kinds import (
+    CLAIM,
+    DEPLOYMENT,
+    POD,
+    Manifest,
+    ObjectRef,
+    ServiceKey,
+    controller_of,
+    has_moved_on,
+    observed_ref,
+)
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import PodMonitors
 from gnnserve_operator.observe_pool import observe_member, observe_services, parse_pool
@@ -46,16 +55,8 @@ class PoolReconciler:
 
     async def reconcile(self, key: ServiceKey) -> float | None:
         """Reconcile one pool. Returns the seconds until the next look. Raises OperatorError."""
-        try:
+        with self.fleet.attempt(key):
             return await self._reconcile(key)
-        except ConflictError:
-            raise  # looked at again at once
-        except (RetryLaterError, RefusedError, asyncio.CancelledError):
-            self.fleet.step_aside(key)
-            raise
-        except Exception:
-            self.fleet.recount(key)
-            raise
 
     async def _reconcile(self, key: ServiceKey) -> float | None:
         raw = self.index.service(key)
@@ -115,17 +116,11 @@ class PoolReconciler:
         known: dict[ObjectRef, Manifest | None],
     ) -> tuple[Rejection, ...]:
         changes = self.applier.changes(key, planned.apply, survey)
-        deletions = [
-            live for ref in planned.delete
-            if (live := known.get(ref)) is not None and not live["metadata"].get("deletionTimestamp")
-        ]  # fmt: skip
+        deletions = deletable(planned.delete, known)
         if not changes and not deletions:
             return ()
         live = await self.cluster.get(observed_ref(raw))
-        if live is None or any(
-            live["metadata"].get(name) != raw["metadata"].get(name)
-            for name in ("uid", "generation", "deletionTimestamp")
-        ):
+        if live is None or has_moved_on(live, raw):
             raise ConflictError(f"{key} has changed, and its watch has not told of it yet")
         try:
             rejections = await self.applier.apply(key, changes)
