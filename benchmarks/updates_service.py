@@ -223,13 +223,13 @@ class Bench:
         seconds = (effort.rounds + 1) * effort.round_s
         with self.serving() as endpoint:
             requests = build_predictions(endpoint, self._subject.graph.nodes, _PREDICTED_SEEDS, None, 1, binary=True)
-            capacity = _capacity(endpoint, requests, effort.round_s)
-            rate_per_s = PREDICTION_LOAD * capacity
             found: dict[bool, list[np.ndarray]] = {False: [], True: []}
             acknowledged: list[Sent] = []
             stream, batch = self._subject.stream(23), max(BATCHES)
             # So that pages are copied and sums are made, as in a server that has been up for a while.
             self._load(endpoint.port, stream, batch, _MOST_PER_S[batch] * effort.seconds, effort.seconds)
+            # Of the graph as it is from here on: a million changes make it larger, and its rows dearer to read.
+            rate_per_s = PREDICTION_LOAD * _capacity(endpoint, requests, effort.round_s)
             with self._paced(endpoint.port, stream, changes_per_s, seconds) as sender:
                 assert sender is not None  # noqa: S101
                 for number in range(-1, effort.rounds):  # the first pair warms up
