@@ -33,7 +33,8 @@ class Recommendation:
     revision: str
     objective_met: bool
     index: IndexState
-    """The index that they were found in; `offset` tells its age where the graph changes."""
+    """The index that they were found in; where the graph changes, `followed_offset` and `pending` tell how far it has
+    followed."""
     offset: int | None = None
     """The offset of the log of changes that the node's embedding has seen; None: the graph does not change."""
 

@@ -120,4 +120,12 @@ class IndexState(msgspec.Struct, frozen=True, rename="camel"):
     built_at: str
     recall: float
     offset: int | UnsetType | None = UNSET
-    """Offset of the log of changes that it was made at; absent where the graph does not change."""
+    """Offset of the log of changes that it was made at; absent where the graph does not change, as are the next
+    three."""
+    followed_offset: int | UnsetType = UNSET
+    """Offset up to which it is known which nodes changes have reached since."""
+    renewed: int | UnsetType = UNSET
+    """Nodes whose embeddings were computed since: they are compared beside the index."""
+    pending: int | UnsetType = UNSET
+    """Nodes that changes have reached since, and whose embeddings are not computed anew yet: of new ones nothing is
+    found, others are found by the embedding that they had. 0: the answer is as of `followedOffset`."""

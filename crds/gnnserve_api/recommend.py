@@ -87,7 +87,7 @@ class RecommendAnswer(msgspec.Struct, frozen=True, rename="camel"):
     offset: Annotated[
         int | UnsetType,
         Meta(
-            description="The offset of the log of changes that the node's embedding has seen. The index may be older: "
-            "its own offset is in `index`. Absent where the graph is fixed."
+            description="The offset of the log of changes that the node's embedding has seen. What the index has "
+            "seen is told in `index`. Absent where the graph is fixed."
         ),
     ] = UNSET

@@ -69,6 +69,7 @@ from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, ErrorCode
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
+from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
@@ -224,7 +225,7 @@ def all_metrics() -> ServingMetrics:
     metrics.watch_device(lambda: ON_GPU)
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
-    metrics.watch_index(an_index)
+    metrics.watch_index(an_index, lambda: RenewalFigures(1, 1, 1.0))
     metrics.watch_spans(SimpleNamespace(exported=1, dropped=0, put=print))
     return metrics
 

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from tests.support.graphs import network_manifest
-from tests.support.serving import FakeWorker, running
+from tests.support.serving import Client, FakeWorker, running
 
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.variants import Storage
@@ -213,22 +213,71 @@ def test_a_damaged_index_is_not_searched(tmp_path: Path) -> None:
     assert "is not what was written" in response.json()["error"]["message"]
 
 
-def test_where_the_graph_changes_new_nodes_ask_and_those_that_left_are_not_recommended(repository: Repository) -> None:
+async def followed(client: Client, body: dict[str, Any], offset: int) -> dict[str, Any]:
+    """The answer once all that changes have reached is computed."""
+    while True:
+        told = (await client.http.post("/v1/recommend", json=body)).json()
+        if "index" not in told or (told["index"]["followedOffset"] == offset and not told["index"]["pending"]):
+            return told
+        await asyncio.sleep(0.01)
+
+
+def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repository) -> None:
     (made,) = repository.revisions()
     opened = repository.load(made.revision, 1 << 26)
     replica = LivingRevision(opened, 1 << 26)
-    counts = ChangeCounts(new_nodes=1, edges=2, removed_nodes=1)
-    ids = ChangeIds(np.array([NODES, 3, NODES, 4, NODES, 5]))
-    replica.apply(1, [ChangeBatch(counts, ids, np.full((1, FEATURES), 0.5, np.float32))])
+    revision = served_revision(opened, replica)
+    counts = ChangeCounts(new_nodes=1, overrides=1, edges=2, removed_nodes=1)
+    ids = ChangeIds(np.array([NODES, 9, 3, NODES, 4, NODES, 5]))
+    rows = np.stack([np.full(FEATURES, 0.5), np.full(FEATURES, -3.0)]).astype(np.float32)
+
+    async def scenario() -> None:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            body = {"node": 17, "count": 1000, "exclude": "nothing"}
+            index = (await client.http.post("/v1/recommend", json=body)).json()["index"]
+            assert (index["offset"], index["followedOffset"], index["renewed"], index["pending"]) == (0, 0, 0, 0)
+            await asyncio.to_thread(replica.apply, 1, [ChangeBatch(counts, ids, rows)])
+            told = await followed(client, body, 1)
+            assert (told["offset"], told["index"]["offset"]) == (1, 0)
+            assert told["index"]["renewed"] >= 4  # the new one and the other, and those that read them
+
+            there = [node for node in range(NODES + 1) if node != 5]
+            vectors = revision.infer("x1", np.array(there), 0).embeddings
+            assert vectors is not None
+            cosines = dict(zip(there, (unit(vectors) @ unit(vectors[there.index(17)])).tolist(), strict=True))
+            cosines.pop(17)
+            assert {item["id"] for item in told["items"]} == cosines.keys()
+            for item in told["items"]:
+                assert abs(item["cosine"] - cosines[item["id"]]) < 1e-4, item
+
+            some = await followed(client, {"node": 17, "exclude": "nothing", "filter": {"nodes": [NODES, 9]}}, 1)
+            assert {item["id"] for item in some["items"]} == {NODES, 9}
+            new = await followed(client, {"node": NODES, "count": 1000}, 1)
+            assert {item["id"] for item in new["items"]} == {*range(NODES)} - {3, 4, 5}
+            left = await followed(client, {"node": 5}, 1)
+            assert left["error"]["field"] == "node"
+            text = client.metrics.render().decode()
+            assert 'gnnserve_index_pending_nodes{service="digits"} 0.0' in text
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_what_was_applied_before_the_revision_answers_is_followed_too(repository: Repository) -> None:
+    (made,) = repository.revisions()
+    opened = repository.load(made.revision, 1 << 26)
+    replica = LivingRevision(opened, 1 << 26)
+    ids = ChangeIds(np.array([NODES, NODES, 3]))
+    replica.apply(1, [ChangeBatch(ChangeCounts(new_nodes=1, edges=1), ids, np.full((1, FEATURES), 0.5, np.float32))])
     revision = served_revision(opened, replica)
 
-    new, left = ask(revision, {"node": NODES, "count": 1000}, {"node": 5})
+    async def scenario() -> None:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            told = await followed(client, {"node": 17, "count": 1000, "exclude": "nothing"}, 1)
+            assert NODES in {item["id"] for item in told["items"]}
 
-    assert new.status_code == 200, new.text
-    answer = new.json()
-    assert {item["id"] for item in answer["items"]} == {*range(NODES)} - {3, 4, 5}
-    assert (answer["offset"], answer["index"]["offset"]) == (1, 0)
-    assert (left.status_code, left.json()["error"]["field"]) == (400, "node")
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_latency_chooses_among_variants_of_the_indexs_network_alone(repository: Repository) -> None:

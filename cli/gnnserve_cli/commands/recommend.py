@@ -92,10 +92,19 @@ def _labels(text: str) -> tuple[int | str, ...]:
 
 def _facts(answer: RecommendAnswer, times: ClientTimes) -> list[tuple[str, str]]:
     index = answer.index
-    age = "" if isinstance(answer.offset, msgspec.UnsetType) else f", at offset {index.offset:,} of {answer.offset:,}"
     return [
         ("variant", f"{answer.variant} of revision {answer.revision}"),
-        ("index", f"{index.nodes:,} nodes, {index.kind.lower()}, recall {index.recall:.3f}, {index.built_at}{age}"),
+        ("index", f"{index.nodes:,} nodes, {index.kind.lower()}, recall {index.recall:.3f}, {index.built_at}"),
+        *_followed(answer),
         ("objective", "met" if answer.objective_met else "not met: the answer came late"),
         ("round trip", f"{format_ms(times.total_ms)} ms, behind {format_ms(times.connect_ms)} ms of connecting"),
     ]
+
+
+def _followed(answer: RecommendAnswer) -> list[tuple[str, str]]:
+    """How far what was searched has followed changes; nothing where the graph does not change."""
+    index = answer.index
+    if answer.offset is UNSET or index.followed_offset is UNSET:
+        return []
+    told = f"made at offset {index.offset:,}, follows to {index.followed_offset:,} of {answer.offset:,}"
+    return [("changes", f"{told}; {index.renewed:,} nodes computed since, {index.pending:,} pending")]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from weakref import WeakSet
 
 import numpy as np
@@ -21,6 +22,7 @@ from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, distinct
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.drafting import Drafting, Group
+from gnnserve_worker.inference.touched import Touched, TouchedSince
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.models.rows import put_rows
 from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker
@@ -38,6 +40,16 @@ are."""
 _LOOK_S = 0.0001
 """How often it looks whether the batch is computed. To wait for the lock would take it from the next batch, for as long
 as the interpreter takes to come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Nodes that read some others."""
+
+    of: int
+    """How many these others are."""
+    nodes: np.ndarray
+    """int64, distinct."""
 
 
 class LivingRevision:
@@ -76,12 +88,16 @@ class LivingRevision:
         self.drafting = Drafting(loaded, self._give_way)
         self._written: WeakSet[WrittenSince] = WeakSet()
         """What is noted of changes for copies of its arrays."""
+        self.touched = TouchedSince()
+        """What changes touch, noted from the first one on for one that takes it."""
         self._is_broken = False
         """An error has left a batch half applied."""
         self._computing = threading.Lock()
         """Held while a batch of predictions is computed, or a group of changes is published."""
         self._publishing = threading.Lock()
         """Held while a group is published, so that `check` never waits for predictions."""
+        self.applying = threading.Lock()
+        """Held while batches are applied, of which `readers_now` sees nothing or all."""
 
     @property
     def offset(self) -> int:
@@ -127,6 +143,19 @@ class LivingRevision:
             self._written.add(written)
         return written
 
+    def readers_now(self, nodes: np.ndarray, most: int) -> Readers | None:
+        """The nodes that read the first of these (int64): of as many as have `most` readers together, or of one. None:
+        changes are being applied, and it can be asked again in a moment."""
+        if not self.applying.acquire(blocking=False):
+            return None
+        try:
+            graph = self.drafting.graph  # what it reads is the same in both graphs now
+            counts = graph.readers_counts(nodes)
+            some = max(1, int(np.searchsorted(np.cumsum(counts), most, side="right")))
+            return Readers(some, graph.readers_of(nodes[:some]))
+        finally:
+            self.applying.release()
+
     def check(self, batch: ChangeBatch) -> ChangeRefusal | None:
         """What `apply` would say now; None: it would apply the batch."""
         with self._publishing:
@@ -140,7 +169,7 @@ class LivingRevision:
         if offset != self._offset + 1:
             raise ValueError(f"offset {offset} after {self._offset}")
         said: list[Applied | ChangeRefusal] = []
-        with self._whole_or_broken():
+        with self.applying, self._whole_or_broken():
             group = Group()
             for batch in batches:
                 found = self._find(self.drafting.graph, batch)
@@ -254,6 +283,11 @@ class LivingRevision:
                 self._on_written(batch, found)
             self._offset += group.records
             self.changes_since_base += group.items
+        if group.batches:
+            named = [found for _, found in group.batches]
+            renewed = distinct(part for one in named for part in (one.new, one.overridden))
+            gone = distinct(one.removed for one in named)
+            self.touched.note(Touched(self._offset, distinct((listed, gone)), renewed))
 
     def _write_lists(self, nodes: np.ndarray) -> None:
         """Neighbour lists of these nodes (int64), and what they weigh."""

@@ -32,6 +32,7 @@ from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.links import ServedLinks, served_links
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.thresholds import decisive_scores
@@ -156,6 +157,9 @@ class ServedRevision:
     """What makes scores of pairs; None: nodes are classified."""
     index: RevisionIndex | None = None
     """The index that recommendations are found in; None: it has no place for one."""
+    index_follower: IndexFollower | None = None
+    """What is computed beside the index where the graph changes; None: it does not, or there is no place for an index.
+    """
     neighbours_of: Callable[[int], np.ndarray] | None = None
     """Positions in the neighbour list of a stored node, as it is now, int32. None: the graph is not known."""
     labels: np.ndarray | None = None
@@ -262,6 +266,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         raise ValueError("a staged revision has no manifest: commit it, then load it")
     no_overlays = _why_no_overlays(loaded.manifest, is_typed=isinstance(loaded.graph, TypedGraph))
     infer = with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades)
+    index = _index_of(loaded, loaded.manifest.revision)
     edges = loaded.graph.edges if replica is None else replica.first_edges
     return ServedRevision(
         manifest=loaded.manifest,
@@ -284,7 +289,8 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         no_overlays=no_overlays,
         held_out=_held_out(loaded, loaded.manifest),
         links=served_links(loaded.manifest, loaded.decoder),
-        index=_index_of(loaded, loaded.manifest.revision),
+        index=index,
+        index_follower=None if replica is None or index is None else IndexFollower(replica, index, reach_of(loaded)),
         neighbours_of=None if isinstance(loaded.graph, TypedGraph) else loaded.graph.list_of,
         labels=loaded.labels,
     )

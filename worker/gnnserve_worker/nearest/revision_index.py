@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import UNSET
 
 from gnnserve_api.embeddings import IndexManifest, IndexState
 from gnnserve_api.errors import GnnserveError
@@ -31,11 +30,11 @@ class OpenIndex:
     manifest: IndexManifest
     search: NearestIndex
 
-    def state(self, *, changes: bool) -> IndexState:
-        """`changes`: whether the graph that is served changes."""
+    @property
+    def state(self) -> IndexState:
+        """As answers tell it where the graph does not change."""
         made = self.manifest
-        offset = (made.offset or 0) if changes else UNSET
-        return IndexState(made.revision, made.variant, made.kind, made.nodes, made.built_at, made.recall, offset)
+        return IndexState(made.revision, made.variant, made.kind, made.nodes, made.built_at, made.recall)
 
 
 class RevisionIndex:
@@ -50,8 +49,15 @@ class RevisionIndex:
         self.searches = 0
         """Searches so far; with their time kept by those who search."""
         self.search_seconds = 0.0
+        self.on_opened: Callable[[], None] = lambda: None
+        """Called, by any thread, when an index was opened."""
         self.problem: str | None = None
         """Why an index that is there cannot be used; None: it can, or there is none."""
+
+    @property
+    def opened(self) -> OpenIndex | None:
+        """The index, if it is open."""
+        return self._open
 
     def find(self) -> OpenIndex | None:
         """The index, if it is open. A newer one, or the first, is looked for beside the caller. Takes no time."""
@@ -73,6 +79,7 @@ class RevisionIndex:
                 self.problem = f"it is of revision {manifest.revision} with {manifest.nodes:,} nodes"
                 return self._open
             self._open, self.problem = OpenIndex(manifest, open_index(self._folder, manifest)), None
+            self.on_opened()
         except (GnnserveError, OSError, RuntimeError) as error:
             if self.problem is None:
                 _log.warning("the index of embeddings cannot be used: %s", error)

@@ -61,7 +61,7 @@ class ExactIndex:
         if allowed is not None:
             cosines[~allowed] = _NO_COSINE
         cosines[excluded] = _NO_COSINE
-        return _best(np.arange(self.nodes), cosines, count)
+        return best_of(np.arange(self.nodes), cosines, count)
 
 
 class ListedIndex:
@@ -111,7 +111,8 @@ def exact_best(blocks: Iterable[np.ndarray], queries: np.ndarray, count: int) ->
     return np.take_along_axis(best, order, 1), np.take_along_axis(cosines, order, 1)
 
 
-def _best(positions: np.ndarray, cosines: np.ndarray, count: int) -> Found:
+def best_of(positions: np.ndarray, cosines: np.ndarray, count: int) -> Found:
+    """The nearest `count` of these (int64 and float32, [nodes] both); level ones by position."""
     if count < len(cosines):
         top = np.argpartition(-cosines, count - 1)[:count]
         positions, cosines = positions[top], cosines[top]

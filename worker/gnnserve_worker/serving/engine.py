@@ -22,8 +22,9 @@ from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.turns import Turns, longest_turn_ms
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
-from gnnserve_worker.serving.accuracy.watch import AccuracyWatch, Job
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
+from gnnserve_worker.serving.idle_jobs import Task
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
@@ -80,7 +81,7 @@ class Engine:
         """Whether `_serve_next` is scheduled for this round of the loop or the next."""
         self._computing: ServedModel | None = None
         """The model whose batch the thread has."""
-        self._job: tuple[Job, int] | None = None
+        self._task: tuple[Task, int] | None = None
         """The job that the thread has, if what it has is no batch, and the permille of the time for such jobs."""
         self._answered_ms = -math.inf
         """When the last batch was computed."""
@@ -93,7 +94,9 @@ class Engine:
         """Add a model, which has no revision yet. Raises ValueError where there is one of that name."""
         if name in self.models:
             raise ValueError(f"there is a model {name}; remove it first")
-        self.models[name] = model = ServedModel(metrics, self._clock_ms, self._go_on, self._idle.wake)
+        self.models[name] = model = ServedModel(
+            metrics, self._clock_ms, self._go_on, self._idle.wake, self._idle.wake_soon
+        )
         self._models = tuple(self.models.values())
         self._turns.add(model, weight)
         if self._closing is not None:
@@ -254,9 +257,9 @@ class Engine:
     def _take_back(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
         model, self._computing = self._computing, None
         assert model is not None  # noqa: S101
-        if self._job is not None:
-            (job, permille), self._job = self._job, None
-            self._idle.wait(pause_ms(self._finish_job(model, job, computed), permille))
+        if self._task is not None:
+            (task, permille), self._task = self._task, None
+            self._idle.wait(pause_ms(self._finish_task(model, task, computed), permille))
             self._go_on()
             return
         begun_ms = model.could_begin_ms(batch)
@@ -281,41 +284,42 @@ class Engine:
         asyncio.get_running_loop().call_soon(deliver)
 
     def _work_when_idle(self) -> float | None:
-        """Compute one job of a model's watch, if no request waits. Returns how long to wait before the next one, in ms;
+        """Compute one job for a model, if no request waits. Returns how long to wait before the next one, in ms;
         None: there is nothing more to compute."""
         if self._closing is not None:
             return None
         if self._computing is not None or self._turn_is_due or self._has_more():
             return LOOK_AGAIN_MS
         for model in self._models:
-            lane = model.lane
-            job = None if lane is None else model.watch.next_job(lane)
-            if lane is None or job is None:
+            lane, task = model.lane, model.next_task()
+            if lane is None or task is None:
                 continue
-            inputs = BatchInputs(job.seeds, with_embeddings=False)
+            job = task.job
+            inputs = BatchInputs(job.seeds, job.with_embeddings)
             batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms)
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
             permille = job.quiet_permille if is_quiet else job.permille
             if job.expected_ms > SHORT_BATCH_MS or lane.revision.would_wait():
-                self._computing, self._job = model, (job, permille)
+                self._computing, self._task = model, (task, permille)
                 self._executor.hand(lane, batch, inputs)
                 return pause_ms(job.expected_ms, permille)  # until it ends, and how long it took is known
-            return pause_ms(self._finish_job(model, job, self._executor.infer(lane, batch, inputs)), permille)
+            return pause_ms(self._finish_task(model, task, self._executor.infer(lane, batch, inputs)), permille)
         return None
 
-    def _finish_job(self, model: ServedModel, job: Job, computed: Computed | BaseException) -> float:
-        """Hand the result of a job to its watch. Returns how long it took, in ms."""
+    def _finish_task(self, model: ServedModel, task: Task, computed: Computed | BaseException) -> float:
+        """Hand the result of a job to the work that it is of. Returns how long it took, in ms."""
+        work, job = task.work, task.job
         released_ms = self._clock_ms()
         for each in self._models:
             each.released_ms = released_ms
         if isinstance(computed, Computed):
             took_ms = computed.finished_ms - computed.started_ms
-            model.watch.finish(job, computed.inference.scores, took_ms)
+            work.finish(job, computed.inference, took_ms)
             model.judge_anew()
             return took_ms
         if isinstance(computed, Exception) and not isinstance(computed, DeviceLostError):
-            _log.error("accuracy in service could not be evaluated by %s", job.variant, exc_info=computed)
-            model.watch.drop(job)
+            _log.error("%s by %s", work.what, job.variant, exc_info=computed)
+            work.drop(job)
         else:
             self._die(computed)
         return job.expected_ms

@@ -30,7 +30,9 @@ from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_chang
 from gnnserve_worker.serving.device_metrics import collect_device
 from gnnserve_worker.serving.durations import add_histogram
 from gnnserve_worker.serving.index_metrics import collect_index
+from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
+from gnnserve_worker.serving.tracing.span_metrics import collect_spans
 from gnnserve_worker.serving.tracing.tracer import SpanSink
 from gnnserve_worker.serving.variant_metrics import VariantCounters, VariantUsage
 
@@ -101,6 +103,7 @@ class ServingMetrics:
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
         self._index: Callable[[], RevisionIndex | None] = lambda: None
+        self._renewal: Callable[[], RenewalFigures | None] = lambda: None
         self._watch: AccuracyWatch | None = None
         self.changes = ChangeCounters()
         self._updates: Updates | None = None
@@ -195,9 +198,11 @@ class ServingMetrics:
         """Sets where the device's state is read at a scrape."""
         self._device = device
 
-    def watch_index(self, index: Callable[[], RevisionIndex | None]) -> None:
-        """Sets where the index of recommendations is read at a scrape."""
-        self._index = index
+    def watch_index(
+        self, index: Callable[[], RevisionIndex | None], renewal: Callable[[], RenewalFigures | None]
+    ) -> None:
+        """Sets where the index of recommendations is read at a scrape, and how far it has followed changes."""
+        self._index, self._renewal = index, renewal
 
     def watch_accuracy(self, watch: AccuracyWatch) -> None:
         """Sets where accuracy in service is read at a scrape."""
@@ -339,13 +344,13 @@ class ServingMetrics:
         if (device := self._device()) is not None:
             yield from collect_device(device, self._service, self._shown_s)
         if (index := self._index()) is not None:
-            yield from collect_index(index, self._service, self._shown_s)
+            yield from collect_index(index, self._renewal(), self._service, self._shown_s)
         if self._watch is not None:
             yield from collect_accuracy(self._watch, self._service, self._created_s)
         if self._updates is not None:
             yield from collect_changes(self._updates, self.changes, self._service)
         if self._spans is not None:
-            yield _collect_spans(self._spans, self._service, self._created_s)
+            yield collect_spans(self._spans, self._service, self._created_s)
 
     def _collect_routing(self, routing: RoutingSample) -> Iterator[Metric]:
         service, route = self._service, routing.route
@@ -381,15 +386,6 @@ class ServingMetrics:
         if route.objective.latency_ms is not None:
             objective.add_metric((service,), route.objective.latency_ms / 1000)
         yield from (info, expired, correction, of_overlays, objective)
-
-
-def _collect_spans(sink: SpanSink, service: str, created_s: float) -> Metric:
-    spans = CounterMetricFamily(
-        "gnnserve_spans", "Spans of traces, by whether the receiver has taken them.", labels=("service", "outcome")
-    )
-    for outcome, count in (("exported", sink.exported), ("dropped", sink.dropped)):
-        spans.add_metric((service, outcome), count, created=created_s)
-    return spans
 
 
 class _Counted(Collector):

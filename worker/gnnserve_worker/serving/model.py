@@ -28,6 +28,8 @@ from gnnserve_worker.scheduling.load import load_of, overlay_parts, round_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.idle_jobs import AnyWork, Task
+from gnnserve_worker.serving.index_renewal import IndexRenewal
 from gnnserve_worker.serving.lane import Lane, open_lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
@@ -71,8 +73,10 @@ class ServedModel:
         clock_ms: Callable[[], float],
         go_on: Callable[[], None],
         wake: Callable[[], None],
+        wake_soon: Callable[[], None],
     ) -> None:
-        """`go_on` tells the engine that something may be due, `wake` that there is something to compute when idle."""
+        """`go_on` tells the engine that something may be due, `wake` that there is something to compute when idle, as
+        does `wake_soon`, from any thread."""
         self.lane: Lane | None = None
         """The lane that admits requests now. It changes on the event loop only, so code that does not await sees one
         lane."""
@@ -89,6 +93,10 @@ class ServedModel:
         self.withdrawals = 0
         self.watch = AccuracyWatch(wake)
         """Accuracy in service; it computes only while no request waits."""
+        self.renewal = IndexRenewal(wake_soon)
+        """Keeps the index of recommendations up with changes, likewise."""
+        self._idle_work: deque[AnyWork] = deque((self.watch, self.renewal))
+        """In the order in which it is next."""
         self.metrics = metrics
         self.tracer: Tracer | None = None
         """None: nothing is traced."""
@@ -113,6 +121,7 @@ class ServedModel:
         """
         revision.check(table)
         self.watch.follow(revision, table.shadow_permille)
+        self.renewal.follow(revision)
         lane, now_ms = self.lane, self._clock_ms()
         same = lane is not None and lane.revision is revision and lane.batching == table.batching
         if lane is None or not same or lane.objective != table.objective or lane.overlay_limits != table.overlay:
@@ -156,6 +165,7 @@ class ServedModel:
             self.state = ModelState.LOADING
         self.lane = self.table = None
         self.watch.forget_revision()
+        self.renewal.forget_revision()
         self.drop_accepted()
         self._lanes.clear()
         self._go_on()
@@ -287,6 +297,18 @@ class ServedModel:
     def has_more(self) -> bool:
         """Whether requests wait, or a lane can be closed."""
         return len(self._lanes) > 1 or bool(self._lanes and self._lanes[0].batcher.waiting)
+
+    def next_task(self) -> Task | None:
+        """What is to be computed next when the engine is idle; kinds of work take turns. None: nothing."""
+        if (lane := self.lane) is None:
+            return None
+        for work in tuple(self._idle_work):
+            job = work.next_job(lane)
+            if job is not None:
+                self._idle_work.remove(work)
+                self._idle_work.append(work)
+                return Task(work, job)
+        return None
 
     def drop_queued(self) -> None:
         """Refuse the requests that are queued."""

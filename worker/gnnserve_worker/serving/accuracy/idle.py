@@ -37,6 +37,18 @@ class IdleTimer:
         if self._due is None and self._loop is not None:
             self._due = self._loop.call_later(LOOK_AGAIN_MS / 1000, self._run)
 
+    def wake_soon(self) -> None:
+        """As `wake`, from any thread."""
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            loop.call_soon_threadsafe(self.wake)
+        except RuntimeError:
+            # A server that has ended has closed its loop, and nothing is computed any more.
+            if not loop.is_closed():
+                raise
+
     def wait(self, wait_ms: float) -> None:
         """Call next after this time, counted from now, and not before."""
         if self._due is not None:

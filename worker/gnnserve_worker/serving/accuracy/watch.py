@@ -21,22 +21,19 @@ import numpy as np
 
 from gnnserve_api.families import family_of
 from gnnserve_api.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
+from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.scheduling.costs import CostModel
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
 from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
 from gnnserve_worker.serving.accuracy.shadows import Shadows
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
+from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
 from gnnserve_worker.serving.lane import Lane
 
 MOST_WAITING = 100_000
 """Most labels that wait for their evaluation."""
 MOST_REMEMBERED = 100_000
 """Most labels whose node and time are remembered, to notice repeated ones."""
-JOB_MS = 0.5
-"""Longest expected time of a job, unless one node takes longer: a request that arrives meanwhile waits for it."""
-_OVER_ONE_NODE = 1.5
-"""Where one node takes longer, how much longer a job may take than that: most of it is the batch's fixed cost."""
 _MOST_NODES = 256
 _LABELS_PERMILLE = 5
 """Most of the time that evaluating labels takes between requests: those that meet a job are half of what a 99th
@@ -74,21 +71,14 @@ class _Chunk:
     values: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A short computation: seeds (int64, positions in the graph) by one variant."""
-
-    variant: str
-    seeds: np.ndarray
-    expected_ms: float
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyJob(Job):
     purpose: Purpose
-    permille: int
-    """Most of the time, in permille, that such jobs may take between requests."""
-    quiet_permille: int
-    """The same once no request has come for a while."""
 
 
 class AccuracyWatch:
+    what = "accuracy in service could not be evaluated"
+
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` tells the engine that there is something to compute."""
         self._wake = wake
@@ -168,7 +158,7 @@ class AccuracyWatch:
         if labels:
             self._wake()
 
-    def next_job(self, lane: Lane) -> Job | None:
+    def next_job(self, lane: Lane) -> AccuracyJob | None:
         """What is to be computed next, by the revision of this lane; None: nothing."""
         if lane.revision is not self._revision:
             return None
@@ -177,7 +167,7 @@ class AccuracyWatch:
     def note_answer(self, lane: Lane, variant: str, nodes: np.ndarray, scores: np.ndarray) -> None:
         """Keep some nodes of an answer, to compute them again. `scores`: float32 [nodes, classes]."""
         if lane.revision is self._revision and self.shadows.wants_answer:
-            count = _nodes_of_job(lane.chooser.costs, lane.chooser.indices[self.reference])
+            count = nodes_of_job(lane.chooser.costs, lane.chooser.indices[self.reference])
             self.shadows.take(lane.revision, variant, nodes[:count], scores[:count])
             self._wake()
 
@@ -195,10 +185,10 @@ class AccuracyWatch:
         """Columns of the features that requests bring whose means have moved."""
         return () if self._inputs is None else self._inputs.drifted()
 
-    def _next_labels(self, lane: Lane) -> Job | None:
+    def _next_labels(self, lane: Lane) -> AccuracyJob | None:
         costs, indices = lane.chooser.costs, lane.chooser.indices
         while self._chunk is None and self._waiting:
-            count = min(_nodes_of_job(costs, index) for index in indices.values())
+            count = min(nodes_of_job(costs, index) for index in indices.values())
             count = min(count, _MOST_NODES)
             self._chunk = self._next_held_out(lane.revision, count) or self._next_chunk(lane.revision, count)
         chunk = self._chunk
@@ -207,18 +197,26 @@ class AccuracyWatch:
         variant = chunk.missing[-1]
         # A copy: infer may be given seeds that nothing else refers to.
         expected_ms = costs.compute_ms(indices[variant], len(chunk.nodes))
-        return Job(variant, chunk.nodes.copy(), expected_ms, Purpose.LABELS, _LABELS_PERMILLE, _QUIET_LABELS_PERMILLE)
+        return AccuracyJob(
+            variant,
+            chunk.nodes.copy(),
+            expected_ms,
+            _LABELS_PERMILLE,
+            _QUIET_LABELS_PERMILLE,
+            purpose=Purpose.LABELS,
+        )
 
-    def _next_shadow(self, lane: Lane) -> Job | None:
+    def _next_shadow(self, lane: Lane) -> AccuracyJob | None:
         sample, permille = self.shadows.sample, self.shadows.permille
         if sample is None or not permille:
             return None
         name = self.reference
         expected_ms = lane.chooser.costs.compute_ms(lane.chooser.indices[name], len(sample.nodes))
-        return Job(name, sample.nodes.copy(), expected_ms, Purpose.SHADOWS, permille, permille)
+        return AccuracyJob(name, sample.nodes.copy(), expected_ms, permille, permille, purpose=Purpose.SHADOWS)
 
-    def finish(self, job: Job, scores: np.ndarray, took_ms: float) -> None:
+    def finish(self, job: AccuracyJob, inference: Inference, took_ms: float) -> None:
         """Count what a job computed."""
+        scores = inference.scores
         self.seconds[job.purpose] += took_ms / 1000
         match job.purpose:
             case Purpose.LABELS:
@@ -228,13 +226,13 @@ class AccuracyWatch:
             case _:
                 assert_never(job.purpose)
 
-    def _finish_shadow(self, job: Job, scores: np.ndarray) -> None:
+    def _finish_shadow(self, job: AccuracyJob, scores: np.ndarray) -> None:
         sample, self.shadows.sample = self.shadows.sample, None
         if sample is not None and self._revision is not None and self._tally is not None:
             decisive = self._revision.decisive_scores(job.variant, scores)
             self._tally.add_agreement(sample.variant, values_of(decisive, sample.decided))
 
-    def _finish_labels(self, job: Job, scores: np.ndarray) -> None:
+    def _finish_labels(self, job: AccuracyJob, scores: np.ndarray) -> None:
         chunk, revision, tally = self._chunk, self._revision, self._tally
         if chunk is None or revision is None or tally is None or not chunk.missing or chunk.missing[-1] != job.variant:
             return  # another revision took over meanwhile
@@ -260,7 +258,7 @@ class AccuracyWatch:
             for name, loss in found.items()
         }
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: AccuracyJob) -> None:
         """Give up what a job was for, which failed: it would fail again."""
         if job.purpose is Purpose.SHADOWS:
             self.shadows.sample = None
@@ -295,7 +293,3 @@ class AccuracyWatch:
 def _variants_of(revision: ServedRevision) -> list[str]:
     variants = revision.manifest.profile.variants
     return [variant.name for variant in variants if family_of(variant).capabilities.cover(revision.needed)]
-
-
-def _nodes_of_job(costs: CostModel, variant: int) -> int:
-    return costs.seeds_within(variant, max(JOB_MS, _OVER_ONE_NODE * costs.batch_ms(variant, 1, 0.0)), 0.0)

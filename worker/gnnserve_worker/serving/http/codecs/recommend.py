@@ -25,7 +25,9 @@ from gnnserve_api.recommend import (
     RecommendRequest,
 )
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.nearest.recent import merged
 from gnnserve_worker.nearest.revision_index import OpenIndex
+from gnnserve_worker.nearest.search import Found
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error, question_of
 from gnnserve_worker.serving.http.codecs.json_mistakes import PREDICTION, BodyForm, field_error
@@ -67,7 +69,7 @@ class Sought(msgspec.Struct, frozen=True):
     excluded: np.ndarray
     """Positions that are not recommended, int64."""
     allowed: np.ndarray | None
-    """bool [nodes of the index]; None: all nodes."""
+    """bool [positions of the graph]; None: all nodes."""
 
 
 class RecommendCodec:
@@ -116,12 +118,8 @@ class RecommendCodec:
             if error.where == "nodes[0]":
                 raise RequestError(error.code, "node", error.problem, error.remedy) from None
             raise
-        excluded = _excluded(question, request, revision, index.manifest.nodes)
-        allowed = None if request.filter is None else _allowed(request.filter, revision, index.manifest.nodes)
-        if revision.is_gone is not None:
-            stays = ~revision.is_gone[: index.manifest.nodes]
-            if not stays.all():
-                allowed = stays if allowed is None else allowed & stays
+        excluded = _excluded(question, request, revision)
+        allowed = None if request.filter is None else _allowed(request.filter, revision)
         return msgspec.structs.replace(question, form=Sought(index, request.count, excluded, allowed))
 
     def encode_answer(
@@ -135,10 +133,10 @@ class RecommendCodec:
     ) -> Encoded:
         sought: Sought = question.form
         assert answer.embeddings is not None  # noqa: S101  (it was asked for)
-        query, items = answer.embeddings[0], []
+        query, follower, items = answer.embeddings[0], revision.index_follower, []
         if query.any():  # an embedding of zeros has no direction: nothing is near it
             begun_s = time.perf_counter()
-            found = sought.index.search.search(query, sought.count, sought.excluded, sought.allowed)
+            found = _find(query, sought, revision)
             if revision.index is not None:
                 revision.index.searches += 1
                 revision.index.search_seconds += time.perf_counter() - begun_s
@@ -151,7 +149,7 @@ class RecommendCodec:
             variant=answer.variant,
             revision=revision.manifest.revision,
             objective_met=objective_met(),
-            index=sought.index.state(changes=answer.offset is not None),
+            index=sought.index.state if follower is None else follower.state(sought.index),
             offset=UNSET if answer.offset is None else answer.offset,
         )
         return Encoded(JSON_HEAD, _encoder.encode(told) + b"\n")
@@ -165,6 +163,23 @@ class RecommendCodec:
     def describe_answer(self, revision: ServedRevision | None, example: Any) -> dict[str, Any]:
         schema = {"schema": {"$ref": _REFERENCE.format(name=RecommendAnswer.__name__)}}
         return schema if example is None else {**schema, "example": example}
+
+
+def _find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
+    """The nearest nodes of the index, and of what was computed beside it; of those that are there now."""
+    indexed, allowed, excluded = sought.index.manifest.nodes, sought.allowed, sought.excluded
+    if revision.is_gone is not None and revision.is_gone.any():
+        allowed = ~revision.is_gone if allowed is None else allowed & ~revision.is_gone
+    follower = revision.index_follower
+    recent = None if follower is None else follower.recent(sought.index)
+    of_index = None if allowed is None else allowed[:indexed]
+    if recent is not None and recent.count:
+        left = recent.left_to_index[:indexed]
+        of_index = left if of_index is None else of_index & left
+    found = sought.index.search.search(query, sought.count, excluded[excluded < indexed], of_index)
+    if recent is None or not recent.count:
+        return found
+    return merged(found, recent.search(query, sought.count, excluded, allowed), sought.count)
 
 
 def _index_of(revision: ServedRevision) -> OpenIndex:
@@ -218,7 +233,7 @@ def _choose_variant(index: OpenIndex, revision: ServedRevision, request: Recomme
     return max(fitting, key=lambda name: (name == made.variant, accuracies[name]))
 
 
-def _excluded(question: Question, request: RecommendRequest[Any], revision: ServedRevision, nodes: int) -> np.ndarray:
+def _excluded(question: Question, request: RecommendRequest[Any], revision: ServedRevision) -> np.ndarray:
     node = int(question.nodes[0])
     parts = [np.array([node], np.int64)]
     overlay = question.overlay
@@ -236,22 +251,25 @@ def _excluded(question: Question, request: RecommendRequest[Any], revision: Serv
             behind = gained >= revision.nodes
             parts.append(np.where(behind, overlay.origins[np.where(behind, gained - revision.nodes, 0)], gained))
     joined = np.unique(np.concatenate(parts))
-    return joined[(joined >= 0) & (joined < nodes)]
+    return joined[(joined >= 0) & (joined < revision.nodes)]
 
 
-def _allowed(filter_: RecommendFilter[Any], revision: ServedRevision, nodes: int) -> np.ndarray:
-    allowed = np.ones(nodes, bool)
+def _allowed(filter_: RecommendFilter[Any], revision: ServedRevision) -> np.ndarray:
+    """bool [positions]"""
+    allowed = np.ones(revision.nodes, bool)
     if filter_.labels is not None:
-        allowed &= _labelled(filter_.labels, revision, nodes)
+        labelled = _labelled(filter_.labels, revision)
+        allowed[: len(labelled)] &= labelled
+        allowed[len(labelled) :] = False
     if filter_.nodes is not None:
-        listed = np.zeros(nodes, bool)
-        positions = _find(filter_.nodes, revision)
-        listed[positions[positions < nodes]] = True
+        listed = np.zeros(revision.nodes, bool)
+        listed[_positions(filter_.nodes, revision)] = True
         allowed &= listed
     return allowed
 
 
-def _labelled(labels: Sequence[Any], revision: ServedRevision, nodes: int) -> np.ndarray:
+def _labelled(labels: Sequence[Any], revision: ServedRevision) -> np.ndarray:
+    """bool [nodes as they were published]"""
     if revision.labels is None:
         raise RequestError(
             ErrorCode.INVALID_VALUE, "filter.labels", "the labels of this graph are not kept", "leave it out"
@@ -264,13 +282,13 @@ def _labelled(labels: Sequence[Any], revision: ServedRevision, nodes: int) -> np
                 "GET /v1/variants lists them",
             )  # fmt: skip
     wanted = np.array([places[label] for label in labels], np.int64)
-    known = revision.labels[:nodes]
+    known = revision.labels
     if known.ndim == 2:
-        return np.asarray(known[:, wanted].any(axis=1)) if len(wanted) else np.zeros(nodes, bool)
+        return np.asarray(known[:, wanted].any(axis=1)) if len(wanted) else np.zeros(len(known), bool)
     return np.isin(known, wanted)
 
 
-def _find(ids: tuple[Any, ...], revision: ServedRevision) -> np.ndarray:
+def _positions(ids: tuple[Any, ...], revision: ServedRevision) -> np.ndarray:
     if not ids:
         return np.empty(0, np.int64)
     try:

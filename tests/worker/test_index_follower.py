@@ -1,0 +1,93 @@
+"""Which embeddings changes reach: all that are others afterwards, over every hop, and what is left to be found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.support.living import ROOM_BYTES, PlainGraph, batch_of, generated
+
+from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_worker.graph.change_batch import Applied
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.touched import Touched, TouchedSince
+from gnnserve_worker.nearest.recent import RecentVectors
+
+NODES = 60
+THREE_LAYERS = {"pruning": {"factors": [1]}, "stored": [1, 2], "storedFollowChanges": True}
+OPENED = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=8, offset=None))
+
+
+def followed(follower: IndexFollower) -> RecentVectors:
+    while follower.find_more(OPENED):  # type: ignore[arg-type]
+        pass
+    return follower.recent(OPENED)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("direction", [Direction.UNDIRECTED, Direction.DIRECTED])
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GCN"])
+def test_every_embedding_that_a_change_alters_is_reached(
+    tmp_path: Path, architecture: str, direction: Direction
+) -> None:
+    plain = PlainGraph(NODES, 7, EdgeRules(direction))
+    loaded = generated(
+        tmp_path, "reach", architecture, plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES
+    )
+    replica = LivingRevision(loaded, ROOM_BYTES)
+    follower = IndexFollower(replica, SimpleNamespace(), reach_of(loaded))  # type: ignore[arg-type]
+    draw, fresh = np.random.default_rng(1), [*range(1000, 900, -1)]
+    reached_all = 0
+    for _ in range(6):
+        batch = plain.random_batch(draw, 3, fresh)
+        nodes = np.arange(replica.graph.ids.count)
+        before = infer_batch(loaded, "x1", nodes, 0).embeddings
+        assert all(isinstance(said, Applied) for said in replica.apply(replica.offset + 1, [batch]))
+        after = infer_batch(loaded, "x1", nodes, 0).embeddings
+        assert before is not None and after is not None
+        altered = {*np.flatnonzero(np.abs(before - after).max(axis=1) > 1e-6).tolist()}
+        altered |= {*range(len(nodes), replica.graph.ids.count)}
+        altered -= {*np.flatnonzero(replica.graph.ids.is_gone).tolist()}
+
+        recent = followed(follower)
+
+        reached = {*recent.take(1000, replica.graph.ids.is_gone).tolist()}
+        assert altered <= reached
+        recent.give_up(np.array([*reached], np.int64))
+        reached_all += len(reached)
+    assert reached_all < 6 * NODES  # not everything, every time
+
+
+def test_it_is_told_how_far_it_follows_and_found_a_little_at_a_time(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 7, EdgeRules(Direction.DIRECTED))
+    loaded = generated(
+        tmp_path, "followed", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES
+    )
+    replica = LivingRevision(loaded, ROOM_BYTES)
+    follower = IndexFollower(replica, SimpleNamespace(), reach_of(loaded))  # type: ignore[arg-type]
+    told: list[int] = []
+    replica.touched.on_touched = lambda: told.append(replica.offset)
+    replica.apply(1, [batch_of(np.ones((1, 12), np.float32), new=[500], edges=[(3, 500), (500, 4)])])
+    assert told == [1]
+    assert follower.recent(OPENED).pending >= 2  # type: ignore[arg-type]
+    assert follower.known_offset == 0
+    with replica.applying:  # as the thread that applies changes holds it
+        assert follower.find_more(OPENED)  # type: ignore[arg-type]
+        assert follower.known_offset == 0
+    followed(follower)
+    assert follower.known_offset == 1
+
+
+def test_what_nobody_takes_is_joined() -> None:
+    touched = TouchedSince()
+    for offset in range(1, 1001):
+        touched.note(Touched(offset, np.array([offset % 7]), np.array([offset % 3])))
+    parts = []
+    while (part := touched.take()) is not None:
+        parts.append(part)
+    assert len(parts) < 300
+    assert parts[-1].offset == 1000
+    assert {*np.concatenate([part.listed for part in parts]).tolist()} == {*range(7)}

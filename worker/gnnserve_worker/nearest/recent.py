@@ -1,0 +1,138 @@
+"""Embeddings that were computed since an index was made, of nodes that changes of the graph have reached.
+
+They are few, and are compared one by one beside the index, which its own vectors of these nodes are left out of. Which
+nodes changes reach, and when there is time to compute, is for others to say.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from gnnserve_worker.nearest.search import Found, best_of, unit
+
+MOST_RECENT_BYTES = 4 * 1024 * 1024
+"""Vectors that are compared beside the index: within half a millisecond on one core (8,192 nodes with 128 columns)."""
+_MOST_CHANGED_SHARE = 0.5
+"""Share of them that nodes of the index may take: new nodes are in no index, and are found here or not at all."""
+_AS_INDEXED, _WAITING, _COMPUTED_NOW, _GIVEN_UP = range(4)
+"""What is to be done about a node: nothing, it waits, it is being computed, or it is left as it is until a change
+reaches it again."""
+
+
+class RecentVectors:
+    """One thread at a time may use it."""
+
+    def __init__(self, indexed: int, positions: int, columns: int, most_bytes: int = MOST_RECENT_BYTES) -> None:
+        """`indexed`: nodes of the index, at positions below that. `positions`: that nodes may ever have."""
+        self._indexed = indexed
+        self._most = max(2, most_bytes // (4 * columns))
+        self._most_changed = int(self._most * _MOST_CHANGED_SHARE)
+        self._state = np.full(positions, _AS_INDEXED, np.uint8)
+        self._new: deque[int] = deque()
+        self._changed: deque[int] = deque()
+        """Nodes that wait, first come first served; those of the index behind new ones."""
+        self._vectors = np.empty((0, columns), np.float32)
+        self._positions = np.empty(0, np.int64)
+        self._places: dict[int, int] = {}
+        """Place among the vectors, by position."""
+        self._changed_places = 0
+        """Vectors of nodes of the index."""
+        self.left_to_index = np.ones(positions, bool)
+        """Whether only the index has a vector of the node, bool [positions]."""
+        self.pending = 0
+        """Nodes that changes have reached, and whose embedding is not computed anew."""
+
+    @property
+    def count(self) -> int:
+        """Vectors that there are."""
+        return len(self._places)
+
+    def touch(self, nodes: np.ndarray) -> None:
+        """Note nodes whose embeddings are others now, int64; some may repeat."""
+        nodes = np.unique(nodes[self._state[nodes] != _WAITING])
+        self.pending += int(np.count_nonzero(self._state[nodes] == _AS_INDEXED))
+        self._state[nodes] = _WAITING
+        is_new = nodes >= self._indexed
+        self._new.extend(nodes[is_new].tolist())
+        self._changed.extend(nodes[~is_new].tolist())
+
+    def take(self, count: int, is_gone: np.ndarray) -> np.ndarray:
+        """The next nodes to compute, int64 [up to count]. `is_gone`: bool [positions], nodes that have left, which are
+        forgotten. Nodes that there is no room for stay as they are, and pending."""
+        taken: list[int] = []
+        while len(taken) < count and (queue := self._new or self._changed):
+            node = queue.popleft()
+            if is_gone[node]:
+                self._forget(node)
+            elif self._has_room(node, taken):
+                self._state[node] = _COMPUTED_NOW
+                taken.append(node)
+            else:
+                self._state[node] = _GIVEN_UP
+        return np.array(taken, np.int64)
+
+    def put(self, nodes: np.ndarray, vectors: np.ndarray) -> None:
+        """Take the embeddings of nodes that were taken: float32 [nodes, columns], of any length."""
+        rows = unit(vectors)
+        for row, node in enumerate(nodes.tolist()):
+            if self._state[node] == _COMPUTED_NOW:
+                self._state[node] = _AS_INDEXED
+                self.pending -= 1
+            self._place(node, rows[row])
+
+    def give_up(self, nodes: np.ndarray) -> None:
+        """Leave nodes that were taken as they are: computing them failed."""
+        self._state[nodes[self._state[nodes] == _COMPUTED_NOW]] = _GIVEN_UP
+
+    def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
+        """As `NearestIndex.search`, among these vectors; positions are the graph's, as are those of `allowed`."""
+        positions = self._positions[: self.count]
+        cosines = self._vectors[: self.count] @ unit(query)
+        kept = ~np.isin(positions, excluded)
+        if allowed is not None:
+            kept &= allowed[positions]
+        return best_of(positions[kept], cosines[kept], count)
+
+    def _has_room(self, node: int, taken: list[int]) -> bool:
+        if node in self._places:
+            return True
+        if self.count + len(taken) >= self._most:
+            return False
+        changed = sum(one < self._indexed for one in taken)
+        return node >= self._indexed or self._changed_places + changed < self._most_changed
+
+    def _place(self, node: int, vector: np.ndarray) -> None:
+        place = self._places.get(node)
+        if place is None:
+            place = self._places[node] = len(self._places)
+            if place == len(self._positions):
+                more = min(self._most, max(64, 2 * place)) - place
+                self._positions = np.concatenate((self._positions, np.zeros(more, np.int64)))
+                self._vectors = np.concatenate((self._vectors, np.zeros((more, self._vectors.shape[1]), np.float32)))
+            self._positions[place] = node
+            self._changed_places += node < self._indexed
+            self.left_to_index[node] = False
+        self._vectors[place] = vector
+
+    def _forget(self, node: int) -> None:
+        """A node that has left."""
+        self._state[node] = _AS_INDEXED
+        self.pending -= 1
+        place = self._places.pop(node, None)
+        if place is None:
+            return
+        last = len(self._places)
+        if place < last:  # the last vector moves into the gap
+            moved = int(self._positions[last])
+            self._positions[place], self._vectors[place] = moved, self._vectors[last]
+            self._places[moved] = place
+        self._changed_places -= node < self._indexed
+
+
+def merged(first: Found, second: Found, count: int) -> Found:
+    """The nearest `count` of both, which have no node in common."""
+    return best_of(
+        np.concatenate((first.positions, second.positions)), np.concatenate((first.cosines, second.cosines)), count
+    )
