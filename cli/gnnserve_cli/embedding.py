@@ -61,8 +61,8 @@ def publish_visibly(
             stored, f"{metadata.namespace}/{metadata.name}", published.revision, wanted.variant, sinks,
             f"gnnserve {importlib.metadata.version('gnnserve')}", listener, wants_index=wanted.index,
         )  # fmt: skip
-    if made.index is not None:
-        _say(f"note: {index_words(made.index)}")
+    for index in made.indexes:
+        _say(f"note: {index_words(index)}")
     for name, written in made.written.items():
         has = "has had" if written.was_there else "has"
         note = f"; {written.note}" if written.note else ""
@@ -74,7 +74,8 @@ def publish_visibly(
 
 
 def index_words(index: IndexManifest) -> str:
-    found = f"index of {index.nodes:,} embeddings by {index.variant}"
+    of_type = f" of type {index.type}" if index.type else ""
+    found = f"index of {index.nodes:,} embeddings{of_type} by {index.variant}"
     if index.kind is IndexKind.EXACT:
         return f"{found}, every one of which is compared"
     return f"{found}, recall@{RECALL_AT} {index.recall:.3f} (of {index.recall_queries:,} nodes), {index.library}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -105,20 +105,34 @@ class Client:
         node: int | str,
         count: int = 10,
         *,
+        type_: str | None = None,
         exclude: str = "known",
         among: ArrayLike | None = None,
         labels: Sequence[Any] | None = None,
-        overlay: Overlay | None = None,
+        overlay: Overlay | Mapping[str, Any] | None = None,
         latency_ms: float | None = None,
         seed: int | None = None,
         min_offset: int | None = None,
         timeout_s: float | None = None,
     ) -> Recommendation:
-        """Nodes whose embeddings are nearest to the node's. `exclude`: `known` leaves out its neighbours, `nothing`
-        does not. `among`: ids of the nodes that may be recommended; `labels`: labels of these; None: of all nodes."""
+        """Nodes whose embeddings are nearest to the node's, or that make the best links with it. `type_`: their type,
+        in a graph of several. `exclude`: `known` leaves out its neighbours, `nothing` does not. `among`: ids of the
+        nodes that may be recommended; `labels`: labels of these; None: of all nodes. `overlay`: for a graph of several
+        types as in JSON, `{"nodes": [{"id": "user/new"}], "edges": [["user/new", "bought", "item/3"]]}`."""
         return self._connection.run(
             recommend(
-                self._asking, node, count, exclude, among, labels, overlay, latency_ms, seed, min_offset, timeout_s
+                self._asking,
+                node,
+                count,
+                type_,
+                exclude,
+                among,
+                labels,
+                overlay,
+                latency_ms,
+                seed,
+                min_offset,
+                timeout_s,
             )
         )
 

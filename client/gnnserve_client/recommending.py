@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,11 @@ class Recommendation:
     nodes: Ids
     """Ids of the nodes; fewer than asked for where not as many may be recommended."""
     cosines: np.ndarray
-    """float32 [nodes]"""
+    """float32 [nodes]; where the service scores links empty, as the next two are otherwise."""
+    scores: np.ndarray
+    """Scores of the pairs, float32 [nodes]."""
+    probabilities: np.ndarray
+    """Calibrated probabilities of links, float32 [nodes]."""
     variant: str
     revision: str
     objective_met: bool
@@ -43,10 +47,11 @@ def recommend(
     asking: Asking,
     node: int | str,
     count: int,
+    type_: str | None,
     exclude: str,
     among: ArrayLike | None,
     labels: Sequence[Any] | None,
-    overlay: Overlay | None,
+    overlay: Overlay | Mapping[str, Any] | None,
     latency_ms: float | None,
     seed: int | None,
     min_offset: int | None,
@@ -59,10 +64,11 @@ def recommend(
     wanted = {
         "node": node.item() if isinstance(node, np.generic) else node,
         "count": count,
+        "type": type_,
         "exclude": exclude,
         "filter": {name: value for name, value in filters.items() if value is not None} or None,
         "objective": None if latency_ms is None else {"latencyMs": latency_ms},
-        "overlay": None if overlay is None else overlay.to_builtins(np.asarray([node])),
+        "overlay": overlay.to_builtins(np.asarray([node])) if isinstance(overlay, Overlay) else overlay,
         "seed": seed,
         "minOffset": min_offset,
     }
@@ -73,10 +79,18 @@ def recommend(
     ids = [item.id for item in answer.items]
     return Recommendation(
         np.array(ids) if ids else np.zeros(0, np.int64),
-        np.array([item.cosine for item in answer.items], np.float32),
+        _numbers(answer, "cosine"),
+        _numbers(answer, "score"),
+        _numbers(answer, "probability"),
         answer.variant,
         answer.revision,
         answer.objective_met,
         answer.index,
         None if answer.offset is UNSET else answer.offset,
     )
+
+
+def _numbers(answer: RecommendAnswer, name: str) -> np.ndarray:
+    """One number of each item, float32; none where items do not have it."""
+    found = [getattr(item, name) for item in answer.items]
+    return np.array([one for one in found if one is not UNSET], np.float32)

@@ -74,6 +74,15 @@ class IndexKind(StrEnum):
     """Vectors lie in lists by their nearest of some centres, and the lists nearest to the query are compared."""
 
 
+class IndexMetric(StrEnum):
+    """What nodes of an index are the nearest by."""
+
+    COSINE = "Cosine"
+    """The cosine of the angle between two embeddings."""
+    SCORE = "Score"
+    """The score of the pair, by a decoder that is a product of the two embeddings."""
+
+
 class IndexManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """`index/index.json` in the folder of a revision: its presence is the commit of the index beside it."""
 
@@ -108,6 +117,12 @@ class IndexManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Time from computed embeddings to the index."""
     library: str = ""
     """Name and version of the library that made it; empty: none."""
+    metric: IndexMetric = IndexMetric.COSINE
+    """By `Score`, vectors are embeddings of whatever length."""
+    type: str = ""
+    """Type of its nodes; empty in a graph of one type."""
+    first: int = 0
+    """Position of its first node in the graph; the others follow it."""
 
 
 class IndexState(msgspec.Struct, frozen=True, rename="camel"):
@@ -129,3 +144,7 @@ class IndexState(msgspec.Struct, frozen=True, rename="camel"):
     pending: int | UnsetType = UNSET
     """Nodes that changes have reached since, and whose embeddings are not computed anew yet: of new ones nothing is
     found, others are found by the embedding that they had. 0: the answer is as of `followedOffset`."""
+    metric: IndexMetric = IndexMetric.COSINE
+    """What its nodes are the nearest by."""
+    type: str | UnsetType = UNSET
+    """Type of its nodes; absent in a graph of one type."""

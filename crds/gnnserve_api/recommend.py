@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal
+from typing import Annotated, Any, Generic, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gnnserve_api.embeddings import IndexState
 from gnnserve_api.objective import Objective
-from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Id, Label, RequestOverlay
+from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED, Id, Label, RequestOverlay, TypedOverlay
 
 MOST_RECOMMENDED = 1000
 """Largest `count` of a request."""
@@ -40,6 +40,13 @@ class RecommendRequest(
         int,
         Meta(description="How many nodes, at most.", extra_json_schema={"minimum": 1, "maximum": MOST_RECOMMENDED}),
     ] = 10
+    type: Annotated[
+        str | None,
+        Meta(
+            description="Type of the nodes to recommend, in a graph of several types. Absent: where links are scored, "
+            "that of the other end; otherwise the type that is classified."
+        ),
+    ] = None
     exclude: Annotated[
         Exclude,
         Meta(
@@ -71,9 +78,26 @@ class RecommendRequest(
     ] = None
 
 
-class RecommendedNode(msgspec.Struct, frozen=True, rename="camel"):
+class TypedRecommendRequest(RecommendRequest[Any], frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A request about a graph of several types."""
+
+    overlay: Annotated[
+        TypedOverlay | None, Meta(description="New nodes, edges and new features, for this request alone.")
+    ] = None  # type: ignore[assignment]
+
+
+class RecommendedNode(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A node, and how near it is: by its cosine, or where the service scores links, by the score of the pair."""
+
     id: int | str
-    cosine: Annotated[float, Meta(description="Cosine of the angle between both embeddings: 1 is the same direction.")]
+    cosine: Annotated[
+        float | UnsetType,
+        Meta(description="Cosine of the angle between both embeddings: 1 is the same direction."),
+    ] = UNSET
+    score: Annotated[float | UnsetType, Meta(description="Score of the pair of both nodes.")] = UNSET
+    probability: Annotated[float | UnsetType, Meta(description="Calibrated probability of a link of both nodes.")] = (
+        UNSET
+    )
 
 
 class RecommendAnswer(msgspec.Struct, frozen=True, rename="camel"):

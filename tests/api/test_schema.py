@@ -75,6 +75,8 @@ BREAKS_RULE = {
         "task": {"links": {}},
         "routing": {"shadowPermille": 5},
     },
+    "embeddings.index must be false with task.links.decoder MLP: pairs are scored by no product of two embeddings, so "
+    "that no index finds the best ones": {**MINIMAL, "task": {"links": {"decoder": "MLP"}}, "embeddings": {}},
     "replicas, resources and all else about pods must not be given with poolRef: they are the GNNWorkerPool's; set "
     "nothing here but poolRef, share and batching": {
         **MINIMAL,

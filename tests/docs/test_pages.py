@@ -59,6 +59,7 @@ from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.change_batch import MOST_ITEMS, ChangeCounts, decode_batch
 from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.nearest.search import ExactIndex
 from gnnserve_worker.repository import paths
@@ -208,7 +209,7 @@ def an_index() -> RevisionIndex:
         1.0,
         0,
     )
-    index = RevisionIndex(Path("nowhere"), "r1", 1)
+    index = RevisionIndex(Path("nowhere"), "r1", IndexPart("index", "", 0, 1))
     index._open = OpenIndex(made, ExactIndex(np.ones((1, 1), np.float32)))
     return index
 
@@ -225,7 +226,7 @@ def all_metrics() -> ServingMetrics:
     metrics.watch_device(lambda: ON_GPU)
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
-    metrics.watch_index(an_index, lambda: RenewalFigures(1, 1, 1.0))
+    metrics.watch_index(lambda: (an_index(),), lambda: RenewalFigures(1, 1, 1.0))
     metrics.watch_spans(SimpleNamespace(exported=1, dropped=0, put=print))
     return metrics
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.graphs import network_manifest
 from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
 
-from gnnserve_api.embeddings import IndexKind, Neighbours
+from gnnserve_api.embeddings import IndexKind, IndexMetric, Neighbours
 from gnnserve_api.pods import PodExit
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
@@ -22,6 +22,7 @@ from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publ
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
 from gnnserve_worker.nearest.search import ListedIndex, unit
 from gnnserve_worker.pods.embeddings import main
+from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 
 NODES = 400
@@ -103,7 +104,7 @@ def test_one_computation_becomes_an_index_and_rows(
     found = open_index(folder_of(repository), manifest).search(values[3], 5, np.array([3]), None)
     cosines = unit(values) @ unit(values[3])
     cosines[3] = -2
-    assert np.allclose(found.cosines, np.sort(cosines)[::-1][:5], atol=1e-6)
+    assert np.allclose(found.products, np.sort(cosines)[::-1][:5], atol=1e-6)
     assert [*repository.folder.glob("revisions/*/.embeddings-*")] == []
     assert repository.load(manifest.revision).manifest is not None
 
@@ -159,3 +160,19 @@ def test_many_vectors_are_found_by_lists_and_the_recall_is_told(
     assert len(found.positions) == 4
     assert all(allowed[found.positions])
     assert 40 not in found.positions
+
+
+def test_lists_of_links_find_the_best_scores_of_vectors_of_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "MOST_EXACT_BYTES", 0)
+    draw = np.random.default_rng(2)
+    items = draw.normal(size=(2000, 8)).astype(np.float32) * draw.uniform(0.5, 3, (2000, 1)).astype(np.float32)
+    users = draw.normal(size=(300, 8)).astype(np.float32)
+    origin = building.Origin("r1", "g1", "x1", "", None, "a test", IndexMetric.SCORE, "item", 40)
+    made = building.build_index(items, origin, tmp_path / "index", silent, users)
+    assert (made.metric, made.type, made.first, made.kind) == ("Score", "item", 40, "Approximate")
+    assert made.recall >= 0.98
+    found = open_index(tmp_path / "index", made).search(users[0], 10, np.array([], np.int64), None)
+    best = np.sort(items @ users[0])[::-1][:10] / np.linalg.norm(users[0])
+    assert np.count_nonzero(np.isclose(found.products, best, atol=1e-4)) >= 9

@@ -72,7 +72,7 @@ def test_what_is_found_beside_an_index_is_what_one_index_of_all_would_find() -> 
 
     whole = ExactIndex(unit(after)).search(query, 4, excluded, allowed)
     assert found.positions.tolist() == whole.positions.tolist()
-    assert np.allclose(found.cosines, whole.cosines)
+    assert np.allclose(found.products, whole.products)
 
 
 def test_nodes_that_left_are_forgotten() -> None:

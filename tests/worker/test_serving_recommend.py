@@ -178,8 +178,7 @@ def test_without_an_index_it_is_said_and_one_that_comes_is_found(tmp_path: Path)
     assert "spec.embeddings" in response.json()["error"]["message"]
 
     publish_embeddings(repository, "default/digits", revision.manifest.revision, None, {}, "a test", silent)
-    assert revision.index is not None
-    assert revision.index.look() is not None
+    assert revision.indexes[0].look() is not None
     (response,) = ask(revision, {"node": 1})
     assert response.status_code == 200
 
@@ -189,11 +188,10 @@ def test_an_index_of_another_variant_takes_the_place_of_the_one_before(tmp_path:
     revision = loaded(repository)
     name = revision.manifest.revision
     publish_embeddings(repository, "default/digits", name, "x2", {}, "a test", silent)
-    assert revision.index is not None
-    before = revision.index.find()
+    before = revision.indexes[0].find()
     assert before is not None
     assert before.manifest.variant == "x1"
-    renewed = revision.index.look()
+    renewed = revision.indexes[0].look()
     assert renewed is not None
     assert renewed.manifest.variant == "x2"
     (response,) = ask(revision, {"node": 1})

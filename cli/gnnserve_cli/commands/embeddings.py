@@ -11,6 +11,7 @@ import typer
 
 from gnnserve_api.embeddings import EmbeddingsManifest, Neighbours
 from gnnserve_api.errors import InputError, remedy_of
+from gnnserve_api.one_type import require_one_type
 from gnnserve_api.protocol import MAX_SEED
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot, between
@@ -84,6 +85,7 @@ def export(
     from gnnserve_worker.models.build import build_network  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
+    require_one_type(found.revisions[0], "embeddings are exported of")
     check_embeddings(found.revisions[0], variant)
     _check_files(files_of(path)[1])
     build = build_exact if neighbours is Neighbours.ALL else build_network

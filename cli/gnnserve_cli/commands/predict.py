@@ -179,14 +179,6 @@ def _show(
         put(output(), table, "", facts_table(_facts(answer, reply.times, parts)))
 
 
-def read_overlay(file: Path) -> RequestOverlay[Any]:
-    """Read the file of `--overlay`, of a graph of one type."""
-    overlay = read_any_overlay(file)
-    if isinstance(overlay, TypedOverlay):
-        raise InputError("--overlay", f"{str(file)!r} is of a graph of several types", "ask by `gnnserve predict`")
-    return overlay
-
-
 def read_any_overlay(file: Path) -> Overlay:
     """Read the file of `--overlay`, of nodes of one type or of several. What its ids and features have to be is for the
     server to say."""

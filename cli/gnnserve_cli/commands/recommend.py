@@ -9,11 +9,20 @@ import msgspec
 import typer
 from msgspec import UNSET
 
+from gnnserve_api.embeddings import IndexMetric, IndexState
 from gnnserve_api.errors import InputError
-from gnnserve_api.recommend import MOST_RECOMMENDED, Exclude, RecommendAnswer, RecommendFilter, RecommendRequest
+from gnnserve_api.protocol import TypedOverlay
+from gnnserve_api.recommend import (
+    MOST_RECOMMENDED,
+    Exclude,
+    RecommendAnswer,
+    RecommendFilter,
+    RecommendRequest,
+    TypedRecommendRequest,
+)
 from gnnserve_cli.client import fetch_recommendation, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, Url, between
-from gnnserve_cli.commands.predict import ids_of, parse_nodes, read_overlay
+from gnnserve_cli.commands.predict import ids_of, parse_nodes, read_any_overlay
 from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, print_json, put
 from gnnserve_client.timing import ClientTimes, parse_server_timing
 
@@ -25,6 +34,10 @@ def recommend(
     ],
     *,
     count: Annotated[int, typer.Option(callback=between(1, MOST_RECOMMENDED), help="How many nodes, at most.")] = 10,
+    type_: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="Type of the nodes, in a graph of several.", show_default=False),
+    ] = None,
     include_known: Annotated[
         bool, typer.Option("--include-known", help="Recommend neighbours of the node too.")
     ] = False,
@@ -50,8 +63,8 @@ def recommend(
     ca_file: CaFile = None,
     as_json: Json = False,
 ) -> None:
-    """Ask a running server for nodes like one: those whose embeddings point the same way."""
-    brought = None if overlay is None else read_overlay(overlay)
+    """Ask a running server for nodes like one, or where it scores links, for the best ones to join it to."""
+    brought = None if overlay is None else read_any_overlay(overlay)
     endpoint = open_url(url, read_access(token_file, ca_file))
 
     def read(text: str) -> tuple[int | str, ...]:
@@ -65,14 +78,16 @@ def recommend(
     filter_: RecommendFilter[Any] = RecommendFilter(
         None if labels is None else _labels(labels), None if among is None else read(among)
     )
-    request: RecommendRequest[Any] = RecommendRequest(
+    kind = TypedRecommendRequest if isinstance(brought, TypedOverlay) else RecommendRequest
+    request: RecommendRequest[Any] = kind(
         node=asked[0],
         count=count,
+        type=type_,
         exclude=exclude,
         filter=None if filter_ == RecommendFilter() else filter_,
         objective=stated_objective(latency_ms, None),
         strict=strict or UNSET,
-        overlay=brought,
+        overlay=brought,  # type: ignore[arg-type]
     )
     answer, reply = fetch_recommendation(endpoint, request)
     assert reply.times is not None  # noqa: S101  (a connection of the client's own measures them)
@@ -82,8 +97,18 @@ def recommend(
         print_json({"node": asked[0], **msgspec.to_builtins(answer), **costs})
         return
     ids = [item.id for item in answer.items]
-    columns = [("Cosine", [f"{item.cosine:.4f}" for item in answer.items])]
-    put(output(), nodes_table(ids, columns), "", facts_table(_facts(answer, reply.times)))
+    put(output(), nodes_table(ids, _columns(answer)), "", facts_table(_facts(answer, reply.times)))
+
+
+def _columns(answer: RecommendAnswer) -> list[tuple[str, list[str]]]:
+    """What there is of each item."""
+    named = {"Cosine": [item.cosine for item in answer.items]}
+    if answer.index.metric is IndexMetric.SCORE:
+        named = {
+            "Score": [item.score for item in answer.items],
+            "Probability": [item.probability for item in answer.items],
+        }
+    return [(name, [f"{one:.4f}" for one in given]) for name, given in named.items()]
 
 
 def _labels(text: str) -> tuple[int | str, ...]:
@@ -94,7 +119,11 @@ def _facts(answer: RecommendAnswer, times: ClientTimes) -> list[tuple[str, str]]
     index = answer.index
     return [
         ("variant", f"{answer.variant} of revision {answer.revision}"),
-        ("index", f"{index.nodes:,} nodes, {index.kind.lower()}, recall {index.recall:.3f}, {index.built_at}"),
+        (
+            "index",
+            f"{index.nodes:,} nodes{_of_type(index)}, {index.kind.lower()}, recall {index.recall:.3f}, "
+            f"{index.built_at}",
+        ),
         *_followed(answer),
         ("objective", "met" if answer.objective_met else "not met: the answer came late"),
         ("round trip", f"{format_ms(times.total_ms)} ms, behind {format_ms(times.connect_ms)} ms of connecting"),
@@ -108,3 +137,7 @@ def _followed(answer: RecommendAnswer) -> list[tuple[str, str]]:
         return []
     told = f"made at offset {index.offset:,}, follows to {index.followed_offset:,} of {answer.offset:,}"
     return [("changes", f"{told}; {index.renewed:,} nodes computed since, {index.pending:,} pending")]
+
+
+def _of_type(index: IndexState) -> str:
+    return "" if index.type is UNSET else f" of type {index.type}"

@@ -264,6 +264,7 @@ class GNNServiceSpec(ApiModel):
     _links_have_no_classes = task_rules.links_have_no_classes
     _links_hold_out_edges = task_rules.links_hold_out_edges
     _links_have_no_shadows = task_rules.links_have_no_shadows
+    _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
     _light_gcn_scores_links = task_rules.light_gcn_scores_links
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
     _pods_are_the_pools, _pools_answer_over_http = pooled.pods_are_the_pools, pooled.pools_answer_over_http

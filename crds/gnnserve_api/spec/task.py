@@ -181,6 +181,18 @@ def links_hold_out_edges(spec: _Spec) -> bool:
 
 
 @rule(
+    f"!{_HAS_LINKS} || self.task.links.decoder != 'MLP' || !has(self.embeddings) || "
+    "(has(self.embeddings.index) && !self.embeddings.index)",
+    "embeddings.index must be false with task.links.decoder MLP: pairs are scored by no product of two embeddings, so "
+    "that no index finds the best ones",
+)
+def perceptrons_have_no_index(spec: _Spec) -> bool:
+    embeddings = getattr(spec, "embeddings")  # noqa: B009
+    links = spec.task.links
+    return links is None or links.decoder is not Decoder.MLP or embeddings is None or not embeddings.index
+
+
+@rule(
     f"!{_HAS_LINKS} || self.routing.shadowPermille == 0",
     "routing.shadowPermille must be 0 with task.links: answers are compared by classes",
 )

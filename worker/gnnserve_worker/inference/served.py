@@ -37,6 +37,7 @@ from gnnserve_worker.inference.links import ServedLinks, served_links
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.models.rows import RowMaker, keeper_of
+from gnnserve_worker.nearest.parts import index_parts
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.repository.loaded import LoadedRevision, TypeRowRecipe
 from gnnserve_worker.repository.watched import WatchedFiles
@@ -108,8 +109,7 @@ class HeldOut:
 class ServedRevision:
     manifest: RevisionManifest
     nodes: int
-    """Positions of nodes are below it, and nodes of requests are numbered from it on. Where the graph changes, room for
-    new nodes is counted."""
+    """Positions of nodes are below it. Where the graph changes, room for new nodes is counted."""
     classes: Classes
     """The graph's own label of each score column."""
     multi_label: bool
@@ -155,13 +155,14 @@ class ServedRevision:
     or there are no such nodes."""
     links: ServedLinks | None = None
     """What makes scores of pairs; None: nodes are classified."""
-    index: RevisionIndex | None = None
-    """The index that recommendations are found in; None: it has no place for one."""
+    indexes: tuple[RevisionIndex, ...] = ()
+    """Those that recommendations are found in, of the nodes that may be recommended; empty: it has no place for any."""
     index_follower: IndexFollower | None = None
     """What is computed beside the index where the graph changes; None: it does not, or there is no place for an index.
     """
     neighbours_of: Callable[[int], np.ndarray] | None = None
-    """Positions in the neighbour list of a stored node, as it is now, int32. None: the graph is not known."""
+    """Positions in the neighbour list of a stored node, as it is now, int32; over several types, numbers of the nodes
+    that it reads by any relation. None: the graph is not known."""
     labels: np.ndarray | None = None
     """Labels of stored nodes as the graph's source has them: int64 [nodes], classes, -1 where unknown; or uint8 [nodes,
     classes]. Mapped."""
@@ -177,6 +178,8 @@ class ServedRevision:
     thresholds: Mapping[str, np.ndarray] = field(init=False)
     """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
 
+    first_new: int = field(init=False)
+    """Nodes that requests bring are numbered from it on: behind all nodes, those of other types among them."""
     has_embeddings: bool = field(init=False)
     """Whether a variant can give its last hidden layer: a network of one layer has none."""
     capabilities: Mapping[str, Capabilities] = field(init=False)
@@ -190,6 +193,7 @@ class ServedRevision:
         drawn = {variant.name: _most_drawn(variant.fanouts) for variant in self.manifest.variants}
         most_drawn = max([*drawn.values(), *(drawn[one.first] + drawn[one.then] for one in self.manifest.cascades)])
         object.__setattr__(self, "most_drawn_per_seed", most_drawn)
+        object.__setattr__(self, "first_new", self.nodes if self.types is None else self.types.first_nodes[-1])
         object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
         are_texts = bool(self.classes) and isinstance(self.classes[0], str)
         object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
@@ -217,6 +221,11 @@ class ServedRevision:
     def needed(self) -> Capabilities:
         """What a variant must be capable of to answer at all."""
         return STORED_GRAPH if self.replica is None else _CHANGED_GRAPH
+
+    @property
+    def joins_types(self) -> bool:
+        """Whether links join nodes of types, which their ids name: user/17."""
+        return self.links is not None and bool(self.links.manifest.first.type)
 
     @property
     def node_count(self) -> int:
@@ -266,7 +275,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         raise ValueError("a staged revision has no manifest: commit it, then load it")
     no_overlays = _why_no_overlays(loaded.manifest, is_typed=isinstance(loaded.graph, TypedGraph))
     infer = with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades)
-    index = _index_of(loaded, loaded.manifest.revision)
+    indexes = _indexes_of(loaded, loaded.manifest)
     edges = loaded.graph.edges if replica is None else replica.first_edges
     return ServedRevision(
         manifest=loaded.manifest,
@@ -289,19 +298,25 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         no_overlays=no_overlays,
         held_out=_held_out(loaded, loaded.manifest),
         links=served_links(loaded.manifest, loaded.decoder),
-        index=index,
-        index_follower=None if replica is None or index is None else IndexFollower(replica, index, reach_of(loaded)),
-        neighbours_of=None if isinstance(loaded.graph, TypedGraph) else loaded.graph.list_of,
+        indexes=indexes,
+        index_follower=None if replica is None or not indexes else IndexFollower(replica, indexes[0], reach_of(loaded)),
+        neighbours_of=loaded.graph.list_of,
         labels=loaded.labels,
     )
 
 
-def _index_of(loaded: LoadedRevision, revision: str) -> RevisionIndex | None:
+def _indexes_of(loaded: LoadedRevision, manifest: RevisionManifest) -> tuple[RevisionIndex, ...]:
     if loaded.folder is None:
-        return None
-    index = RevisionIndex(loaded.folder, revision, len(loaded.labels))
-    index.look()
-    return index
+        return ()
+    # Where the graph changes, nodes are counted as they were published.
+    answered = len(loaded.labels) if manifest.links is None else loaded.answered_nodes
+    indexes = tuple(
+        RevisionIndex(loaded.folder, manifest.revision, part)
+        for part in index_parts(manifest.links, loaded.answered_type, answered)
+    )
+    for index in indexes:
+        index.look()
+    return indexes
 
 
 def _held_out(loaded: LoadedRevision, manifest: RevisionManifest) -> HeldOut | None:

@@ -25,6 +25,10 @@ class LinkDecoder(Protocol):
     def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Scores float32 [n, m] of each of n embeddings with each of m."""
 
+    def as_query(self, embeddings: np.ndarray) -> np.ndarray:
+        """Vectors float32 [n, dimensions] whose inner product with an embedding of the other end, whichever that is, is
+        the score. ValueError: no product is."""
+
 
 class _Dot:
     shapes: ClassVar[Mapping[str, tuple[int, ...]]] = {}
@@ -36,6 +40,9 @@ class _Dot:
     def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         scores: np.ndarray = first @ second.T
         return scores
+
+    def as_query(self, embeddings: np.ndarray) -> np.ndarray:
+        return embeddings
 
 
 class _DistMult:
@@ -49,6 +56,10 @@ class _DistMult:
     def score_all(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         scores: np.ndarray = (first * self._weights) @ second.T
         return scores
+
+    def as_query(self, embeddings: np.ndarray) -> np.ndarray:
+        weighed: np.ndarray = embeddings * self._weights
+        return weighed
 
 
 class _Perceptron:
@@ -72,6 +83,9 @@ class _Perceptron:
             hidden = np.maximum(of_first[start : start + rows, None, :] + of_second[None], 0)
             scores[start : start + rows] = hidden @ self._out + self._end
         return scores
+
+    def as_query(self, embeddings: np.ndarray) -> np.ndarray:
+        raise ValueError("a perceptron over both embeddings is no product of them")
 
 
 def build_decoder(name: str, weights: Mapping[str, np.ndarray], dimensions: int) -> LinkDecoder:

@@ -1,4 +1,4 @@
-"""The index of a revision on disk: `index/index.json`, and one file of vectors that is mapped.
+"""An index of a revision on disk: `index/index.json`, and one file of vectors that is mapped.
 
 It is made of a published revision and lies in its folder, so that it goes with it; the revision itself is not changed
 by it. The manifest is written last: without it there is no index.
@@ -13,19 +13,19 @@ import numpy as np
 
 from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
 from gnnserve_api.errors import DamagedError
+from gnnserve_worker.nearest.parts import INDEX_FOLDER
 from gnnserve_worker.nearest.search import ExactIndex, ListedIndex, NearestIndex
 from gnnserve_worker.repository import files
 from gnnserve_worker.tables.table import map_array
 
-INDEX_FOLDER = "index"
 COMMIT = "index.json"
 VECTORS = "vectors.npy"
 LISTS = "vectors.faiss"
 
 
-def index_folder(revision: Path) -> Path:
-    """`revision`: the folder of a published revision."""
-    return revision / INDEX_FOLDER
+def index_folder(revision: Path, name: str = INDEX_FOLDER) -> Path:
+    """`revision`: the folder of a published revision. `name`: as `IndexPart.folder`."""
+    return revision / name
 
 
 def read_manifest(folder: Path) -> IndexManifest | None:

@@ -89,11 +89,11 @@ class RecentVectors:
     def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
         """As `NearestIndex.search`, among these vectors; positions are the graph's, as are those of `allowed`."""
         positions = self._positions[: self.count]
-        cosines = self._vectors[: self.count] @ unit(query)
+        products = self._vectors[: self.count] @ unit(query)
         kept = ~np.isin(positions, excluded)
         if allowed is not None:
             kept &= allowed[positions]
-        return best_of(positions[kept], cosines[kept], count)
+        return best_of(positions[kept], products[kept], count)
 
     def _has_room(self, node: int, taken: list[int]) -> bool:
         if node in self._places:
@@ -134,5 +134,5 @@ class RecentVectors:
 def merged(first: Found, second: Found, count: int) -> Found:
     """The nearest `count` of both, which have no node in common."""
     return best_of(
-        np.concatenate((first.positions, second.positions)), np.concatenate((first.cosines, second.cosines)), count
+        np.concatenate((first.positions, second.positions)), np.concatenate((first.products, second.products)), count
     )

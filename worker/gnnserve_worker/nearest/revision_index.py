@@ -13,9 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import UNSET
+
 from gnnserve_api.embeddings import IndexManifest, IndexState
 from gnnserve_api.errors import GnnserveError
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.search import NearestIndex
 
 _log = logging.getLogger(__name__)
@@ -34,15 +37,24 @@ class OpenIndex:
     def state(self) -> IndexState:
         """As answers tell it where the graph does not change."""
         made = self.manifest
-        return IndexState(made.revision, made.variant, made.kind, made.nodes, made.built_at, made.recall)
+        return IndexState(
+            made.revision,
+            made.variant,
+            made.kind,
+            made.nodes,
+            made.built_at,
+            made.recall,
+            metric=made.metric,
+            type=made.type or UNSET,
+        )
 
 
 class RevisionIndex:
-    def __init__(self, revision: Path, name: str, nodes: int) -> None:
-        """`revision`: the folder of the published revision of that name. `nodes`: of its graph, as it was published."""
-        self._folder = index_folder(revision)
+    def __init__(self, revision: Path, name: str, part: IndexPart) -> None:
+        """`revision`: the folder of the published revision of that name. `part`: the index's nodes, as published."""
+        self.part = part
+        self._folder = index_folder(revision, part.folder)
         self._name = name
-        self._nodes = nodes
         self._open: OpenIndex | None = None
         self._looked_s = -_LOOK_EVERY_S
         self._thread: threading.Thread | None = None
@@ -75,7 +87,8 @@ class RevisionIndex:
             manifest = read_manifest(self._folder)
             if manifest is None or (self._open is not None and manifest == self._open.manifest):
                 return self._open
-            if (manifest.revision, manifest.nodes) != (self._name, self._nodes):
+            wanted = (self._name, self.part.first, self.part.nodes, self.part.metric)
+            if (manifest.revision, manifest.first, manifest.nodes, manifest.metric) != wanted:
                 self.problem = f"it is of revision {manifest.revision} with {manifest.nodes:,} nodes"
                 return self._open
             self._open, self.problem = OpenIndex(manifest, open_index(self._folder, manifest)), None

@@ -1,7 +1,8 @@
-"""The nearest vectors by cosine similarity (`B-graphsage-on-triton`, Recommendations), exactly or by an index of faiss.
+"""The nearest vectors by inner product with a query, exactly or by an index of faiss.
 
-Vectors have length 1, so that the cosine is the inner product. An index never decides what may be recommended: callers
-say which positions are excluded, and which are allowed.
+Vectors of length 1 make it cosine similarity (*Optimizing GraphSAGE inference on NVIDIA Triton*, Recommendations);
+of other lengths, the score of a pair by a product of embeddings. An index never decides what may be recommended:
+callers say which positions are excluded, and which are allowed.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from gnnserve_api.embeddings import IndexKind
 MOST_EXACT_BYTES = 16 * 1024 * 1024
 """Vectors up to here are compared one by one: within 2 ms on one core, which a batch may take too. Beyond it an
 approximate index is built."""
-_NO_COSINE = -np.inf
+_NO_PRODUCT = -np.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Positions and cosines, the nearest first."""
+    """Positions and products, the nearest first."""
 
     positions: np.ndarray
     """int64 [found]"""
-    cosines: np.ndarray
-    """float32 [found]"""
+    products: np.ndarray
+    """float32 [found], with the query at length 1: of vectors of length 1, cosines."""
 
 
 class NearestIndex(Protocol):
@@ -52,21 +53,21 @@ class ExactIndex:
     kind = IndexKind.EXACT
 
     def __init__(self, vectors: np.ndarray) -> None:
-        """`vectors`: float32 [nodes, columns], each of length 1; may be mapped."""
+        """`vectors`: float32 [nodes, columns]; may be mapped."""
         self._vectors = vectors
         self.nodes, self.columns = vectors.shape
 
     def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
-        cosines = self._vectors @ unit(query)
+        products = self._vectors @ unit(query)
         if allowed is not None:
-            cosines[~allowed] = _NO_COSINE
-        cosines[excluded] = _NO_COSINE
-        return best_of(np.arange(self.nodes), cosines, count)
+            products[~allowed] = _NO_PRODUCT
+        products[excluded] = _NO_PRODUCT
+        return best_of(np.arange(self.nodes), products, count)
 
 
 class ListedIndex:
-    """Vectors in lists by their nearest centre (faiss's IVFFlat): of the lists that are compared, all cosines are
-    exact."""
+    """Vectors in lists by their nearest centre (faiss's IVFFlat): of the lists that are compared, all
+    products are exact."""
 
     kind = IndexKind.APPROXIMATE
 
@@ -89,34 +90,34 @@ class ListedIndex:
             selector = faiss.IDSelectorBitmap(bits)
         parameters = faiss.SearchParametersIVF(nprobe=probed, sel=selector)
         wanted = min(self.nodes, count + len(excluded))
-        cosines, positions = self._index.search(unit(query)[None], wanted, params=parameters)
+        products, positions = self._index.search(unit(query)[None], wanted, params=parameters)
         kept = (positions[0] >= 0) & ~np.isin(positions[0], excluded)
-        return Found(positions[0][kept][:count], cosines[0][kept][:count])
+        return Found(positions[0][kept][:count], products[0][kept][:count])
 
 
 def exact_best(blocks: Iterable[np.ndarray], queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (int64) and cosines (float32) of the nearest `count` of each query, both [queries, count], the nearest
-    first, by blocked products. `blocks` add up to all vectors; these and the queries have length 1."""
+    """Positions (int64) and products (float32) of the nearest `count` of each query, both [queries, count], the nearest
+    first, by blocked products. `blocks` add up to all vectors; the queries have length 1."""
     best = np.full((len(queries), count), -1, np.int64)
-    cosines = np.full((len(queries), count), _NO_COSINE, np.float32)
+    products = np.full((len(queries), count), _NO_PRODUCT, np.float32)
     start = 0
     for block in blocks:
-        joined = np.concatenate([cosines, queries @ block.T], axis=1)
+        joined = np.concatenate([products, queries @ block.T], axis=1)
         new = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
         places = np.concatenate([best, new], axis=1)
         top = np.argpartition(-joined, count - 1, axis=1)[:, :count]
-        cosines, best = np.take_along_axis(joined, top, 1), np.take_along_axis(places, top, 1)
+        products, best = np.take_along_axis(joined, top, 1), np.take_along_axis(places, top, 1)
         start += len(block)
-    order = np.argsort(-cosines, axis=1, kind="stable")
-    return np.take_along_axis(best, order, 1), np.take_along_axis(cosines, order, 1)
+    order = np.argsort(-products, axis=1, kind="stable")
+    return np.take_along_axis(best, order, 1), np.take_along_axis(products, order, 1)
 
 
-def best_of(positions: np.ndarray, cosines: np.ndarray, count: int) -> Found:
+def best_of(positions: np.ndarray, products: np.ndarray, count: int) -> Found:
     """The nearest `count` of these (int64 and float32, [nodes] both); level ones by position."""
-    if count < len(cosines):
-        top = np.argpartition(-cosines, count - 1)[:count]
-        positions, cosines = positions[top], cosines[top]
-    order = np.lexsort((positions, -cosines))
-    positions, cosines = positions[order], cosines[order]
-    kept = cosines > _NO_COSINE
-    return Found(positions[kept], cosines[kept])
+    if count < len(products):
+        top = np.argpartition(-products, count - 1)[:count]
+        positions, products = positions[top], products[top]
+    order = np.lexsort((positions, -products))
+    positions, products = positions[order], products[order]
+    kept = products > _NO_PRODUCT
+    return Found(positions[kept], products[kept])

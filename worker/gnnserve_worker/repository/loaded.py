@@ -154,6 +154,11 @@ class LoadedRevision:
         classified."""
         return self.graph.typed.target.nodes if isinstance(self.graph, TypedGraph) else self.graph.nodes
 
+    @property
+    def answered_type(self) -> str:
+        """Their type; empty where all nodes are of one."""
+        return self.graph.typed.target.name if isinstance(self.graph, TypedGraph) else ""
+
 
 def open_one_type(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevision:
     """A revision over a graph whose nodes are of one type."""

@@ -60,6 +60,7 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
         ),
         manifest=revision.manifest,
         features=manifest.features,
+        folder=revision.folder,
     )
 
 

@@ -130,7 +130,7 @@ class BatchExecutor:
 def _infer_parts(lane: Lane, variant: str, inputs: BatchInputs, parts: Sequence[Part], key: int) -> Inference:
     """As `infer`, by a view of the graph with the overlays and seeds of the parts."""
     started = time.perf_counter()
-    view = view_of(lane.revision.nodes, parts, inputs.seeds)
+    view = view_of(lane.revision.first_new, parts, inputs.seeds)
     overlay_ms = (time.perf_counter() - started) * 1e3
     inference = lane.revision.infer(variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings, view=view)
     return msgspec.structs.replace(inference, times=inference.times.after_overlay(overlay_ms))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -11,23 +11,26 @@ from gnnserve_worker.serving.index_renewal import RenewalFigures
 
 
 def collect_index(
-    index: RevisionIndex, renewal: RenewalFigures | None, service: str, shown_s: float
+    indexes: Sequence[RevisionIndex], renewal: RenewalFigures | None, service: str, shown_s: float
 ) -> Iterator[Metric]:
-    """Nothing while there is no index. `renewal`: None where the graph does not change. `shown_s`: since when the
-    revision answers, in seconds since 1970."""
-    held = index.find()
-    if held is None:
+    """All indexes together; nothing while there is none. `renewal`: None where the graph does not change. `shown_s`:
+    since when the revision answers, in seconds since 1970."""
+    found = [opened.manifest for index in indexes if (opened := index.find()) is not None]
+    if not found:
         return
     gauges: dict[str, tuple[str, float]] = {
-        "gnnserve_index_nodes": ("Nodes in the index of embeddings.", held.manifest.nodes),
+        "gnnserve_index_nodes": ("Nodes in the index of embeddings.", sum(one.nodes for one in found)),
         "gnnserve_index_recall": (
             "Share of the ten nearest nodes that it finds, as measured when it was made.",
-            held.manifest.recall,
+            min(one.recall for one in found),
         ),
     }
     counters = {
-        "gnnserve_recommendations": ("Recommendations that were answered.", index.searches),
-        "gnnserve_recommendation_search_seconds": ("Time of searching the index.", index.search_seconds),
+        "gnnserve_recommendations": ("Recommendations that were answered.", sum(index.searches for index in indexes)),
+        "gnnserve_recommendation_search_seconds": (
+            "Time of searching the index.",
+            sum(index.search_seconds for index in indexes),
+        ),
     }
     if renewal is not None:
         gauges["gnnserve_index_pending_nodes"] = (

@@ -9,7 +9,7 @@ must; gauges that describe the revision are removed with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Info, generate_latest
@@ -102,7 +102,7 @@ class ServingMetrics:
         """Errors that happened, by reason."""
         self._routing: Callable[[], RoutingSample | None] = lambda: None
         self._device: Callable[[], DeviceStats | None] = lambda: None
-        self._index: Callable[[], RevisionIndex | None] = lambda: None
+        self._indexes: Callable[[], Sequence[RevisionIndex]] = tuple
         self._renewal: Callable[[], RenewalFigures | None] = lambda: None
         self._watch: AccuracyWatch | None = None
         self.changes = ChangeCounters()
@@ -199,10 +199,10 @@ class ServingMetrics:
         self._device = device
 
     def watch_index(
-        self, index: Callable[[], RevisionIndex | None], renewal: Callable[[], RenewalFigures | None]
+        self, indexes: Callable[[], Sequence[RevisionIndex]], renewal: Callable[[], RenewalFigures | None]
     ) -> None:
-        """Sets where the index of recommendations is read at a scrape, and how far it has followed changes."""
-        self._index, self._renewal = index, renewal
+        """Sets where the indexes of recommendations are read at a scrape, and how far they have followed changes."""
+        self._indexes, self._renewal = indexes, renewal
 
     def watch_accuracy(self, watch: AccuracyWatch) -> None:
         """Sets where accuracy in service is read at a scrape."""
@@ -343,8 +343,8 @@ class ServingMetrics:
             yield from self._collect_routing(routing)
         if (device := self._device()) is not None:
             yield from collect_device(device, self._service, self._shown_s)
-        if (index := self._index()) is not None:
-            yield from collect_index(index, self._renewal(), self._service, self._shown_s)
+        if indexes := self._indexes():
+            yield from collect_index(indexes, self._renewal(), self._service, self._shown_s)
         if self._watch is not None:
             yield from collect_accuracy(self._watch, self._service, self._created_s)
         if self._updates is not None:

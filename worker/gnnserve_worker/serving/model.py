@@ -228,8 +228,7 @@ class ServedModel:
             features = overlay.features
             fixed, of_rows = overlay_parts(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn)
             extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
-            # Overlay nodes are numbered from the stored graph's number of nodes on.
-            changed = int(np.count_nonzero(nodes >= lane.revision.nodes))
+            changed = int(np.count_nonzero(nodes >= lane.revision.first_new))
         self.metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
         if self.state is not ModelState.READY:
             return self.refuse()

@@ -15,7 +15,6 @@ import numpy as np
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
-from gnnserve_api.one_type import require_one_type
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
@@ -32,7 +31,6 @@ _FLOAT32 = FORMATS[Storage.FLOAT32]
 def check_embeddings(manifest: RevisionManifest, name: str, where: str = "VARIANT") -> VariantManifest:
     """Find the variant. `where`: the option or field that names it. Raises InputError where the revision has none of
     this name, or one without embeddings."""
-    require_one_type(manifest, "embeddings are exported of")
     has_links = manifest.links is not None
     giving = [variant.name for variant in manifest.variants if gives_embeddings(variant, has_links=has_links)]
     others = f"name one of {', '.join(giving)}" if giving else "none of its variants has any"
@@ -72,7 +70,7 @@ def embedding_blocks(
 
 
 def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None, seed: int) -> Iterator[np.ndarray]:
-    count = revision.graph.nodes if nodes is None else len(nodes)
+    count = revision.answered_nodes if nodes is None else len(nodes)
     for start in range(0, count, _BLOCK_NODES):
         end = min(start + _BLOCK_NODES, count)
         block = np.arange(start, end, dtype=np.int64) if nodes is None else nodes[start:end]

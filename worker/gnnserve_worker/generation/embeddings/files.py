@@ -27,6 +27,7 @@ from gnnserve_api.embeddings import (
     WrittenFile,
 )
 from gnnserve_api.errors import InputError
+from gnnserve_api.one_type import require_one_type
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, embedding_blocks
 from gnnserve_worker.graph.ids import NodeIds
@@ -74,6 +75,7 @@ def export_embeddings(
     `service`: namespace and name."""
     if revision.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
+    require_one_type(revision.manifest, "embeddings are exported of")
     columns = columns_of_embeddings(revision.manifest, check_embeddings(revision.manifest, wanted.variant))
     chosen, paths = files_of(out)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))

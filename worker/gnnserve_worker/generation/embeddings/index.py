@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, RECALL_AT, IndexKind, IndexManifest
+from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, RECALL_AT, IndexKind, IndexManifest, IndexMetric
 from gnnserve_api.repository import FileEntry
 from gnnserve_worker.nearest.files import LISTS, VECTORS, write_manifest
 from gnnserve_worker.nearest.search import MOST_EXACT_BYTES, exact_best, unit
@@ -41,7 +41,7 @@ _LEAST_LISTS = 16
 _ADDED_AT_ONCE = 65_536
 _COMPARED_AT_ONCE = 8192
 _SAME = 1e-6
-"""Cosines that differ by less are level: sums of float32 in another order do."""
+"""Cosines that differ by less are level, and products by as large a part: sums of float32 in another order do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,9 @@ class Origin:
     weights: str
     offset: int | None
     written_by: str
+    metric: IndexMetric = IndexMetric.COSINE
+    type: str = ""
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +71,27 @@ class _Built:
     library: str = ""
 
 
-def build_index(vectors: np.ndarray, origin: Origin, folder: Path, on_progress: ProgressListener) -> IndexManifest:
+def build_index(
+    vectors: np.ndarray,
+    origin: Origin,
+    folder: Path,
+    on_progress: ProgressListener,
+    queries: np.ndarray | None = None,
+) -> IndexManifest:
     """Write the index of these embeddings into `folder`, in the place of one that is there. `vectors`: float32 [nodes,
-    columns]; may be mapped."""
+    columns]; may be mapped. `queries`: vectors like those that will be searched with, float32 [queries, columns]; None:
+    the embeddings themselves."""
     begun_s = time.monotonic()
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     files.make_folder(unfinished)
     try:
         on_progress(Progress("index of embeddings", 0, 1))
-        write = _write_exact if vectors.nbytes <= MOST_EXACT_BYTES else _write_lists
-        built = write(vectors, unfinished)
+        rows = _ROWS[origin.metric]
+        if vectors.nbytes <= MOST_EXACT_BYTES:
+            built = _Built(IndexKind.EXACT, VECTORS, files.write_array(unfinished / VECTORS, rows(vectors)))
+        else:
+            built = _write_lists(vectors, rows, vectors if queries is None else queries, unfinished)
         manifest = IndexManifest(
             schema_version=INDEX_SCHEMA_VERSION,
             written_by=origin.written_by,
@@ -99,6 +112,9 @@ def build_index(vectors: np.ndarray, origin: Origin, folder: Path, on_progress: 
             probed=built.probed,
             build_seconds=round(time.monotonic() - begun_s, 3),
             library=built.library,
+            metric=origin.metric,
+            type=origin.type,
+            first=origin.first,
         )
         write_manifest(unfinished, manifest)
         with files.storing(folder):
@@ -118,11 +134,16 @@ def _words(manifest: IndexManifest) -> str:
     return f"{manifest.nodes:,} nodes in {manifest.lists:,} lists, recall@{RECALL_AT} {manifest.recall:.4f}"
 
 
-def _write_exact(vectors: np.ndarray, folder: Path) -> _Built:
-    return _Built(IndexKind.EXACT, VECTORS, files.write_array(folder / VECTORS, unit(vectors)))
+def _as_they_are(vectors: np.ndarray) -> np.ndarray:
+    return np.asarray(vectors, np.float32)
 
 
-def _write_lists(vectors: np.ndarray, folder: Path) -> _Built:
+_Rows = Callable[[np.ndarray], np.ndarray]
+_ROWS: Mapping[IndexMetric, _Rows] = {IndexMetric.COSINE: unit, IndexMetric.SCORE: _as_they_are}
+"""What an index stores of embeddings."""
+
+
+def _write_lists(vectors: np.ndarray, rows: _Rows, queries: np.ndarray, folder: Path) -> _Built:
     import faiss  # noqa: PLC0415 - small graphs do without it
 
     faiss.omp_set_num_threads(thread_count())
@@ -137,12 +158,13 @@ def _write_lists(vectors: np.ndarray, folder: Path) -> _Built:
     index.cp.spherical = True
     chosen = np.sort(rng.choice(nodes, min(nodes, lists * _PER_CENTRE), replace=False))
     index.train(unit(vectors[chosen]))
-    for block in _unit_blocks(vectors):
+    for block in _blocks(vectors, rows):
         index.add(block)
-    queries = unit(vectors[np.sort(rng.choice(nodes, min(nodes, _SAMPLE), replace=False))])
+    asked = np.sort(rng.choice(len(queries), min(len(queries), _SAMPLE), replace=False))
+    queries = unit(queries[asked])
     rng.shuffle(queries)
     count, half = min(RECALL_AT, nodes), len(queries) // 2
-    least = exact_best(_unit_blocks(vectors, _COMPARED_AT_ONCE), queries, count)[1][:, -1]
+    least = exact_best(_blocks(vectors, rows, _COMPARED_AT_ONCE), queries, count)[1][:, -1]
     index.nprobe = _fewest_probed(index, queries[:half], least[:half], count)
     recall = recall_of(index.search(queries[half:], count)[0], least[half:])
     path = folder / LISTS
@@ -157,9 +179,9 @@ def _write_lists(vectors: np.ndarray, folder: Path) -> _Built:
     )  # fmt: skip
 
 
-def _unit_blocks(vectors: np.ndarray, rows: int = _ADDED_AT_ONCE) -> Iterator[np.ndarray]:
-    for start in range(0, len(vectors), rows):
-        yield unit(vectors[start : start + rows])
+def _blocks(vectors: np.ndarray, rows: _Rows, at_once: int = _ADDED_AT_ONCE) -> Iterator[np.ndarray]:
+    for start in range(0, len(vectors), at_once):
+        yield rows(vectors[start : start + at_once])
 
 
 def _fewest_probed(index: Any, queries: np.ndarray, least: np.ndarray, count: int) -> int:
@@ -172,7 +194,7 @@ def _fewest_probed(index: Any, queries: np.ndarray, least: np.ndarray, count: in
     return lists
 
 
-def recall_of(cosines: np.ndarray, least: np.ndarray) -> float:
-    """Share of the nearest nodes that were found. `cosines`: float32 [queries, count], of what was found. `least`: the
-    smallest cosine of the nearest `count`; whatever is as near is as good, since many nodes may have one embedding."""
-    return float(np.mean(cosines >= least[:, None] - _SAME))
+def recall_of(products: np.ndarray, least: np.ndarray) -> float:
+    """Share of the nearest nodes that were found. `products`: float32 [queries, count], of what was found. `least`: the
+    smallest of the nearest `count`; whatever is as near is as good, since many nodes may have one embedding."""
+    return float(np.mean(products >= (least - _SAME * np.maximum(1, np.abs(least)))[:, None]))

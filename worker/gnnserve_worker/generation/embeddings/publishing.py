@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from gnnserve_api.embeddings import IndexManifest, Neighbours
 from gnnserve_api.errors import InputError
-from gnnserve_api.one_type import require_one_type
+from gnnserve_api.one_type import is_over_types
 from gnnserve_api.repository import NodeIdKind, RevisionManifest, VariantManifest
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import (
@@ -29,6 +29,7 @@ from gnnserve_worker.generation.embeddings.compute import (
 from gnnserve_worker.generation.embeddings.index import Origin, build_index
 from gnnserve_worker.generation.embeddings.sink import Block, Embedded, Ids, OnRows, Sink, SinkError, Written
 from gnnserve_worker.nearest.files import index_folder, read_manifest
+from gnnserve_worker.nearest.parts import IndexPart, index_parts
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -36,13 +37,15 @@ from gnnserve_worker.repository.repository import Repository
 
 _BLOCK_ROWS = 4096
 _SCRATCH = ".embeddings-"
+_QUERIES = 1000
+"""Embeddings of the other end that an index of links is measured with."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedEmbeddings:
     variant: str
-    index: IndexManifest | None
-    """None: none was wanted."""
+    indexes: tuple[IndexManifest, ...]
+    """Empty: none was wanted."""
     written: Mapping[str, Written]
     """By the name of the sink."""
     problems: Mapping[str, str]
@@ -53,7 +56,6 @@ def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantMani
     """The variant that embeddings are of: the named one, or the most accurate that has any. Raises InputError."""
     if named is not None:
         return check_embeddings(manifest, named, "spec.embeddings.variant")
-    require_one_type(manifest, "embeddings are made of")
     has_links = manifest.links is not None
     giving = {each.name: each for each in manifest.variants if gives_embeddings(each, has_links=has_links)}
     if not giving:
@@ -86,19 +88,19 @@ def publish_embeddings(
     variant = choose_variant(manifest, named)
     made = _Made(loaded, variant, layout.revision(revision), on_progress)
     embedded = Embedded(
-        service, revision, variant.name, made.offset, loaded.graph.nodes, columns_of_embeddings(manifest, variant),
+        service, revision, variant.name, made.offset, loaded.answered_nodes, columns_of_embeddings(manifest, variant),
         loaded.ids is not None and loaded.ids.kind is NodeIdKind.STRINGS,
     )  # fmt: skip
     written: dict[str, Written] = {}
     problems: dict[str, str] = {}
     with made.folder() as scratch:
-        index = made.index(scratch, written_by) if wants_index else None
+        indexes = made.indexes(scratch, written_by) if wants_index else ()
         for name, sink in sinks.items():
             try:
                 written[name] = sink.write(embedded, lambda: made.blocks(scratch), made.count_rows(name))
             except SinkError as error:
                 problems[name] = str(error)
-    return PublishedEmbeddings(variant.name, index, written, problems)
+    return PublishedEmbeddings(variant.name, indexes, written, problems)
 
 
 class _Made:
@@ -127,16 +129,40 @@ class _Made:
             self._vectors = None
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def index(self, scratch: Path, written_by: str) -> IndexManifest:
+    def indexes(self, scratch: Path, written_by: str) -> tuple[IndexManifest, ...]:
+        """One of each part. Raises InputError where there is none."""
+        revision, manifest = self._revision, self._revision.manifest
+        assert manifest is not None  # noqa: S101
+        parts = index_parts(manifest.links, revision.answered_type, revision.answered_nodes)
+        if not parts:
+            raise InputError(
+                "spec.embeddings.index",
+                "pairs are scored by a perceptron over both embeddings, so that no index finds the best ones",
+                "set spec.embeddings.index: false, or task.links.decoder: Dot or DistMult",
+            )
+        return tuple(self._index(part, parts, scratch, written_by) for part in parts)
+
+    def _index(self, part: IndexPart, parts: Sequence[IndexPart], scratch: Path, written_by: str) -> IndexManifest:
         manifest = self._revision.manifest
         assert manifest is not None  # noqa: S101
-        folder = index_folder(self._folder)
+        folder = index_folder(self._folder, part.folder)
         found = read_manifest(folder)
-        if found is not None and (found.revision, found.variant) == (manifest.revision, self._variant.name):
+        wanted = (manifest.revision, self._variant.name, part.metric)
+        if found is not None and (found.revision, found.variant, found.metric) == wanted:
             return found
         weights = manifest.files[self._variant.weights].sha256
-        origin = Origin(manifest.revision, manifest.graph, self._variant.name, weights, self.offset, written_by)
-        return build_index(self._computed(scratch), origin, folder, self._on_progress)
+        origin = Origin(
+            manifest.revision, manifest.graph, self._variant.name, weights, self.offset, written_by, part.metric,
+            part.type, part.first,
+        )  # fmt: skip
+        vectors, decoder = self._computed(scratch), self._revision.decoder
+        # Nodes of one end are searched with embeddings of the other.
+        other = next((one for one in parts if one is not part), part)
+        queries = vectors[other.first : other.end]
+        if decoder is not None:
+            asked = np.sort(np.random.default_rng(0).choice(len(queries), min(len(queries), _QUERIES), replace=False))
+            queries = decoder.as_query(queries[asked])
+        return build_index(vectors[part.first : part.end], origin, folder, self._on_progress, queries)
 
     def blocks(self, scratch: Path) -> Iterator[Block]:
         vectors = self._computed(scratch)
@@ -145,7 +171,7 @@ class _Made:
             yield self._shown(start, end), vectors[start:end]
 
     def count_rows(self, sink: str) -> OnRows:
-        total = self._revision.graph.nodes
+        total = self._revision.answered_nodes
         return lambda rows: self._on_progress(Progress(f"rows into {sink}", rows, total))
 
     def _shown(self, start: int, end: int) -> Ids:
@@ -157,14 +183,16 @@ class _Made:
         if self._vectors is None:
             manifest = self._revision.manifest
             assert manifest is not None  # noqa: S101
-            nodes, columns = self._revision.graph.nodes, columns_of_embeddings(manifest, self._variant)
+            nodes, columns = self._revision.answered_nodes, columns_of_embeddings(manifest, self._variant)
+            # Over several types, networks have no layers that could go through all nodes one after the other.
+            neighbours = Neighbours.SAMPLED if is_over_types(manifest) else Neighbours.ALL
             path = scratch / "embeddings.npy"
             files.require_free(path, nodes * columns * 4)
             with files.storing(path, nodes * columns * 4):
                 self._vectors = np.lib.format.open_memmap(path, "w+", np.float32, (nodes, columns))
                 done, stage = 0, f"embeddings of {self._variant.name}"
                 name = self._variant.name
-                for block in embedding_blocks(self._revision, name, None, Neighbours.ALL, 0, scratch):
+                for block in embedding_blocks(self._revision, name, None, neighbours, 0, scratch):
                     self._vectors[done : done + len(block)] = block
                     done += len(block)
                     self._on_progress(Progress(stage, done, nodes))

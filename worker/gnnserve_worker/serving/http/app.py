@@ -105,7 +105,7 @@ class ServingApp:
         metrics.watch_accuracy(model.watch)
         if updates is not None:
             metrics.watch_updates(updates)
-        metrics.watch_index(lambda: None if model.lane is None else model.lane.revision.index, model.renewal.figures)
+        metrics.watch_index(lambda: () if model.lane is None else model.lane.revision.indexes, model.renewal.figures)
         metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.device_stats())
 
     async def close(self) -> None:

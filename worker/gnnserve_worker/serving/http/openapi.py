@@ -34,7 +34,6 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.description import describe_post
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH
 from gnnserve_worker.serving.http.codecs.binary import OUTPUTS
-from gnnserve_worker.serving.http.codecs.recommend import RECOMMEND_PATH
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
 from gnnserve_worker.serving.http.open_inference.description import describe_open_inference
@@ -48,7 +47,7 @@ from gnnserve_worker.serving.http.openapi_parts import (
     told,
 )
 from gnnserve_worker.serving.http.pairs import PAIR_OUTPUTS, example_pair
-from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH
+from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH, RECOMMEND_PATH
 from gnnserve_worker.serving.http.recommend_description import describe_recommend
 from gnnserve_worker.serving.http.wishes import (
     LATENCY_HEADER,
@@ -207,11 +206,18 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
 
 def _describe_types(schemas: dict[str, Any], revision: ServedRevision | None, asks: str) -> None:
     """Ids and overlays of a graph of several types; of one type, what there is for several is left out."""
-    properties = schemas[asks]["properties"]
-    if revision is None or revision.typed_overlays is None:
-        del schemas["TypedOverlay"], schemas["TypedNodeFeatures"]
+    properties, recommends = schemas[asks]["properties"], schemas["RecommendRequest"]["properties"]
+    brought = {"$ref": REFERENCE.format(name="TypedOverlay")}
+    takes = revision is not None and revision.typed_overlays is not None
+    joins = revision is not None and revision.joins_types
+    if takes:
+        properties["overlay"] = brought
+    if takes or joins:
+        recommends["overlay"] = brought
     else:
-        properties["overlay"] = {"$ref": REFERENCE.format(name="TypedOverlay")}
+        del schemas["TypedOverlay"], schemas["TypedNodeFeatures"]
+    if revision is not None and revision.types is None and not joins:
+        del recommends["type"]
     if revision is not None and revision.types is not None:
         named = {"type": {"type": "string", "enum": [kind.name for kind in revision.types.types]}, "id": {}}
         of_type = {"type": "object", "properties": named, "required": ["type", "id"]}

@@ -22,6 +22,7 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 
 PREDICT_PATH = "/v1/predict"
+RECOMMEND_PATH = "/v1/recommend"
 MAX_LATENCY_MS = 3_600_000
 MAX_TOLERANCE_PERMILLE = 1000
 _SHOWN_CHARACTERS = 60

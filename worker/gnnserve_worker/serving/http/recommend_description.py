@@ -12,14 +12,18 @@ from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_respon
 def describe_recommend(revision: ServedRevision | None) -> dict[str, Any]:
     """The path, with an id that the served graph has."""
     codec = RecommendCodec()
-    node = 3 if revision is None else revision.shown_ids(0, 1)[0]
+    node: int | str = 3
+    if revision is not None:
+        first = 0 if revision.links is None else revision.links.manifest.first.start
+        (node,) = revision.shown_ids(first, first + 1)
     request = codec.describe_request(revision, {"node": node, "count": 10})
     return {
         "post": {
             "tags": ["predict"],
             "summary": "Recommend nodes",
             "description": (
-                "The nodes whose embeddings point most in the direction of one node's, by cosine similarity. The "
+                "The nodes whose embeddings point most in the direction of one node's, by cosine similarity; where "
+                "links are scored, the nodes that make the best pairs with it. The "
                 "node's own embedding is computed now, so it may be a new one of `overlay`; the others come from the "
                 "index that was made of the revision, whose age is told in the answer."
             ),

@@ -232,7 +232,8 @@ def question_of(
     if revision.types is not None:
         nodes = ids_of_target(nodes, revision.types, revision)
     brought_along: Overlay | None = None
-    with told_of_pairs() if revision.links is not None else nullcontext():
+    has_pairs = isinstance(request, PairsRequest)
+    with told_of_pairs() if has_pairs else nullcontext():
         if overlay is not None:
             support = support_of(revision, limits)
             brought = read_overlay(nodes, overlay, revision, support, limits)
@@ -241,7 +242,7 @@ def question_of(
             positions = find_texts if revision.has_text_ids else find_listed
             otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
             seeds = positions(nodes, revision, otherwise)
-    if revision.links is None:
+    if not has_pairs:
         return Question(seeds, objective, strict, outputs, brought_along, seed, variant, None, timeout_ms)
     seeds, form = distinct_ends(seeds, revision)
     return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form, timeout_ms)

@@ -14,33 +14,43 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.families import Capabilities
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.protocol import ErrorDetail, PredictRequest
+from gnnserve_api.protocol import ErrorDetail
 from gnnserve_api.recommend import (
     MOST_RECOMMENDED,
     RecommendAnswer,
     RecommendedNode,
     RecommendFilter,
     RecommendRequest,
+    TypedRecommendRequest,
 )
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.recent import merged
-from gnnserve_worker.nearest.revision_index import OpenIndex
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.search import Found
 from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error, question_of
+from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
 from gnnserve_worker.serving.http.codecs.json_mistakes import PREDICTION, BodyForm, field_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
+from gnnserve_worker.serving.http.codecs.recommending.asked import AnyRequest, read_asked
+from gnnserve_worker.serving.http.codecs.recommending.fold import as_text
+from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find, query_of
 from gnnserve_worker.serving.http.node_ids import find_listed, find_texts
-from gnnserve_worker.serving.http.question import ErrorCode, Question, RequestError, cut, shown_value
+from gnnserve_worker.serving.http.question import (
+    RECOMMEND_PATH,
+    ErrorCode,
+    Question,
+    RequestError,
+    cut,
+    shown_value,
+)
+from gnnserve_worker.serving.http.typed_ids import ids_of_target
 from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 
-RECOMMEND_PATH = "/v1/recommend"
-_FIELDS = ("node", "count", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
+_FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
 _decoder = msgspec.json.Decoder(RecommendRequest[int])
 _text_decoder = msgspec.json.Decoder(RecommendRequest[str])
+_typed_decoder = msgspec.json.Decoder(TypedRecommendRequest)
 _encoder = msgspec.json.Encoder()
 _REFERENCE = "#/components/schemas/{name}"
 _COUNT_REMEDY = f"give a whole number from 1 to {MOST_RECOMMENDED:,}"
@@ -51,6 +61,7 @@ _FORM = BodyForm(
     {
         **PREDICTION.remedies,
         "count": _COUNT_REMEDY,
+        "type": "give the name of a type of nodes, or leave it out",
         "exclude": "give known or nothing",
         "filter": "give an object with labels, nodes, or both",
         "filter.labels": "give a list of labels, as the graph's source has them",
@@ -59,17 +70,6 @@ _FORM = BodyForm(
     },
     lambda revision: f'{{"node": {", ".join(map(shown_value, revision.shown_ids(0, 1)))}, "count": 10}}',
 )
-
-
-class Sought(msgspec.Struct, frozen=True):
-    """The part of a request that is needed once its embedding is computed."""
-
-    index: OpenIndex
-    count: int
-    excluded: np.ndarray
-    """Positions that are not recommended, int64."""
-    allowed: np.ndarray | None
-    """bool [positions of the graph]; None: all nodes."""
 
 
 class RecommendCodec:
@@ -106,21 +106,11 @@ class RecommendCodec:
             raise RequestError(
                 ErrorCode.INVALID_VALUE, "count", f"{shown_value(request.count)} is out of range", _COUNT_REMEDY
             )
-        index = _index_of(revision)
-        variant = _choose_variant(index, revision, request)
-        asked = PredictRequest(
-            nodes=(request.node,), objective=request.objective, strict=request.strict, outputs=("embeddings",),
-            overlay=request.overlay, seed=request.seed, variant=variant, min_offset=request.min_offset,
-        )  # fmt: skip
-        try:
-            question = question_of(asked, wishes, revision, max_nodes, limits)
-        except RequestError as error:
-            if error.where == "nodes[0]":
-                raise RequestError(error.code, "node", error.problem, error.remedy) from None
-            raise
-        excluded = _excluded(question, request, revision)
-        allowed = None if request.filter is None else _allowed(request.filter, revision)
-        return msgspec.structs.replace(question, form=Sought(index, request.count, excluded, allowed))
+        asked = read_asked(request, wishes, revision, max_nodes, limits)
+        sought = msgspec.structs.replace(
+            asked.sought, allowed=None if request.filter is None else _allowed(request.filter, asked.part, revision)
+        )
+        return msgspec.structs.replace(asked.question, form=sought)
 
     def encode_answer(
         self,
@@ -132,18 +122,14 @@ class RecommendCodec:
         in_pieces: bool,
     ) -> Encoded:
         sought: Sought = question.form
-        assert answer.embeddings is not None  # noqa: S101  (it was asked for)
-        query, follower, items = answer.embeddings[0], revision.index_follower, []
+        query, items = query_of(answer, sought, revision), []
         if query.any():  # an embedding of zeros has no direction: nothing is near it
             begun_s = time.perf_counter()
-            found = _find(query, sought, revision)
-            if revision.index is not None:
-                revision.index.searches += 1
-                revision.index.search_seconds += time.perf_counter() - begun_s
-            ids = [revision.shown_ids(place, place + 1)[0] for place in found.positions.tolist()]
-            items = [
-                RecommendedNode(id_, round(cosine, 6)) for id_, cosine in zip(ids, found.cosines.tolist(), strict=True)
-            ]
+            found = find(query, sought, revision)
+            sought.held.searches += 1
+            sought.held.search_seconds += time.perf_counter() - begun_s
+            items = _items(found, query, answer.variant, revision)
+        follower = revision.index_follower
         told = RecommendAnswer(
             items=items,
             variant=answer.variant,
@@ -165,96 +151,20 @@ class RecommendCodec:
         return schema if example is None else {**schema, "example": example}
 
 
-def _find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
-    """The nearest nodes of the index, and of what was computed beside it; of those that are there now."""
-    indexed, allowed, excluded = sought.index.manifest.nodes, sought.allowed, sought.excluded
-    if revision.is_gone is not None and revision.is_gone.any():
-        allowed = ~revision.is_gone if allowed is None else allowed & ~revision.is_gone
-    follower = revision.index_follower
-    recent = None if follower is None else follower.recent(sought.index)
-    of_index = None if allowed is None else allowed[:indexed]
-    if recent is not None and recent.count:
-        left = recent.left_to_index[:indexed]
-        of_index = left if of_index is None else of_index & left
-    found = sought.index.search.search(query, sought.count, excluded[excluded < indexed], of_index)
-    if recent is None or not recent.count:
-        return found
-    return merged(found, recent.search(query, sought.count, excluded, allowed), sought.count)
-
-
-def _index_of(revision: ServedRevision) -> OpenIndex:
-    if revision.links is not None or revision.types is not None:
-        what = "scores links" if revision.links is not None else "is of a graph of several types of nodes"
-        raise RequestError(
-            ErrorCode.NO_RECOMMENDATIONS,
-            RECOMMEND_PATH,
-            f"the service {what}, and nodes are recommended where nodes of one type are classified",
-            "score pairs by POST /v1/predict" if revision.links is not None else "leave it out",
-        )
-    held = revision.index
-    found = None if held is None else held.find()
-    if found is not None:
-        return found
-    why = "has no index of embeddings yet" if held is None or held.problem is None else f"cannot use it: {held.problem}"
-    raise RequestError(
-        ErrorCode.NO_INDEX,
-        RECOMMEND_PATH,
-        f"revision {revision.manifest.revision} {why}",
-        "it is made where the manifest has spec.embeddings; if it does, send this again in a moment",
-    )
-
-
-def _choose_variant(index: OpenIndex, revision: ServedRevision, request: RecommendRequest[Any]) -> str:
-    """The variant that computes the node's embedding. Only variants with the network of the index are comparable: of
-    these the most accurate one whose profile says that it is within the latency, or else the fastest."""
-    manifest, made = revision.manifest, index.manifest
-    overlay = request.overlay
-    brings = overlay is not None and bool(overlay.nodes or overlay.edges or overlay.overrides)
-    needed = Capabilities(overlay=brings, embeddings=True, changes=revision.replica is not None)
-    able = [
-        variant.name
-        for variant in manifest.variants
-        if manifest.files[variant.weights].sha256 == made.weights and revision.capabilities[variant.name].cover(needed)
+def _items(found: Found, query: np.ndarray, variant: str, revision: ServedRevision) -> list[RecommendedNode]:
+    ids = [revision.shown_ids(place, place + 1)[0] for place in found.positions.tolist()]
+    if revision.links is None:
+        cosines = found.products.tolist()
+        return [RecommendedNode(id_, cosine=round(cosine, 6)) for id_, cosine in zip(ids, cosines, strict=True)]
+    scores = found.products * np.float32(np.linalg.norm(query))
+    likely = revision.links.probabilities(variant, scores)
+    return [
+        RecommendedNode(id_, score=round(score, 6), probability=round(probability, 6))
+        for id_, score, probability in zip(ids, scores.tolist(), likely.tolist(), strict=True)
     ]
-    if not able:
-        raise RequestError(
-            ErrorCode.VARIANT_UNABLE,
-            "overlay" if brings else RECOMMEND_PATH,
-            f"the index has embeddings of variant {made.variant}, which cannot answer requests with "
-            f"{needed.in_words() or 'a graph that changes'}",
-            "name another one in spec.embeddings.variant",
-        )
-    latency_ms = None if request.objective is None else request.objective.latency_ms
-    latencies = {name: manifest.profile.latency_curve(name).at(1) for name in able}
-    accuracies = {variant.name: variant.validation_accuracy for variant in manifest.profile.variants}
-    fitting = [name for name in able if latency_ms is None or latencies[name] <= latency_ms]
-    if not fitting:
-        return min(able, key=lambda name: latencies[name])
-    return max(fitting, key=lambda name: (name == made.variant, accuracies[name]))
 
 
-def _excluded(question: Question, request: RecommendRequest[Any], revision: ServedRevision) -> np.ndarray:
-    node = int(question.nodes[0])
-    parts = [np.array([node], np.int64)]
-    overlay = question.overlay
-    if overlay is not None and node >= revision.nodes:
-        origin = int(overlay.origins[node - revision.nodes])
-        if origin >= 0:
-            parts.append(np.array([origin], np.int64))
-    if request.exclude == "known":
-        stored = node if node < revision.nodes else int(parts[-1][0]) if len(parts) > 1 else -1
-        if stored >= 0 and revision.neighbours_of is not None:
-            parts.append(revision.neighbours_of(stored).astype(np.int64))
-        if overlay is not None and node >= revision.nodes:
-            place = node - revision.nodes
-            gained = overlay.neighbours[overlay.starts[place] : overlay.starts[place + 1]]
-            behind = gained >= revision.nodes
-            parts.append(np.where(behind, overlay.origins[np.where(behind, gained - revision.nodes, 0)], gained))
-    joined = np.unique(np.concatenate(parts))
-    return joined[(joined >= 0) & (joined < revision.nodes)]
-
-
-def _allowed(filter_: RecommendFilter[Any], revision: ServedRevision) -> np.ndarray:
+def _allowed(filter_: RecommendFilter[Any], part: IndexPart, revision: ServedRevision) -> np.ndarray:
     """bool [positions]"""
     allowed = np.ones(revision.nodes, bool)
     if filter_.labels is not None:
@@ -263,17 +173,16 @@ def _allowed(filter_: RecommendFilter[Any], revision: ServedRevision) -> np.ndar
         allowed[len(labelled) :] = False
     if filter_.nodes is not None:
         listed = np.zeros(revision.nodes, bool)
-        listed[_positions(filter_.nodes, revision)] = True
+        listed[_positions(filter_.nodes, part, revision)] = True
         allowed &= listed
     return allowed
 
 
 def _labelled(labels: Sequence[Any], revision: ServedRevision) -> np.ndarray:
     """bool [nodes as they were published]"""
-    if revision.labels is None:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE, "filter.labels", "the labels of this graph are not kept", "leave it out"
-        )
+    if revision.labels is None or revision.links is not None:
+        problem = "the labels of this graph are not kept" if revision.links is None else "nodes have no labels here"
+        raise RequestError(ErrorCode.INVALID_VALUE, "filter.labels", problem, "leave it out")
     places = {label: place for place, label in enumerate(revision.classes)}
     for i, label in enumerate(labels):
         if label not in places:
@@ -288,17 +197,32 @@ def _labelled(labels: Sequence[Any], revision: ServedRevision) -> np.ndarray:
     return np.isin(known, wanted)
 
 
-def _positions(ids: tuple[Any, ...], revision: ServedRevision) -> np.ndarray:
+def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) -> np.ndarray:
+    """Positions of the listed nodes, int64, which are all of the type that is recommended."""
     if not ids:
         return np.empty(0, np.int64)
     try:
-        return find_texts(ids, revision) if revision.has_text_ids else find_listed(ids, revision, "")
+        if revision.types is not None:
+            ids = ids_of_target(ids, revision.types, revision)
+        elif revision.joins_types:
+            ids = tuple(as_text(one, f"nodes[{place}]", revision) for place, one in enumerate(ids))
+        found = find_texts(ids, revision) if revision.has_text_ids else find_listed(ids, revision, "")
     except RequestError as error:
         raise RequestError(error.code, f"filter.{error.where}", error.problem, error.remedy) from None
+    if part.type and len(wrong := np.flatnonzero((found < part.first) | (found >= part.end))):
+        place = int(wrong[0])
+        raise RequestError(
+            ErrorCode.WRONG_NODE_TYPE, f"filter.nodes[{place}]",
+            f"node {shown_value(ids[place])} is not of type {part.type}, of which nodes are recommended",
+            "leave it out",
+        )  # fmt: skip
+    return found
 
 
-def _decode(body: bytes, revision: ServedRevision) -> RecommendRequest[Any]:
+def _decode(body: bytes, revision: ServedRevision) -> AnyRequest:
     try:
+        if revision.types is not None or revision.joins_types:
+            return _typed_decoder.decode(body)
         return (_text_decoder if revision.has_text_ids else _decoder).decode(body)
     except msgspec.ValidationError as error:
         raise field_error(str(error), body, revision, _FORM) from None

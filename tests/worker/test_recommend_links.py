@@ -1,0 +1,291 @@
+"""Recommendations of services that score links, and of graphs of several types: by a product of embeddings, which is
+compared with the scores of all pairs, and of new nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.serving import FakeWorker, running
+from tests.support.typed import shop, write_folder
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.nearest.parts import index_parts
+from gnnserve_worker.nearest.search import unit
+from gnnserve_worker.progress import silent
+from gnnserve_worker.repository.repository import Repository
+
+BRIEF = {"epochs": 2, "batchSize": 64}
+
+
+@dataclass(frozen=True)
+class Published:
+    repository: Repository
+    revision: str
+
+    def served(self) -> ServedRevision:
+        return served_revision(self.repository.load(self.revision))
+
+
+def service_of(spec: dict[str, Any]) -> GNNService:
+    return GNNService.model_validate(
+        {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "shop"}, "spec": spec}
+    )
+
+
+def published(root: Path, spec: dict[str, Any]) -> Published:
+    service = service_of(spec)
+    repository = Repository(root / "repository", "default", "shop")
+    made = generate(service, repository, silent)
+    publish_embeddings(repository, "default/shop", made.revision, None, {}, "a test", silent)
+    return Published(repository, made.revision)
+
+
+def one_type(root: Path, decoder: str) -> dict[str, Any]:
+    path = root / "graph.npz"
+    write_npz(path, npz_arrays(planted_graph([2, 5, 9], nodes=80, columns=12)))
+    return {
+        "graph": {"source": {"npz": {"uri": path.as_uri()}}},
+        "model": {"fanouts": [-1, -1], "hidden": 8, "training": BRIEF},
+        "task": {"links": {"decoder": decoder, "dimensions": 8}},
+        "variants": {"pruning": {"factors": [1]}},
+        "embeddings": {},
+    }
+
+
+def of_users(root: Path) -> dict[str, Any]:
+    return {
+        "graph": {"source": {"typed": write_folder(root, shop())}},
+        "task": {"links": {"relation": "buys", "dimensions": 8}},
+        "model": {"architecture": "LightGCN", "fanouts": [0], "training": {"epochs": 3, "batchSize": 32}},
+        "variants": {"pruning": {"factors": [1]}},
+        "embeddings": {},
+    }
+
+
+@pytest.fixture(scope="module", params=["Dot", "DistMult"])
+def same_type(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    root = tmp_path_factory.mktemp(request.param)
+    yield published(root, one_type(root, request.param))
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    root = tmp_path_factory.mktemp("users")
+    yield published(root, of_users(root))
+
+
+@pytest.fixture(scope="module")
+def classified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    root = tmp_path_factory.mktemp("classified")
+    yield published(
+        root,
+        {
+            "graph": {"source": {"typed": write_folder(root, shop())}},
+            "model": {"fanouts": [-1, -1], "hidden": 8, "training": BRIEF},
+            "variants": {"pruning": {"factors": [1]}},
+            "embeddings": {},
+        },
+    )
+
+
+def ask(revision: ServedRevision, *bodies: dict[str, Any], path: str = "/v1/recommend") -> list[httpx.Response]:
+    async def scenario() -> list[httpx.Response]:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            return [await client.http.post(path, json=body) for body in bodies]
+
+    return asyncio.run(scenario())
+
+
+def scores_of(revision: ServedRevision, pairs: list[list[Any]]) -> tuple[list[float], list[float]]:
+    (response,) = ask(revision, {"pairs": pairs}, path="/v1/predict")
+    told = response.json()
+    return told["scores"], told["probabilities"]
+
+
+def test_the_best_pairs_are_recommended_with_their_scores(same_type: Published) -> None:
+    revision = same_type.served()
+    (response,) = ask(revision, {"node": 7, "count": 5, "exclude": "nothing"})
+    assert response.status_code == 200, response.text
+    told = response.json()
+    others = [node for node in range(80) if node != 7]
+    scores, likely = scores_of(revision, [[7, node] for node in others])
+    best = np.argsort(-np.array(scores), kind="stable")[:5]
+    assert [item["id"] for item in told["items"]] == [others[i] for i in best]
+    assert np.allclose([item["score"] for item in told["items"]], np.array(scores)[best], atol=1e-4)
+    assert np.allclose([item["probability"] for item in told["items"]], np.array(likely)[best], atol=1e-4)
+    assert (told["index"]["metric"], told["index"]["recall"]) == ("Score", 1.0)
+    assert "cosine" not in told["items"][0]
+
+
+def test_known_nodes_are_left_out_whichever_way_a_link_goes(same_type: Published) -> None:
+    revision = same_type.served()
+    assert revision.neighbours_of is not None
+    (response,) = ask(revision, {"node": 7, "count": 1000})
+    found = {item["id"] for item in response.json()["items"]}
+    known = {*revision.neighbours_of(7).tolist()} | {n for n in range(80) if 7 in revision.neighbours_of(n)}
+    assert found == {*range(80)} - known - {7}
+
+
+def test_a_new_node_is_computed_with_what_it_brings(same_type: Published) -> None:
+    revision = same_type.served()
+    overlay = {"nodes": [{"id": 900, "features": [0.5] * 12}], "edges": [[900, 3], [4, 900]]}
+    (response,) = ask(revision, {"node": 900, "count": 1000, "overlay": overlay})
+    assert response.status_code == 200, response.text
+    assert {item["id"] for item in response.json()["items"]} == {*range(80)} - {3, 4}
+
+
+def test_items_are_recommended_for_users_and_users_for_items(users: Published) -> None:
+    revision = users.served()
+    for_user, for_item, typed = ask(
+        revision,
+        {"node": "user/3", "type": "item", "count": 1000, "exclude": "nothing"},
+        {"node": "item/3", "count": 1000, "exclude": "nothing"},
+        {"node": {"type": "user", "id": 3}, "count": 1},
+    )
+    assert for_user.status_code == 200, for_user.text
+    told = for_user.json()
+    assert [item["id"].split("/")[0] for item in told["items"]] == ["item"] * 20
+    scores, _ = scores_of(revision, [["user/3", item["id"]] for item in told["items"]])
+    assert np.allclose([item["score"] for item in told["items"]], scores, atol=1e-5)
+    assert scores == sorted(scores, reverse=True)
+    assert told["index"]["type"] == "item"
+    assert {item["id"].split("/")[0] for item in for_item.json()["items"]} == {"user"}
+    assert typed.status_code == 200
+
+
+def embeddings_of(revision: ServedRevision) -> dict[str, np.ndarray]:
+    nodes = np.arange(revision.nodes)
+    rows = revision.infer("x1", nodes, 0).scores
+    return dict(zip(map(str, revision.shown_ids(0, revision.nodes)), unit(rows), strict=True))
+
+
+def test_a_new_user_is_what_its_items_are_together(users: Published) -> None:
+    revision = users.served()
+    joined = ["item/2", "item/5"]
+    overlay = {"nodes": [{"id": "user/new"}], "edges": [["user/new", "buys", item] for item in joined]}
+    (response,) = ask(revision, {"node": "user/new", "count": 1000, "overlay": overlay})
+    assert response.status_code == 200, response.text
+    rows = embeddings_of(revision)
+    own = unit(rows[joined[0]] + rows[joined[1]])
+    found = {item["id"]: item["score"] for item in response.json()["items"]}
+    assert found.keys() == {f"item/{i}" for i in range(20)} - {*joined}
+    for id_, score in found.items():
+        assert score == pytest.approx(float(own @ rows[id_]), abs=1e-5)
+
+
+def test_a_user_who_has_bought_more_is_computed_anew_and_it_is_known(users: Published) -> None:
+    revision = users.served()
+    before, after = ask(
+        revision,
+        {"node": "user/3", "count": 1000},
+        {"node": "user/3", "count": 1000, "overlay": {"edges": [["user/3", "buys", "item/9"]]}},
+    )
+    assert after.status_code == 200, after.text
+    found = [{item["id"] for item in each.json()["items"]} for each in (before, after)]
+    assert found[1] == found[0] - {"item/9"}
+
+
+REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"node": "user/3", "type": "tag"}, 400, "type", "joins nodes of type user to nodes of type item"),
+    ({"node": "tag/1"}, 400, "node", "is neither of type user nor of type item"),
+    ({"node": "user/9999"}, 400, "node", 'node "user/9999" is not in the graph'),
+    ({"node": 3}, 400, "node", "expected an id with its type, got 3"),
+    ({"node": "user/3", "count": 0}, 400, "count", "0 is out of range"),
+    ({"node": "user/3", "count": 1_000_000}, 400, "count", "1000000 is out of range"),
+    ({"node": "user/3", "filter": {"nodes": ["user/4"]}}, 400, "filter.nodes[0]", "is not of type item"),
+    ({"node": "user/3", "filter": {"nodes": ["item/999"]}}, 400, "filter.nodes[0]", "is not in the graph"),
+    ({"node": "user/3", "filter": {"labels": [1]}}, 400, "filter.labels", "nodes have no labels here"),
+    ({"node": "user/3", "filter": {"price": 1}}, 400, "filter.price", "there is no such field"),
+    ({"node": "user/new", "overlay": {"nodes": [{"id": "user/new"}]}}, 400, "overlay.edges", "joined to no node"),
+    ({"node": "user/new", "overlay": {"edges": [["user/new", "buys", "item/1"]]}}, 400, "node", "is not in the graph"),
+    ({"node": "tag/new", "overlay": {"nodes": [{"id": "tag/new"}]}}, 400, "overlay.nodes[0].id", "is neither of type"),
+    ({"node": "user/new", "overlay": {"nodes": [{"id": "user/new", "features": [1]}]}}, 400,
+     "overlay.nodes[0].features", "nodes of this service have no features"),
+    ({"node": "user/new", "overlay": {"nodes": [{"id": "user/new"}, {"id": "user/other"}]}}, 400,
+     "overlay.nodes[1].id", "is new and not the node that is asked for"),
+    ({"node": "user/3", "overlay": {"nodes": [{"id": "user/3"}]}}, 400, "overlay.nodes[0].id", "is a node of"),
+    ({"node": "user/3", "overlay": {"edges": [["user/3", "knows", "item/1"]]}}, 400, "overlay.edges[0][1]",
+     "is not the relation that is scored"),
+    ({"node": "user/3", "overlay": {"edges": [["user/4", "buys", "item/1"]]}}, 400, "overlay.edges[0][0]",
+     'what the request brings is about "user/3" alone'),
+    ({"node": "user/3", "overlay": {"edges": [["user/3", "buys", "tag/1"]]}}, 400, "overlay.edges[0][2]",
+     "is not of type item"),
+    ({"node": "user/3", "overlay": {"overrides": [{"id": "user/3", "features": [1]}]}}, 400, "overlay.overrides",
+     "nodes of this service have no features"),
+]  # fmt: skip
+
+
+def test_bad_requests_about_users_name_the_field(users: Published) -> None:
+    responses = ask(users.served(), *[body for body, *_ in REFUSED])
+    for response, (body, status, field, words) in zip(responses, REFUSED, strict=True):
+        told = response.json()["error"]
+        assert (response.status_code, told.get("field", "")) == (status, field), (body, told)
+        assert words in told["message"], (body, told)
+
+
+def test_nodes_of_the_classified_type_are_recommended_in_a_graph_of_several(classified: Published) -> None:
+    revision = classified.served()
+    vectors = revision.infer(revision.manifest.variants[0].name, np.arange(30), 0).embeddings
+    assert vectors is not None
+    stored, refused, wrong = ask(
+        revision,
+        {"node": "user/3", "count": 1000, "exclude": "nothing"},
+        {"node": "item/3"},
+        {"node": "user/3", "type": "item"},
+    )
+    assert stored.status_code == 200, stored.text
+    cosines = unit(vectors) @ unit(vectors[3])
+    for item in stored.json()["items"]:
+        assert item["cosine"] == pytest.approx(float(cosines[item["id"]]), abs=1e-4)
+    assert len(stored.json()["items"]) == 29
+    assert "is of type item, and answers are about nodes of type user" in refused.json()["error"]["message"]
+    assert "nodes of type user are recommended" in wrong.json()["error"]["message"]
+
+
+def test_a_new_node_of_the_classified_type_asks_and_does_not_get_those_it_knows(classified: Published) -> None:
+    revision = classified.served()
+    overlay = {
+        "nodes": [{"id": "user/900", "features": [0.5] * 4}],
+        "edges": [["user/900", "knows", "user/4"], ["user/900", "buys", "item/1"]],
+    }
+    new, together = ask(
+        revision,
+        {"node": "user/900", "count": 1000, "overlay": overlay},
+        {"node": {"type": "user", "id": 900}, "count": 1000, "exclude": "nothing", "overlay": overlay},
+    )
+    assert new.status_code == 200, new.text
+    assert 4 not in {item["id"] for item in new.json()["items"]}
+    assert len(together.json()["items"]) == 30
+
+
+def test_a_perceptron_has_no_index_and_says_so(tmp_path: Path) -> None:
+    spec = one_type(tmp_path, "MLP")
+    with pytest.raises(ValueError, match=r"embeddings\.index must be false with task\.links\.decoder MLP"):
+        service_of(spec)
+    made: GNNService = service_of({**spec, "embeddings": None})
+    repository = Repository(tmp_path / "repository", "default", "shop")
+    revision = generate(made, repository, silent)
+    with pytest.raises(InputError, match="no index finds the best ones"):
+        publish_embeddings(repository, "default/shop", revision.revision, None, {}, "a test", silent)
+    served = served_revision(repository.load(revision.revision))
+    (response,) = ask(served, {"node": 3})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "NoRecommendations")
+
+
+def test_a_revision_of_links_between_types_has_an_index_of_each_end(users: Published) -> None:
+    manifest = users.served().manifest
+    parts = index_parts(manifest.links, "", 0)
+    assert [(part.type, part.nodes, part.metric) for part in parts] == [("user", 30, "Score"), ("item", 20, "Score")]

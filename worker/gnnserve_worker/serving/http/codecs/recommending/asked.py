@@ -1,0 +1,220 @@
+"""What a request for recommendations asks: the node whose embedding is computed, by which variant, and which index is
+searched with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.families import Capabilities
+from gnnserve_api.links import EndManifest, LinksManifest
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.protocol import Output, PredictRequest, TypedOverlay
+from gnnserve_api.recommend import RecommendRequest
+from gnnserve_api.spec.task import Decoder
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.nearest.parts import IndexPart
+from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
+from gnnserve_worker.serving.http.codecs.json import question_of
+from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, as_text, fold
+from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of, reads_one_way, stored_of
+from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
+from gnnserve_worker.serving.http.node_ids import find_texts
+from gnnserve_worker.serving.http.question import (
+    RECOMMEND_PATH,
+    ErrorCode,
+    Question,
+    RequestError,
+    check_node_count,
+    shown_value,
+)
+from gnnserve_worker.serving.http.wishes import Wishes
+
+AnyRequest = RecommendRequest[Any]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    question: Question
+    sought: Sought
+
+    @property
+    def part(self) -> IndexPart:
+        """The nodes that may be recommended."""
+        return self.sought.held.part
+
+
+def read_asked(
+    request: AnyRequest, wishes: Wishes, revision: ServedRevision, max_nodes: int, limits: OverlayLimits
+) -> Asked:
+    """Raises RequestError and BehindError, as `Codec.parse_question`. Filters are left to the caller."""
+    overlay = request.overlay
+    if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
+        request, overlay = msgspec.structs.replace(request, overlay=None), None
+    if revision.links is not None and revision.joins_types and isinstance(overlay, TypedOverlay):
+        folded = fold(request.node, overlay, revision.links.manifest, revision, limits)
+        return _of_folded(request, folded, revision.links.manifest, wishes, revision, max_nodes, limits)
+    if revision.joins_types:
+        request = msgspec.structs.replace(request, node=as_text(request.node, "node", revision))
+    held = _held_for(request, revision)
+    index = _opened(held, revision)
+    variant = _choose_variant(index, revision, request, brings=overlay is not None)
+    question = _question(request, request.node, variant, wishes, revision, max_nodes, limits)
+    node = int(question.nodes[0])
+    stored = stored_of(node, question.overlay, revision)
+    with_known = request.exclude == "known"
+    excluded = excluded_of(node, question.overlay, revision, with_known=with_known)
+    unread_by = stored if with_known and revision.links is not None and reads_one_way(revision) else None
+    return Asked(question, Sought(index, held, request.count, excluded, None, unread_by))
+
+
+def _of_folded(
+    request: AnyRequest, folded: Folded, links: LinksManifest, wishes: Wishes, revision: ServedRevision,
+    max_nodes: int, limits: OverlayLimits,
+) -> Asked:  # fmt: skip
+    check_node_count(len(folded.joined), max_nodes)
+    # The first of both ends searches the second, as a stored node would.
+    like = links.first if folded.is_first else links.second
+    held = _held_of(like.start, request.type, revision)
+    index = _opened(held, revision)
+    plain = msgspec.structs.replace(request, overlay=None)
+    variant = _choose_variant(index, revision, plain, brings=False)
+    first = int(folded.joined[0])
+    (shown,) = revision.shown_ids(first, first + 1)
+    question = _question(plain, shown, variant, wishes, revision, max_nodes, limits)
+    excluded = folded.joined if request.exclude == "known" else np.zeros(0, np.int64)
+    if folded.node is not None:
+        excluded = np.append(excluded, folded.node)
+    question = msgspec.structs.replace(question, nodes=folded.joined)
+    return Asked(question, Sought(index, held, request.count, excluded, None, is_folded=True))
+
+
+def _question(
+    request: AnyRequest, node: Any, variant: str, wishes: Wishes, revision: ServedRevision, max_nodes: int,
+    limits: OverlayLimits,
+) -> Question:  # fmt: skip
+    # Networks that score links end in embeddings.
+    wanted: Output = "embeddings" if revision.links is None else "scores"
+    asked: PredictRequest[Any] = PredictRequest(
+        nodes=(node,), objective=request.objective, strict=request.strict, outputs=(wanted,),
+        overlay=request.overlay, seed=request.seed, variant=variant, min_offset=request.min_offset,
+    )  # fmt: skip
+    try:
+        return question_of(asked, wishes, revision, max_nodes, limits)
+    except RequestError as error:
+        if error.where == "nodes[0]":
+            raise RequestError(error.code, "node", error.problem, error.remedy) from None
+        raise
+
+
+def _held_for(request: AnyRequest, revision: ServedRevision) -> RevisionIndex:
+    """The index of the nodes that are recommended for the node that the request names."""
+    if not revision.indexes:
+        raise _refusal(revision)
+    if len(revision.indexes) > 1:
+        return _held_of(int(_found(request.node, revision)), request.type, revision)
+    (held,) = revision.indexes
+    kind, named = held.part.type, request.type
+    if named is None or named == kind:
+        return held
+    problem = f"nodes of type {kind} are recommended" if kind else "nodes of this graph have no types"
+    raise RequestError(ErrorCode.INVALID_VALUE, "type", f"{problem}, got {shown_value(named)}", "leave it out")
+
+
+def _found(node: str, revision: ServedRevision) -> int:
+    """The position of a node."""
+    try:
+        (position,) = find_texts([node], revision)
+    except RequestError as error:
+        raise RequestError(error.code, "node", error.problem, error.remedy) from None
+    return int(position)
+
+
+def _held_of(position: int, named: str | None, revision: ServedRevision) -> RevisionIndex:
+    """The index of the nodes at the other end of links. `named`: the type that the request names."""
+    assert revision.links is not None  # noqa: S101
+    links = revision.links.manifest
+    if not revision.indexes:
+        raise _refusal(revision)
+    own, other = _ends_for(position, links, revision)
+    if named is not None and named != other.type:
+        raise RequestError(
+            ErrorCode.INVALID_VALUE, "type",
+            f"{links.relation} joins nodes of type {own.type} to nodes of type {other.type}, got {shown_value(named)}",
+            f"give {other.type}, or leave it out",
+        )  # fmt: skip
+    return next(index for index in revision.indexes if index.part.type == other.type)
+
+
+def _ends_for(position: int, links: LinksManifest, revision: ServedRevision) -> tuple[EndManifest, EndManifest]:
+    """The end that the node stands at, and the other one."""
+    first, second = links.first, links.second
+    if first.start <= position < first.end:
+        return first, second
+    if second.start <= position < second.end:
+        return second, first
+    (shown,) = revision.shown_ids(position, position + 1)
+    raise RequestError(
+        ErrorCode.WRONG_NODE_TYPE, "node",
+        f"node {shown_value(shown)} is neither of type {first.type} nor of type {second.type}, which "
+        f"{links.relation} joins",
+        "name a node of one of them",
+    )  # fmt: skip
+
+
+def _opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
+    found = held.find()
+    if found is not None:
+        return found
+    why = "has no index of embeddings yet" if held.problem is None else f"cannot use it: {held.problem}"
+    raise _no_index(revision, why)
+
+
+def _refusal(revision: ServedRevision) -> RequestError:
+    """There is no index, and none to wait for."""
+    if revision.links is None or revision.links.manifest.decoder != Decoder.MLP:
+        return _no_index(revision, "has no index of embeddings yet")
+    return RequestError(
+        ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
+        f"pairs are scored by decoder {revision.links.manifest.decoder}, a perceptron over both embeddings, so that no "
+        "index finds the best ones",
+        "score pairs by POST /v1/predict",
+    )  # fmt: skip
+
+
+def _no_index(revision: ServedRevision, why: str) -> RequestError:
+    return RequestError(
+        ErrorCode.NO_INDEX,
+        RECOMMEND_PATH,
+        f"revision {revision.manifest.revision} {why}",
+        "it is made where the manifest has spec.embeddings; if it does, send this again in a moment",
+    )
+
+
+def _choose_variant(index: OpenIndex, revision: ServedRevision, request: AnyRequest, *, brings: bool) -> str:
+    """The variant that computes the node's embedding. Only variants with the network of the index are comparable: of
+    these the most accurate one whose profile says that it is within the latency, or else the fastest. `brings`: whether
+    it is computed over an overlay."""
+    manifest, made = revision.manifest, index.manifest
+    needed = Capabilities(overlay=brings, embeddings=revision.links is None, changes=revision.replica is not None)
+    able = [
+        variant.name
+        for variant in manifest.variants
+        if manifest.files[variant.weights].sha256 == made.weights and revision.capabilities[variant.name].cover(needed)
+    ]
+    if not able:
+        raise RequestError(
+            ErrorCode.VARIANT_UNABLE,
+            "overlay" if brings else RECOMMEND_PATH,
+            f"the index has embeddings of variant {made.variant}, which cannot answer requests with "
+            f"{needed.in_words() or 'a graph that changes'}",
+            "name another one in spec.embeddings.variant",
+        )
+    latency_ms = None if request.objective is None else request.objective.latency_ms
+    latencies = {name: manifest.profile.latency_curve(name).at(1) for name in able}
+    accuracies = {variant.name: variant.validation_accuracy for variant in manifest.profile.variants}
+    fitting = [name for name in able if latency_ms is None or latencies[name] <= latency_ms]
+    if not fitting:
+        return min(able, key=lambda name: latencies[name])
+    return max(fitting, key=lambda name: (name == made.variant, accuracies[name]))

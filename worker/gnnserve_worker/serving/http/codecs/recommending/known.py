@@ -1,0 +1,51 @@
+"""Which nodes are not recommended: the node itself, and those that it is joined to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnserve_api.edges import Direction
+from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.inference.served import ServedRevision
+
+
+def excluded_of(node: int, overlay: Overlay | None, revision: ServedRevision, *, with_known: bool) -> np.ndarray:
+    """Positions, int64, distinct. `node`: as in a `Question`. `with_known`: nodes in its neighbour list too, and those
+    that the overlay joins it to."""
+    stored, parts = stored_of(node, overlay, revision), []
+    if stored is not None:
+        parts.append(np.array([stored], np.int64))
+    if with_known and stored is not None and revision.neighbours_of is not None:
+        parts.append(revision.neighbours_of(stored).astype(np.int64))
+    if with_known and overlay is not None:
+        parts.append(_joined(node, overlay, revision.first_new))
+    joined = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+    return joined[(joined >= 0) & (joined < revision.nodes)]
+
+
+def stored_of(node: int, overlay: Overlay | None, revision: ServedRevision) -> int | None:
+    """The position of a node of the graph; None: it is new."""
+    if overlay is None or node < revision.first_new:
+        return node
+    origin = int(overlay.origins[node - revision.first_new])
+    return None if origin < 0 else origin
+
+
+def reads_one_way(revision: ServedRevision) -> bool:
+    """Whether a node may be joined to one that is not in its own list."""
+    rules = revision.manifest.edge_rules
+    return rules is None or rules.direction is not Direction.UNDIRECTED
+
+
+def _joined(node: int, overlay: Overlay, first_new: int) -> np.ndarray:
+    """Stored nodes that the overlay joins it to, either way, int64; -1 for new ones."""
+    readers = np.repeat(np.arange(overlay.nodes), np.diff(overlay.starts))
+    readers -= readers % overlay.stride
+    senders, place = overlay.neighbours, node - first_new
+    stored = _stored(senders[readers == place], overlay, first_new)
+    return np.concatenate((stored, overlay.origins[readers[senders == node]]))
+
+
+def _stored(nodes: np.ndarray, overlay: Overlay, first_new: int) -> np.ndarray:
+    is_behind = nodes >= first_new
+    return np.where(is_behind, overlay.origins[np.where(is_behind, nodes - first_new, 0)], nodes)

@@ -1,0 +1,74 @@
+"""What is searched for a recommendation, once the embedding of its node is computed, and what is found."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.nearest.recent import merged
+from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
+from gnnserve_worker.nearest.search import Found, unit
+from gnnserve_worker.serving.requests import Answer
+
+_MORE = 4
+"""How many times as many nodes are asked for where too many of those found turn out to be known."""
+
+
+class Sought(msgspec.Struct, frozen=True):
+    index: OpenIndex
+    held: RevisionIndex
+    """Where its searches are counted."""
+    count: int
+    excluded: np.ndarray
+    """Positions that are not recommended, int64."""
+    allowed: np.ndarray | None
+    """bool [positions of the graph]; None: all nodes."""
+    unread_by: int | None = None
+    """A node: those that read it are known, and not recommended. None: its neighbours read it, and are `excluded`."""
+    is_folded: bool = False
+    """Whether nodes were computed whose mean is the embedding (`fold.py`)."""
+
+
+def query_of(answer: Answer, sought: Sought, revision: ServedRevision) -> np.ndarray:
+    """What the index is searched with, float32 [columns]: where all of it is zeros, it points nowhere."""
+    if revision.links is None:
+        assert answer.embeddings is not None  # noqa: S101  (it was asked for)
+        vector: np.ndarray = answer.embeddings[0]
+        return vector
+    # Networks that score links end in embeddings.
+    own = unit(answer.scores.sum(axis=0)) if sought.is_folded else answer.scores[0]
+    return revision.links.decoder.as_query(own)
+
+
+def find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
+    """The nearest nodes, by their positions in the graph. Not to be called with a query of zeros."""
+    reader, neighbours_of = sought.unread_by, revision.neighbours_of
+    if reader is None or neighbours_of is None:
+        return _nearest(query, sought.count, sought, revision)
+    asked = sought.count
+    while True:
+        found = _nearest(query, asked, sought, revision)
+        kept = np.array([reader not in neighbours_of(node) for node in found.positions.tolist()], bool)
+        if len(found.positions) < asked or np.count_nonzero(kept) >= sought.count:
+            return Found(found.positions[kept][: sought.count], found.products[kept][: sought.count])
+        asked *= _MORE
+
+
+def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevision) -> Found:
+    """What the index has, and what was computed beside it, without nodes that have left."""
+    part, allowed, excluded = sought.held.part, sought.allowed, sought.excluded
+    if revision.is_gone is not None and revision.is_gone.any():
+        allowed = ~revision.is_gone if allowed is None else allowed & ~revision.is_gone
+    follower = revision.index_follower
+    recent = None if follower is None else follower.recent(sought.index)
+    of_index = None if allowed is None else allowed[part.first : part.end]
+    if recent is not None and recent.count:
+        left = recent.left_to_index[part.first : part.end]
+        of_index = left if of_index is None else of_index & left
+    within = excluded[(excluded >= part.first) & (excluded < part.end)] - part.first
+    local = sought.index.search.search(query, count, within, of_index)
+    found = Found(local.positions + part.first, local.products)
+    if recent is None or not recent.count:
+        return found
+    return merged(found, recent.search(query, count, excluded, allowed), count)
