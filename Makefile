@@ -179,7 +179,7 @@ bench-frontier: .venv/installed ## accuracy against latency of every family, on 
 bench-channels: .venv/installed ## fewer hidden channels, for all nodes and in batches, on five public graphs; 15 minutes
 	$(BIN)/python -m benchmarks.channels $(if $(QUICK),--quick)
 
-bench-recommend: .venv/installed ## recommendations over a million nodes beside other indexes, and rows into PostgreSQL with pgvector; 5 minutes
+bench-recommend: .venv/installed ## recommendations over a million nodes beside other indexes, and rows into PostgreSQL with pgvector; spam among reviews; 8 minutes
 	$(BIN)/python -m benchmarks.recommend $(if $(QUICK),--quick)
 
 bench-cascade: .venv/installed ## cascades at every threshold beside the convex hull of single variants, on three public graphs; 12 minutes

@@ -3,7 +3,8 @@
 Nodes are in communities: features are a community's centre and noise, neighbours mostly of one's own community, and the
 network has random weights. So embeddings lie in clusters of many sizes of overlap, as those of trained networks do; no
 figure here says how good a recommendation is. Every request brings a user that the graph has not seen, with links to
-stored nodes. Beside it, on fewer vectors: graphs of neighbours (HNSW) of faiss, usearch and pgvector.
+stored nodes. Beside it, on fewer vectors: graphs of neighbours (HNSW) of faiss, usearch and pgvector. Then the other
+application, spam among reviews (`recommend_spam.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.postgres import postgres_server, programs_with_pgvector
 
+from benchmarks.recommend_spam import measure_spam, spam_verdicts
 from benchmarks.results import write_result
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.embeddings import IndexKind, Neighbours
@@ -69,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sizes = QUICK if options.quick else FULL
     with tempfile.TemporaryDirectory(prefix="gnnserve-recommend-") as folder:
         body = measure(Path(folder), sizes)
+    body["spam"] = measure_spam(quick=options.quick)
+    body["verdicts"] |= spam_verdicts(body["spam"])
     Console(width=120).print(table_of(body))
+    Console(width=120).print(spam_table(body["spam"]))
     write_result("recommend", options.quick, body)
 
 
@@ -315,6 +320,14 @@ def table_of(body: dict[str, Any]) -> Table:
         f"{rows['rows_per_second']:,} rows/s into PostgreSQL, {rows['with_index_rows_per_second']:,} with its index; "
         f"p99 of predictions {body['predict']['p99_ms']:.2f} ms alone, {beside['p99_ms']:.2f} meanwhile"
     )
+    return table
+
+
+def spam_table(found: dict[str, Any]) -> Table:
+    table = Table("variant", "ROC-AUC stored", "new", "1 stored, ms", "1 new, ms", "1,024 stored, ms")
+    for row in found["variants"]:
+        shown = (row["stored"], row["new"], row["one_ms"], row["new_ms"], row["batch_ms"])
+        table.add_row(row["variant"], *("–" if one is None else f"{one:.4f}" for one in shown))
     return table
 
 

@@ -72,7 +72,19 @@ def recommend(results: Results) -> str:
         f"Into PostgreSQL with pgvector: {database['rows_per_second']:,} rows/s by COPY, "
         f"{database['with_index_rows_per_second']:,} with the HNSW index."
     )
-    return f"{verdict_table(found)}\n\n{compared}\n\n{filled}"
+    spam = table(
+        ("variant", "ROC-AUC of stored reviews", "of new ones", "one stored, ms", "one new, ms", "1,024 stored, ms"),
+        (
+            (row["variant"], *map(_shown, (row["stored"], row["new"], row["one_ms"], row["new_ms"], row["batch_ms"])))
+            for row in found["spam"]["variants"]
+        ),
+    )
+    title = f"Spam among {found['spam']['reviews']:,} test reviews:"
+    return "\n\n".join((verdict_table(found), compared, filled, title, spam))
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 @figures("updates_faults")
