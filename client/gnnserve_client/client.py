@@ -73,11 +73,14 @@ class Client:
         seed: int | None = None,
         min_offset: int | None = None,
         overlay: Overlay | None = None,
+        priority: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Classify nodes. `outputs`: any of labels, scores and embeddings. The other arguments are those of
         docs/http.md; a request with a latency is not sent again behind it."""
-        question = ask(nodes, outputs, overlay, latency_ms, tolerance_permille, strict, variant, seed, min_offset)
+        question = ask(
+            nodes, outputs, overlay, latency_ms, tolerance_permille, strict, variant, seed, min_offset, priority
+        )
         return self._connection.run(predict(self._asking, question, timeout_s))
 
     def predict_pairs(
@@ -91,12 +94,23 @@ class Client:
         variant: str | None = None,
         seed: int | None = None,
         overlay: Overlay | None = None,
+        priority: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Score links: `pairs` of node ids, [pairs, 2]. `outputs`: scores, probabilities or both; one of them alone
         goes as arrays where ids are integers. The other arguments are those of `predict`."""
         question = ask(
-            pairs, outputs, overlay, latency_ms, tolerance_permille, strict, variant, seed, None, are_pairs=True
+            pairs,
+            outputs,
+            overlay,
+            latency_ms,
+            tolerance_permille,
+            strict,
+            variant,
+            seed,
+            None,
+            priority,
+            are_pairs=True,
         )
         return self._connection.run(predict(self._asking, question, timeout_s))
 

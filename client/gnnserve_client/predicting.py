@@ -33,6 +33,7 @@ TOLERANCE_HEADER = "gnnserve-accuracy-tolerance-permille"
 STRICT_HEADER = "gnnserve-strict"
 SEED_HEADER = "gnnserve-seed"
 VARIANT_HEADER = "gnnserve-variant"
+PRIORITY_HEADER = "gnnserve-priority"
 BINARY_TYPE = "application/octet-stream"
 OVERLAY_TYPE = "application/vnd.gnnserve.overlay"
 _OUTPUTS: tuple[Output, ...] = ("labels", "scores", "embeddings")
@@ -56,6 +57,7 @@ class Question:
     variant: str | None
     seed: int | None
     min_offset: int | None
+    priority: int | None
 
     @property
     def has_pairs(self) -> bool:
@@ -73,6 +75,7 @@ class Question:
             "seed": self.seed,
             "variant": self.variant,
             "minOffset": self.min_offset,
+            "priority": self.priority,
         }
         return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
@@ -85,6 +88,7 @@ class Question:
             SEED_HEADER: self.seed,
             VARIANT_HEADER: self.variant,
             MIN_OFFSET_HEADER: self.min_offset,
+            PRIORITY_HEADER: self.priority,
         }
         return {name: str(value) for name, value in wishes.items() if value is not None}
 
@@ -117,6 +121,7 @@ def ask(
     variant: str | None,
     seed: int | None,
     min_offset: int | None,
+    priority: int | None,
     *,
     are_pairs: bool = False,
 ) -> Question:
@@ -139,6 +144,7 @@ def ask(
         _variant(variant),
         _whole(seed, "seed"),
         _whole(min_offset, "min_offset"),
+        _whole(priority, "priority"),
     )
 
 

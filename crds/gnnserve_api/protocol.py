@@ -16,6 +16,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.live_accuracy import VariantAccuracy
 from gnnserve_api.objective import Objective
+from gnnserve_api.priority import LOWEST_PRIORITY
 from gnnserve_api.profile import Profile
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import NodeIdKind
@@ -125,6 +126,14 @@ class PredictRequest(
             extra_json_schema={"minimum": 0, "exclusiveMinimum": True, "maximum": 3_600_000},
         ),
     ] = None
+    priority: Annotated[
+        int | None,
+        Meta(
+            description="1 is the highest, 3 the lowest; absent or 0: 2. Requests of a higher priority go first, and "
+            "are refused last where not all can be answered; a level is worth a second of waiting.",
+            extra_json_schema={"minimum": 0, "maximum": LOWEST_PRIORITY},
+        ),
+    ] = None
 
 
 class TypedNodeFeatures(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -220,6 +229,13 @@ class PairsRequest(
         Meta(
             description="Milliseconds from arrival after which a request that still waits is dropped, with 504.",
             extra_json_schema={"minimum": 0, "exclusiveMinimum": True, "maximum": 3_600_000},
+        ),
+    ] = None
+    priority: Annotated[
+        int | None,
+        Meta(
+            description="1 is the highest, 3 the lowest; absent or 0: 2.",
+            extra_json_schema={"minimum": 0, "maximum": LOWEST_PRIORITY},
         ),
     ] = None
 

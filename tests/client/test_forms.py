@@ -32,7 +32,7 @@ ROWS = np.array([[1, 2], [3, 4]], np.float32)
 def question(nodes: Any = (3, 7), outputs: Any = "labels", overlay: Overlay | None = None, **wishes: Any) -> Question:
     stated = {
         "latency_ms": None, "tolerance_permille": None, "strict": False, "variant": None, "seed": None,
-        "min_offset": None,
+        "min_offset": None, "priority": None,
     } | wishes  # fmt: skip
     return ask(nodes, outputs, overlay, **stated)
 
@@ -80,7 +80,7 @@ def test_what_the_server_refused_as_arrays_goes_as_json() -> None:
 
 def test_the_forms_and_headers_are_those_of_the_server() -> None:
     assert {BINARY_TYPE, OVERLAY_TYPE, JSON} == {codec.content_type for codec in CODECS if codec.path == "/v1/predict"}
-    asked = question(latency_ms=5, tolerance_permille=10, strict=True, seed=7, variant="x4", min_offset=3)
+    asked = question(latency_ms=5, tolerance_permille=10, strict=True, seed=7, variant="x4", min_offset=3, priority=1)
     # A client that gives up closes its connection, which drops its request.
     others = {TIMING_HEADER, TIMEOUT_HEADER, ENVOY_TIMEOUT_HEADER}
     assert set(asked.headers()) == {name.decode() for name in WISH_HEADERS - others}
@@ -88,7 +88,8 @@ def test_the_forms_and_headers_are_those_of_the_server() -> None:
 
 def test_wishes_stand_in_the_body_of_json_and_in_the_head_of_arrays() -> None:
     wishes: dict[str, Any] = {
-        "latency_ms": 5, "tolerance_permille": 2.5, "strict": True, "seed": 7, "variant": "x4", "min_offset": 3
+        "latency_ms": 5, "tolerance_permille": 2.5, "strict": True, "seed": 7, "variant": "x4", "min_offset": 3,
+        "priority": 1,
     }  # fmt: skip
     call = question(["ann"], "scores", **wishes).call(is_binary=False)
     assert call.body is not None
@@ -102,6 +103,7 @@ def test_wishes_stand_in_the_body_of_json_and_in_the_head_of_arrays() -> None:
     assert call.headers == {
         "Content-Type": BINARY_TYPE, "gnnserve-latency-ms": "5.0", "gnnserve-accuracy-tolerance-permille": "2.5",
         "gnnserve-strict": "true", "gnnserve-variant": "x4", "gnnserve-seed": "7", "gnnserve-min-offset": "3",
+        "gnnserve-priority": "1",
     }  # fmt: skip
     assert question(["ann"]).to_json() == b'{"nodes":["ann"],"return":["labels"]}'
 
@@ -235,7 +237,7 @@ def test_parts_of_changes_have_every_item_once_and_in_order(most: int) -> None:
 
 
 def pairs(given: Any, outputs: Any = ("scores", "probabilities")) -> Question:
-    return ask(given, outputs, None, None, None, False, None, None, None, are_pairs=True)
+    return ask(given, outputs, None, None, None, False, None, None, None, None, are_pairs=True)
 
 
 def test_pairs_of_integers_go_as_arrays_where_one_output_is_asked_for() -> None:

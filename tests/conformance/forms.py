@@ -33,6 +33,7 @@ class Asked:
     seed: int | None = None
     min_offset: int | None = None
     timeout_ms: int | None = None
+    priority: int | None = None
     variant: str | None = None
     output: str = "scores"
 
@@ -58,7 +59,7 @@ def stated(**fields: Any) -> dict[str, Any]:
 async def in_json(client: Client, asked: Asked) -> Said:
     fields = stated(
         strict=asked.strict, seed=asked.seed, minOffset=asked.min_offset, variant=asked.variant,
-        timeoutMs=asked.timeout_ms,
+        timeoutMs=asked.timeout_ms, priority=asked.priority,
     )  # fmt: skip
     objective = stated(latencyMs=asked.latency_ms, accuracyTolerancePermille=asked.tolerance)
     response = await client.predict(asked.nodes, objective=objective, **{"return": [asked.output]}, **fields)
@@ -75,6 +76,7 @@ async def as_arrays(client: Client, asked: Asked) -> Said:
     fields = {
         "latency-ms": asked.latency_ms, "accuracy-tolerance-permille": asked.tolerance, "strict": asked.strict,
         "seed": asked.seed, "min-offset": asked.min_offset, "variant": asked.variant, "timeout-ms": asked.timeout_ms,
+        "priority": asked.priority,
     }  # fmt: skip
     headers = {f"gnnserve-{name}": str(value) for name, value in stated(**fields).items()}
     response = await client.http.post(
@@ -104,6 +106,7 @@ async def in_protocol(client: Client, asked: Asked, *, is_binary: bool) -> Said:
     parameters = stated(
         latency_ms=asked.latency_ms, accuracy_tolerance_permille=asked.tolerance, strict=asked.strict, seed=asked.seed,
         min_offset=asked.min_offset, timeout=None if asked.timeout_ms is None else 1000 * asked.timeout_ms,
+        priority=asked.priority,
     )  # fmt: skip
     tensor = {"name": "nodes", "datatype": "INT64", "shape": [len(asked.nodes)]}
     tensor |= {"parameters": {"binary_data_size": len(ids)}} if is_binary else {"data": asked.nodes}
@@ -141,6 +144,7 @@ def message_of(asked: Asked, *, is_raw: bool) -> dict[str, Any]:
         "seed": {"uint64_param": asked.seed},
         "min_offset": {"int64_param": asked.min_offset},
         "timeout": {"uint64_param": None if asked.timeout_ms is None else 1000 * asked.timeout_ms},
+        "priority": {"uint64_param": asked.priority},
     }
     given = {name: value for name, value in parameters.items() if None not in value.values()}
     return message | {"inputs": [tensor], "outputs": [{"name": asked.output}], "parameters": given}
@@ -201,6 +205,7 @@ _FIELDS = {
     "gnnserve-seed": "seed", "parameters.seed": "seed", "gnnserve-variant": "variant", "version": "variant",
     "gnnserve-min-offset": "minOffset", "parameters.min_offset": "minOffset", "outputs[0].name": "return[0]",
     "return": "return[0]", "gnnserve-timeout-ms": "timeoutMs", "parameters.timeout": "timeoutMs",
+    "gnnserve-priority": "priority", "parameters.priority": "priority",
 }  # fmt: skip
 """What other forms call the fields of ours."""
 

@@ -230,7 +230,7 @@ WRONG = (
           "outputs[1].name: labels is asked for twice; ask for each output once"),
     wrong("an unknown parameter", asking(nodes(3), parameters={"patience": 5}),
           "parameters.patience: there is no such parameter; known are latency_ms, accuracy_tolerance_permille, strict, "
-          "seed, min_offset, timeout, binary_data_output", "UnknownField"),
+          "seed, min_offset, timeout, priority, binary_data_output", "UnknownField"),
     wrong("an unknown parameter of an input", asking(nodes(3, parameters={"shared_memory_region": "r"})),
           "nodes.parameters.shared_memory_region: there is no such parameter; known are binary_data_size",
           "UnknownField"),

@@ -219,7 +219,7 @@ WRONG = (
           error="outputs[1].name: labels is asked for twice; ask for each output once"),
     wrong("an unknown parameter", listed(3), parameters={"patience": {"int64_param": 5}}, code="UnknownField",
           error="parameters.patience: there is no such parameter; known are latency_ms, accuracy_tolerance_permille, "
-                "strict, seed, min_offset, timeout, binary_data_output"),
+                "strict, seed, min_offset, timeout, priority, binary_data_output"),
     wrong("an unknown parameter of an input", listed(3, parameters={"shared_memory_region": {"string_param": "r"}}),
           error="nodes.parameters.shared_memory_region: there is no such parameter", code="UnknownField"),
     wrong("an unknown parameter of an output", listed(3), code="UnknownField",

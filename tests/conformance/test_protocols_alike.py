@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.conformance.forms import FORMS, Asked, Said, serving
-from tests.support.serving import TRADE_OFF, Client, FakeWorker, held, service, without_overlays
+from tests.support.serving import TRADE_OFF, Client, FakeWorker, accepted, held, service, without_overlays
 from tests.support.updates import FakeUpdates
 from tests.worker.test_serving_http import overload, slow_worker
 from tests.worker.test_serving_overlay import ARRAYS, NAMED, POSITIONS, arrays, ask, brought
@@ -23,11 +23,13 @@ from tests.worker.test_serving_overlay import ARRAYS, NAMED, POSITIONS, arrays, 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
 from gnnserve_worker.serving.http.question import Question, RequestError
 from gnnserve_worker.serving.http.wishes import NO_WISHES
+from gnnserve_worker.serving.requests import Answer, Outcome
 
 NO_EMBEDDINGS_OF_X4 = msgspec.structs.replace(
     TRADE_OFF,
@@ -64,6 +66,9 @@ QUESTIONS = {
     "an offset that is not applied before the request's own timeout": Asked(min_offset=9, timeout_ms=5),
     "a timeout": Asked(timeout_ms=3_600_000),
     "a timeout out of range": Asked(timeout_ms=3_600_001),
+    "the default priority": Asked(priority=0),
+    "the lowest priority": Asked(priority=3),
+    "a priority out of range": Asked(priority=4),
 }
 
 
@@ -139,6 +144,29 @@ def test_requests_whose_timeout_passes_are_dropped_alike_in_every_form() -> None
     assert first.message.startswith("timeout: 1 ms have passed, and the answer is not there; allow more time")
     assert [other.message for other in others] == [first.message] * len(others)
     assert len(worker.batches) == 1  # nothing of them was computed
+
+
+def test_requests_of_a_higher_priority_take_the_place_of_others_alike_in_every_form() -> None:
+    worker = FakeWorker()
+
+    async def scenario() -> tuple[list[Said], list[Said], list[Outcome]]:
+        async with serving(worker) as client:
+            before = await held(worker, client)
+            queued = [accepted(client.model, [node]) for node in range(500)]  # as many as fit
+            refused = [await form(client, Asked()) for form in FORMS]
+            asking = [asyncio.ensure_future(form(client, Asked(priority=1))) for form in FORMS]
+            lost = [await each.outcome for each in queued[-2 * len(FORMS) :]]
+            worker.gate.set()
+            said = await asyncio.gather(*asking)
+            kept = [await each.outcome for each in (before, *queued[: -2 * len(FORMS)])]
+            assert all(isinstance(outcome, Answer) for outcome in kept)
+            return refused, said, lost
+
+    (first, *others), said, lost = asyncio.run(scenario())
+    assert (first.status, first.code) == (429, "QueueFull")
+    assert [other.message for other in others] == [first.message] * len(others)
+    assert [each.status for each in said] == [200] * len(FORMS)
+    assert all(isinstance(each, Refusal) and "a higher priority took its place" in each.message for each in lost)
 
 
 # What a request brings

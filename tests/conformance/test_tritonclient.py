@@ -112,11 +112,12 @@ def test_what_was_answered_is_counted(client: triton.InferenceServerClient) -> N
     [
         ({"model_name": "nope"}, "404", 'there is no model "nope"'),
         ({"model_version": "x5"}, "400", 'has no variant "x5"; choose from x1, x4, x8'),
-        ({"priority": 5}, "400", "parameters.priority: there is no such parameter"),
+        ({"parameters": {"patience": 5}}, "400", "parameters.patience: there is no such parameter"),
+        ({"priority": 5}, "400", "parameters.priority: 5 is out of range"),
         ({"inputs": [nodes(np.array([1000]))]}, "400", "node 1000 is not in the graph"),
         ({"parameters": {"latency_ms": 0.001, "strict": True}}, "422", "no variant answers 1 node within 0.001 ms"),
     ],
-    ids=["model", "version", "parameter", "node", "objective"],
+    ids=["model", "version", "parameter", "priority", "node", "objective"],
 )
 def test_errors_are_read_by_the_client(
     client: triton.InferenceServerClient, options: dict[str, Any], status: str, sentence: str
@@ -132,8 +133,8 @@ def test_models_are_not_unloaded_by_clients(client: triton.InferenceServerClient
         client.unload_model("digits")
 
 
-def test_a_timeout_of_tritons_is_one(client: triton.InferenceServerClient) -> None:
-    assert client.infer("digits", [nodes()], timeout=3_600_000_000).as_numpy("labels") is not None
+def test_a_timeout_and_a_priority_of_tritons_are_what_they_are(client: triton.InferenceServerClient) -> None:
+    assert client.infer("digits", [nodes()], timeout=3_600_000_000, priority=1).as_numpy("labels") is not None
     with pytest.raises(InferenceServerException, match=r"parameters\.timeout: 3,600,001 is out of range"):
         client.infer("digits", [nodes()], timeout=3_600_001_000)
 

@@ -123,8 +123,8 @@ def test_what_was_answered_is_counted(client: triton.InferenceServerClient) -> N
     [
         ({"model_name": "nope"}, "NOT_FOUND", 'there is no model "nope"'),
         ({"model_version": "x5"}, "INVALID_ARGUMENT", 'has no variant "x5"; choose from x1, x4, x8'),
-        ({"priority": 5}, "INVALID_ARGUMENT", "parameters.priority: there is no such parameter"),
-        ({"priority": 1}, "INVALID_ARGUMENT", "parameters.priority: there is no such parameter"),
+        ({"parameters": {"patience": 5}}, "INVALID_ARGUMENT", "parameters.patience: there is no such parameter"),
+        ({"priority": 5}, "INVALID_ARGUMENT", "parameters.priority: 5 is out of range"),
         ({"inputs": [nodes(np.array([1000]))]}, "INVALID_ARGUMENT", "node 1000 is not in the graph"),
         ({"parameters": {"latency_ms": 0.001, "strict": True}}, "FAILED_PRECONDITION", "within 0.001 ms"),
         ({"headers": {"gnnserve-seed": "x"}}, "INVALID_ARGUMENT", "gnnserve-seed: 'x' is no whole number"),

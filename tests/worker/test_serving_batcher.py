@@ -2,56 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from tests.support.serving import TRADE_OFF
+from tests.support.batching import ADAPTIVE, Queue, reason
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode, RoutingTable
-from gnnserve_worker.scheduling.batcher import Batcher
-from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.scheduling.waiting import Request
 
 # TRADE_OFF: 1 seed costs x1 10.1, x4 4.04, x8 2.02 ms; 100 seeds cost 20, 8, 4 ms; losses 0, 10, 30 permille. Nothing
 # is corrected here, and 8 % are added where a batch has to be in time.
-ADAPTIVE = RoutingTable(revision="r", recipe="r")
-
-
-class Queue:
-    """A batcher with the defaults that most tests want."""
-
-    def __init__(self, max_queued_seeds: int = 500, table: RoutingTable = ADAPTIVE) -> None:
-        self.batcher = Batcher(VariantChooser(TRADE_OFF, max_seeds=100), table, max_queued_seeds)
-        self._keys = itertools.count()
-
-    def ask(
-        self, seeds: int = 1, objective: Objective = NO_OBJECTIVE, *, at: float = 0, arrived: float | None = None,
-        strict: bool = False,
-    ) -> Refusal | None:  # fmt: skip
-        request = Request(next(self._keys), seeds, objective, at if arrived is None else arrived)
-        return self.batcher.admit(request, strict, at)
-
-    def take(self, at: float = 0) -> Batch:
-        batch = self.batcher.take(at).batch
-        assert batch is not None
-        return batch
-
-    def take_shape(self, at: float = 0) -> tuple[str, list[tuple[int, int, int]]]:
-        """The variant, and (request, start, stop) per piece."""
-        batch = self.take(at)
-        self.batcher.finish()
-        return batch.variant, [(piece.request.key, piece.start, piece.stop) for piece in batch.pieces]
-
-    def take_keys(self, at: float = 0) -> tuple[str, list[int]]:
-        variant, pieces = self.take_shape(at)
-        return variant, [key for key, _, _ in pieces]
-
-
-def reason(outcome: Refusal | None) -> RefusalReason | None:
-    return None if outcome is None else outcome.reason
 
 
 # What cannot be met

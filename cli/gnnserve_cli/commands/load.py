@@ -18,7 +18,16 @@ from gnnserve_api.profile import Profile
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_nodes, fetch_route, fetch_variants, open_url, read_access, stated_objective
-from gnnserve_cli.commands.options import CaFile, Json, ObjectiveMs, TokenFile, TolerancePermille, Url, between
+from gnnserve_cli.commands.options import (
+    CaFile,
+    Json,
+    ObjectiveMs,
+    Priority,
+    TokenFile,
+    TolerancePermille,
+    Url,
+    between,
+)
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
 from gnnserve_cli.loadgen.picture import check_picture, draw_picture
 from gnnserve_cli.loadgen.report import facts_of, slices_table
@@ -119,6 +128,7 @@ def load(
         str | None,
         typer.Option(metavar="NAME", help="Have this variant answer, whatever routing calls for.", show_default=False),
     ] = None,
+    priority: Priority = None,
     latency_ms: ObjectiveMs = None,
     tolerance_permille: TolerancePermille = None,
     concurrency: Annotated[
@@ -190,9 +200,19 @@ def load(
     nodes = nodes_to_ask_for(endpoint, served, binary=binary)
     unseen = Unseen(new_nodes, NEW_EDGES if new_edges is None else new_edges, served.features) if new_nodes else None
     requests = (
-        build_predictions(endpoint, nodes, seeds_per_request, asked, seed, binary=binary, sizes=sizes, variant=variant)
+        build_predictions(
+            endpoint,
+            nodes,
+            seeds_per_request,
+            asked,
+            seed,
+            binary=binary,
+            sizes=sizes,
+            variant=variant,
+            priority=priority,
+        )
         if unseen is None
-        else build_unseen(endpoint, nodes, unseen, asked, seed, binary=binary, variant=variant)
+        else build_unseen(endpoint, nodes, unseen, asked, seed, binary=binary, variant=variant, priority=priority)
     )
     plan = LoadPlan(
         connections=concurrency or _connections(rate, objective),

@@ -11,6 +11,7 @@ import typer
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.errors import InputError
+from gnnserve_api.priority import DEFAULT_PRIORITY, HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 DEFAULT_REPOSITORY = Path(".gnnserve")
 _OBJECTIVE = "Objective of the request"
@@ -255,6 +256,14 @@ TolerancePermille = Annotated[
         rich_help_panel=_OBJECTIVE,
         help="Accuracy that may be given up for speed; 10 is one point. Without this and the latency the service's "
         "objective holds; either one replaces all of it.",
+    ),
+]
+Priority = Annotated[
+    int | None,
+    typer.Option(
+        callback=between(HIGHEST_PRIORITY, LOWEST_PRIORITY),
+        help="Which requests go first where not all can: 1 is the highest, 3 the lowest.",
+        show_default=str(DEFAULT_PRIORITY),
     ),
 ]
 Strict = Annotated[

@@ -29,7 +29,17 @@ from gnnserve_api.protocol import (
 )
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_nodes, fetch_pairs, fetch_prediction, open_url, read_access, stated_objective
-from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, TolerancePermille, Url, between
+from gnnserve_cli.commands.options import (
+    CaFile,
+    Json,
+    LatencyMs,
+    Priority,
+    Strict,
+    TokenFile,
+    TolerancePermille,
+    Url,
+    between,
+)
 from gnnserve_cli.parts import format_parts, parts_to_builtins
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import facts_table, format_ms, format_name, nodes_table, output, pairs_table, print_json, put
@@ -95,6 +105,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    priority: Priority = None,
     min_offset: Annotated[
         int | None,
         typer.Option(
@@ -136,6 +147,7 @@ def predict(
             seed,
             variant,
             min_offset,
+            priority=priority,
         )
         scored, reply = fetch_pairs(endpoint, asked)
         table = pairs_table(asked.pairs, _pair_columns(scored))
@@ -155,6 +167,7 @@ def predict(
         seed,
         variant,
         min_offset,
+        priority=priority,
     )
     answer, reply = fetch_prediction(endpoint, request)
     _show({"nodes": request.nodes}, nodes_table(request.nodes, _columns(answer)), answer, reply, as_json=as_json)

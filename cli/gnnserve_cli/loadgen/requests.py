@@ -66,6 +66,7 @@ def build_predictions(
     binary: bool = False,
     sizes: Sizes = Sizes.FIXED,
     variant: str | None = None,
+    priority: int | None = None,
 ) -> Requests:
     """Ids are uniform over `nodes`, or over 0 to `nodes` - 1, and distinct within a request where there are enough.
 
@@ -80,9 +81,10 @@ def build_predictions(
         draw = generator.sample if size <= len(ids) else generator.choices
         drawn: tuple[Any, ...] = tuple(draw(ids, k=size))
         if binary:
-            body, wishes, content_type = _to_bytes(drawn), headers_of(objective, variant), "application/octet-stream"
+            body, content_type = _to_bytes(drawn), "application/octet-stream"
+            wishes = headers_of(objective, variant, priority)
         else:
-            body = msgspec.json.encode(PredictRequest(drawn, objective, variant=variant))
+            body = msgspec.json.encode(PredictRequest(drawn, objective, variant=variant, priority=priority))
             wishes, content_type = [], "application/json"
         payloads.append(encode_prediction(endpoint, body, wishes, content_type))
     return Requests(payloads, seeds_each, drawn_sizes)
@@ -103,9 +105,11 @@ def _to_bytes(ids: Sequence[int]) -> bytes:
     return values.tobytes()
 
 
-def headers_of(objective: Objective | None, variant: str | None) -> list[str]:
+def headers_of(objective: Objective | None, variant: str | None, priority: int | None = None) -> list[str]:
     """What the head of a binary request says of these."""
     headers = [] if variant is None else [f"gnnserve-variant: {variant}"]
+    if priority is not None:
+        headers.append(f"gnnserve-priority: {priority}")
     if objective is not None and objective.latency_ms is not None:
         headers.append(f"gnnserve-latency-ms: {objective.latency_ms!r}")
     if objective is not None and objective.accuracy_tolerance_permille is not None:

@@ -44,6 +44,7 @@ def build_unseen(
     *,
     binary: bool = False,
     variant: str | None = None,
+    priority: int | None = None,
 ) -> Requests:
     """Features are uniform from 0 to 1, and sources of edges uniform over `stored`, or over 0 to `stored` - 1."""
     ids = range(stored) if isinstance(stored, int) else stored
@@ -56,9 +57,10 @@ def build_unseen(
         sources = [draw.choices(ids, k=unseen.edges) for _ in range(unseen.nodes)]
         if binary:
             body = _to_bytes(rows, sources)
-            payloads.append(encode_prediction(endpoint, body, headers_of(objective, variant), OVERLAY_TYPE))
+            wishes = headers_of(objective, variant, priority)
+            payloads.append(encode_prediction(endpoint, body, wishes, OVERLAY_TYPE))
         else:
-            request = _to_request(rows, sources, objective, variant, are_texts=isinstance(ids[0], str))
+            request = _to_request(rows, sources, objective, variant, priority, are_texts=isinstance(ids[0], str))
             payloads.append(encode_prediction(endpoint, msgspec.json.encode(request), (), "application/json"))
     return Requests(payloads, unseen.nodes)
 
@@ -68,6 +70,7 @@ def _to_request(
     sources: list[list[int | str]],
     objective: Objective | None,
     variant: str | None,
+    priority: int | None,
     *,
     are_texts: bool,
 ) -> PredictRequest[Any]:
@@ -80,6 +83,7 @@ def _to_request(
             edges=tuple((source, id_) for id_, drawn in zip(new, sources, strict=True) for source in drawn),
         ),
         variant=variant,
+        priority=priority,
     )
 
 

@@ -2,7 +2,8 @@
 
 A request that could not be in time even if the fastest variants computed all that is due before it is refused at once,
 so that the queue never grows beyond what can be served. An idle worker refuses no feasible request, unless it is heavy:
-such requests are limited to a share of the time (`decision.py`).
+such requests are limited to a share of the time (`decision.py`). What is due before a request is a matter of priorities
+too; and where the queue is full, a request takes the place of those of a lower priority that came last.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 
 from gnnserve_api.families import STORED_GRAPH
 from gnnserve_api.objective import Objective
+from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.choice import Pins, VariantChooser
 from gnnserve_worker.scheduling.decision import Decider
@@ -21,6 +23,7 @@ from gnnserve_worker.scheduling.queue import Queue
 from gnnserve_worker.scheduling.refusal import (
     Refusal,
     RefusalMemory,
+    refuse_displaced,
     refuse_full,
     refuse_heavy,
     refuse_infeasible,
@@ -44,6 +47,8 @@ class AdmissionControl:
     ) -> None:
         self.pins = pins
         self.memory = RefusalMemory()
+        self.displaced: list[tuple[Request, Refusal]] = []
+        """Requests that were queued and have lost their place since this was emptied, with what to tell them."""
         self._chooser = chooser
         self._decider = decider
         self._costs = chooser.costs
@@ -71,7 +76,10 @@ class AdmissionControl:
             pin = self.pins.draw(needs)
         else:  # there is nothing left for a tolerance to choose
             objective = Objective(objective.latency_ms, None)
-        if self._queue.seeds + load > self._max_queued_seeds and self._is_full(load, is_heavy):
+        excess = 0
+        if self._queue.seeds + load > self._max_queued_seeds:
+            excess = self._excess(load, is_heavy)
+        if excess > 0 and (is_heavy or not self._could_displace(request.priority, excess)):
             wait_ms = self._occupancy.rest_ms(now_ms) + self._groups.drain_ms()
             refusal = refuse_full(request, load, self._queue.seeds, self._max_queued_seeds, wait_ms)
             self._remember(request, pin, math.inf, now_ms, refusal)
@@ -79,15 +87,18 @@ class AdmissionControl:
         if strict and request.named is not None and not self._keeps_tolerance(request):
             return refuse_named(self._chooser, request, load)
         is_large = load >= self._max_seeds
-        group = self._groups.of(objective, needs, kind, pin, is_large, is_heavy, load, overlay, now_ms)
+        group = self._groups.of(
+            objective, needs, kind, pin, is_large, is_heavy, request.priority, load, overlay, now_ms
+        )
         latency_ms = objective.latency_ms
         if latency_ms is None:
             if strict and not self._chooser.can_keep(objective.accuracy_tolerance_permille, needs):
                 return refuse_infeasible(self._chooser, group, request, load)
-            deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
+            deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS + group.shift_ms
             is_firm = True
         elif group.is_hard and self._chooser.can_meet(group.candidates, load, overlay, latency_ms):
-            order_ms = deadline_ms = request.arrived_ms + latency_ms
+            deadline_ms = request.arrived_ms + latency_ms
+            order_ms = deadline_ms + group.shift_ms
             group.count_arrival(load, overlay)
             # Determined before the request is queued: an idle worker never refuses one.
             is_firm = not self._queue and not self._occupancy.is_busy
@@ -103,14 +114,18 @@ class AdmissionControl:
             if strict:
                 return refuse_infeasible(self._chooser, group, request, load)
             if group.is_hard:  # a smaller request may still be in time
-                group = self._groups.find(objective, needs, kind, pin, is_large, is_heavy, load, overlay, now_ms)
+                group = self._groups.find(
+                    objective, needs, kind, pin, is_large, is_heavy, request.priority, load, overlay, now_ms
+                )
                 self._groups.derive(group)
-            deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS
+            deadline_ms, order_ms = math.inf, now_ms + SOFT_DEADLINE_MS + group.shift_ms
             is_firm = True
         if overlay:
             if is_heavy and (wait_ms := self._turn_in_ms(group, load, overlay, now_ms)) > 0:
                 return refuse_heavy(request, self._max_seeds, wait_ms)
             self._queue.has_overlays = True
+        if excess > 0:
+            self._displace(request.priority, excess, now_ms)
         self._queue.add(group, QueuedRequest(request, deadline_ms, order_ms, seeds, load, is_firm, overlay))
         return None
 
@@ -126,17 +141,42 @@ class AdmissionControl:
 
     def _remember(self, request: Request, pin: int | None, until_ms: float, now_ms: float, refusal: Refusal) -> None:
         # With weights, the next request may go to another variant, and may fit; without an overlay it may fit too, and
-        # so may one that names no variant.
-        if pin == self.pins.fixed and request.needs is STORED_GRAPH and request.named is None:
+        # so may one that names no variant, or has another priority.
+        if (
+            pin == self.pins.fixed
+            and request.needs is STORED_GRAPH
+            and request.named is None
+            and request.priority == DEFAULT_PRIORITY
+        ):
             self.memory.remember(request.objective, request.seeds, until_ms, now_ms, refusal)
 
-    def _is_full(self, load: int, is_heavy: bool) -> bool:
-        """Whether the queue has no room for this load. Only an empty queue takes a heavy request, whose overlay alone
-        may count as more than a queue may hold; while it waits it takes no room from the others."""
+    def _excess(self, load: int, is_heavy: bool) -> int:
+        """By how much this load is more than the queue has room for; 0 or less: it fits. Only an empty queue takes a
+        heavy request, whose overlay alone may count as more than a queue may hold; while it waits it takes no room
+        from the others."""
         if is_heavy:
-            return bool(self._queue)
+            return load if self._queue else 0
         queued = self._queue.seeds - sum([group.seeds for group in self._groups.all if group.is_heavy])
-        return queued + load > self._max_queued_seeds
+        return queued + load - self._max_queued_seeds
+
+    def _could_displace(self, priority: int, load: int) -> bool:
+        """Whether queued requests of a lower priority have at least this load. Heavy ones take no room from others."""
+        return load <= sum([g.seeds for g in self._groups.all if g.priority > priority and not g.is_heavy])
+
+    def _displace(self, priority: int, load: int, now_ms: float) -> None:
+        """Take out queued requests of a lower priority, the lowest first and of these the last that came, that have at
+        least this load altogether."""
+        wait_ms = self._occupancy.rest_ms(now_ms) + self._groups.drain_ms()
+        lower = [group for group in self._groups.all if group.priority > priority and not group.is_heavy]
+        lower.sort(key=lambda group: group.priority, reverse=True)
+        for group in lower:
+            for waiting in reversed(list(group.waiting.values())):
+                if load <= 0:
+                    break
+                self._queue.remove(group, waiting)
+                self.displaced.append((waiting.request, refuse_displaced(wait_ms)))
+                load -= waiting.load
+        self.memory.expire()
 
     def _turn_in_ms(self, group: Group, load: int, overlay: int, now_ms: float) -> float:
         """When a heavy request may be sent again; 0: it may be queued.
@@ -152,7 +192,7 @@ class AdmissionControl:
         return max(self._decider.yields_until_ms - now_ms, batch_ms if has_other else 0.0)
 
     def _end_ms(self, own: Group, load: int, overlay: int, deadline_ms: float, now_ms: float) -> float:
-        """Expected end of a request if everything due before it is drained by the fastest variants, except heavy
+        """Expected end of a request if everything that goes before it is drained by the fastest variants, except heavy
         requests, which yield to others than their own kind."""
         costs = self._costs
         end_ms = max(now_ms, self._occupancy.running_until_ms)
@@ -163,12 +203,13 @@ class AdmissionControl:
             if not group.seeds or not (group.is_urgent or (group.is_hard and own.is_heavy)):
                 continue
             share = 1.0
-            if deadline_ms < group.last_due_ms:
+            before_ms = deadline_ms + own.shift_ms - group.shift_ms  # requests of the group due by then go first
+            if before_ms < group.last_due_ms:
                 first = group.first()
                 first_ms = first.deadline_ms if first is not None else math.inf
-                if deadline_ms <= first_ms:
+                if before_ms <= first_ms:
                     continue
-                share = (deadline_ms - first_ms) / (group.last_due_ms - first_ms)
+                share = (before_ms - first_ms) / (group.last_due_ms - first_ms)
             requests += share * group.requests
             seeds_of[group.fastest] = seeds_of.get(group.fastest, 0.0) + share * group.seeds
             if group.overlay:

@@ -80,6 +80,16 @@ class Batcher:
         be decided."""
         return self._admission.memory.recall(objective, seeds, now_ms)
 
+    @property
+    def has_displaced(self) -> bool:
+        return bool(self._admission.displaced)
+
+    def take_displaced(self) -> list[tuple[Request, Refusal]]:
+        """The requests that have lost their place in the queue to ones of a higher priority since the last call, and
+        what to tell them."""
+        displaced, self._admission.displaced = self._admission.displaced, []
+        return displaced
+
     def cancel(self, key: int) -> None:
         """Drop a request whose client is gone. No effect if it is not queued."""
         if self._queue.cancel(key):

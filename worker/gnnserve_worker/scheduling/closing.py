@@ -10,8 +10,9 @@ import math
 
 import msgspec
 
+from gnnserve_worker.scheduling.batch_plan import BatchPlan
 from gnnserve_worker.scheduling.choice import VariantChooser
-from gnnserve_worker.scheduling.decision import BatchPlan, Decider
+from gnnserve_worker.scheduling.decision import Decider
 from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
 from gnnserve_worker.scheduling.load import load_of, overlay_part
 from gnnserve_worker.scheduling.occupancy import Occupancy
@@ -201,8 +202,8 @@ class BatchCloser:
             waiting.variant = plan.variant
             if large.is_hard:
                 rest_ms = self._costs.compute_ms(plan.variant, waiting.load, waiting.overlay)
-                waiting.order_ms = waiting.deadline_ms - rest_ms
+                waiting.order_ms = waiting.deadline_ms - rest_ms + large.shift_ms
             else:
-                waiting.order_ms = now_ms + SOFT_DEADLINE_MS
+                waiting.order_ms = now_ms + SOFT_DEADLINE_MS + large.shift_ms
             self._queue.add(large, waiting)
         return Piece(waiting.request, start, start + plan.piece, last, last and not start)

@@ -3,6 +3,8 @@
 It is arithmetic on groups, without I/O. In short: of the variants allowed to the request that is due first, it takes
 the most accurate one whose batch ends in time for it and leaves enough time for the next batch (the requests left
 behind and those expected to arrive meanwhile) at the same variant. If there is none, the fastest drains the queue.
+Which request is first is a matter of priorities too; one of a higher priority is no more accurate, though, where that
+would make others late.
 
 Four kinds of requests have rules of their own. Requests without a latency have an order but no deadline: they get
 their turn when it comes if that makes no other request late, and at most `SOFT_SHARE` of the time if it does. Heavy
@@ -16,8 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
-
+from gnnserve_worker.scheduling.batch_plan import BatchPlan, due_ms, sums_of
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.load import overlay_part
 from gnnserve_worker.scheduling.room import room_ms
@@ -30,20 +31,6 @@ SMALL_SHARE = 4
 _HASTE = 2
 """A large request whose deadline is nearer than twice its own time is not held up for small ones."""
 _USUAL_MEMORY_MS = 2000.0
-
-
-class BatchPlan(msgspec.Struct):
-    variant: int
-    members: list[Group]
-    """Groups whose requests may be in the batch, the earliest first."""
-    limit: int
-    """Most load of the batch, in seeds."""
-    large: Group | None = None
-    """The group of large requests whose first one contributes a piece."""
-    piece: int = 0
-    """Seeds of that piece."""
-    drains_until_ms: float = -math.inf
-    """End of a full batch: requests due before it are refused."""
 
 
 class Decider:
@@ -74,7 +61,9 @@ class Decider:
             elif soft is None or group.head.order_ms < order_of(soft):
                 soft = group
         if soft is not None and (hard is None or order_of(soft) < order_of(hard)):
-            plan = self._decide_yielding(groups, soft, hard is not None, now_ms, small_wait)
+            # To requests of a lower priority it does not yield.
+            hard_wait = hard is not None and hard.priority <= soft.priority
+            plan = self._decide_yielding(groups, soft, hard_wait, now_ms, small_wait)
             if plan is not None:
                 return plan
         assert hard is not None  # noqa: S101
@@ -152,7 +141,7 @@ class Decider:
             if anchor.is_large or (variant < int(self._usual + 0.5) and variant != anchor.candidates[-1]):
                 return None
             # Joining groups must not cost the anchor its usual variant, nor make it late.
-            joined = sorted(members[1:], key=_due)
+            joined = sorted(members[1:], key=due_ms)
             while joined and batch_ms > slack_ms:
                 last = joined.pop()
                 last.take = 0
@@ -256,7 +245,6 @@ class Decider:
             anchor.take = piece + head.request.overlay_load
             return BatchPlan(variant, [], limit, anchor, piece)
         members: list[Group] = []
-        total, requests, overlay = 0, 0, 0
         for group in groups:
             # A batch that is slow because of strict requests would delay the others, not help them.
             group.take = 0
@@ -267,12 +255,18 @@ class Decider:
                 and self._fastest(group, group.head, group.seeds) == variant
             ):
                 group.take = group.seeds
-                total += group.seeds
-                overlay += group.overlay
-                requests += group.requests
                 members.append(group)
+        total, requests, overlay = sums_of(members)
         share = min(1.0, limit / total)
         batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
+        if batch_ms > slack_ms and any(group.priority > anchor.priority for group in members):
+            # Requests of a lower priority must not make it so long that the first is late.
+            for group in members:
+                group.take = group.seeds if group.priority <= anchor.priority else 0
+            members = [group for group in members if group.take]
+            total, requests, overlay = sums_of(members)
+            share = min(1.0, limit / total)
+            batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
         if batch_ms <= slack_ms:
             # Only expected requests are urgent: they would wait behind a long batch of requests that have time.
             others = [group for group in groups if not group.take]
@@ -346,12 +340,14 @@ class Decider:
             variant = self._wanted(anchor)
         carried = head.request.overlay_load
         piece = self._piece(head, variant, math.inf, small_wait) if anchor.is_large else 0
-        anchor.take, overlay = anchor.seeds, anchor.overlay
+        anchor.take = anchor.seeds
+        overlay: float = anchor.overlay
         if piece:
             anchor.take = piece + carried
             overlay = overlay_part(anchor.take, piece, head.request.changed_seeds)
             limit = max(limit, anchor.take)
-        total, requests = anchor.take, (1.0 if anchor.is_large else anchor.requests)
+        total: float = anchor.take
+        requests: float = 1.0 if anchor.is_large else anchor.requests
         members = [] if anchor.is_large else [anchor]
         alone_ms = growth * costs.batch_ms(variant, min(limit, total), requests, min(limit, overlay))
         tightest_ms = math.inf
@@ -361,16 +357,22 @@ class Decider:
             group.take = 0
             if group.head is None or group.is_large or not self._may_join(group, variant, alone_ms, now_ms):
                 continue
-            slack_ms = group.due_ms - now_ms
-            if total + group.seeds <= limit:
-                joined, joined_overlay = total + group.seeds, overlay + group.overlay
-                joint_ms = growth * costs.batch_ms(variant, joined, requests + group.requests, joined_overlay)
-                if joint_ms <= min(slack_ms, tightest_ms):
-                    group.take = group.seeds
-                    total, overlay = joined, joined_overlay
-                    requests += group.requests
-                    members.append(group)
-                    tightest_ms = min(tightest_ms, slack_ms)
+            slack_ms, part = group.due_ms - now_ms, 1.0
+            if total + group.seeds > limit:
+                if group.priority == anchor.priority or group.is_urgent:
+                    continue
+                # Some go before some of the anchor's, or fill the batch: small ones would keep all others waiting.
+                part = max(0.0, limit - total) / group.seeds
+            joined, joined_overlay = total + part * group.seeds, overlay + part * group.overlay
+            joined_requests = requests + part * group.requests
+            joint_ms = growth * costs.batch_ms(
+                variant, min(limit, joined), joined_requests, min(limit, joined_overlay)
+            )  # fmt: skip
+            if joint_ms <= min(slack_ms, tightest_ms):
+                group.take = part * group.seeds
+                total, overlay, requests = joined, joined_overlay, joined_requests
+                members.append(group)
+                tightest_ms = min(tightest_ms, slack_ms)
         share = min(1.0, limit / total)
         batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
         longest_ms = room_ms(costs, groups, None, batch_ms, share, now_ms)
@@ -394,7 +396,3 @@ class Decider:
         elif total < limit:
             self._add_piece(plan, groups, total, requests, overlay, min(tightest_ms, longest_ms), now_ms)
         return plan
-
-
-def _due(group: Group) -> float:
-    return group.due_ms

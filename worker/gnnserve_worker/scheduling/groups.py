@@ -18,7 +18,7 @@ _LATENCY_STEP = 1.25
 """Largest ratio of two latencies in one group."""
 _KNOWN_OBJECTIVES = 1024
 _OVERLAY = BatchKind.OVERLAY
-_GroupKey = tuple[int, Capabilities, BatchKind, int | None, bool, bool, bool, bool]
+_GroupKey = tuple[int, Capabilities, BatchKind, int | None, bool, bool, bool, bool, int]
 _ODD = None
 """Stands for the step of latencies that share the overflow group, however far apart they are."""
 
@@ -30,28 +30,28 @@ class Groups:
         self._max_seeds = chooser.costs.max_seeds
         self._alike: dict[_GroupKey, dict[int | None, Group]] = {}
         """Groups that differ in their latency alone, by its step."""
-        self._known: dict[tuple[Objective, bool, int | None, bool, bool], Group] = {}
+        self._known: dict[tuple[Objective, bool, int | None, bool, bool, int], Group] = {}
         """Cache of the group of each objective, for requests that every variant can answer; by whether their kind is
         OVERLAY, since an enum's hash is Python."""
 
     def of(
         self, objective: Objective, needs: Capabilities, kind: BatchKind, drawn_pin: int | None, is_large: bool,
-        is_heavy: bool, load: int, overlay: int, now_ms: float,
+        is_heavy: bool, priority: int, load: int, overlay: int, now_ms: float,
     ) -> Group:  # fmt: skip
         """The group of a request. `needs`: what it needs that not every variant can give; `drawn_pin`: the only variant
         that routing leaves it; `overlay`: the part of its load that is of kind OVERLAY."""
         group = None
         if needs is STORED_GRAPH:
-            group = self._known.get((objective, kind is _OVERLAY, drawn_pin, is_large, is_heavy))
+            group = self._known.get((objective, kind is _OVERLAY, drawn_pin, is_large, is_heavy, priority))
         if group is None:
-            group = self.find(objective, needs, kind, drawn_pin, is_large, is_heavy, load, overlay, now_ms)
+            group = self.find(objective, needs, kind, drawn_pin, is_large, is_heavy, priority, load, overlay, now_ms)
         if group.version != self._chooser.version:
             self.derive(group)
         return group
 
     def find(
         self, objective: Objective, needs: Capabilities, kind: BatchKind, drawn_pin: int | None, is_large: bool,
-        is_heavy: bool, load: int, overlay: int, now_ms: float,
+        is_heavy: bool, priority: int, load: int, overlay: int, now_ms: float,
     ) -> Group:  # fmt: skip
         """As `of`, without the cache. An objective that cannot be met belongs to the group of requests without a
         deadline that want the nearest variant."""
@@ -72,7 +72,7 @@ class Groups:
             latency_ms, is_hard = objective.latency_ms, True
         out_of_reach = not is_tolerated or (objective.latency_ms is not None and not is_hard)
         is_hurried = pin is None and not is_hard and (out_of_reach or tolerance is not None)
-        alike = (allowed, needs, kind, pin, is_hard, is_hurried, is_large, is_heavy)
+        alike = (allowed, needs, kind, pin, is_hard, is_hurried, is_large, is_heavy, priority)
         steps = self._alike.setdefault(alike, {})
         step: int | None = math.floor(math.log(latency_ms) / math.log(_LATENCY_STEP))
         group = steps.get(step)
@@ -84,14 +84,14 @@ class Groups:
                 step = _ODD
                 group = steps.get(step)
         if group is None:
-            group = Group(allowed, needs, kind, pin, is_hard, is_hurried, is_large, is_heavy, latency_ms)
+            group = Group(allowed, needs, kind, pin, is_hard, is_hurried, is_large, is_heavy, priority, latency_ms)
             steps[step] = group
             self.all.append(group)
         group.latency_ms = min(group.latency_ms, latency_ms) if group.waiting else latency_ms
         if not out_of_reach and needs is STORED_GRAPH:
             if len(self._known) >= _KNOWN_OBJECTIVES:
                 self._known.clear()
-            self._known[objective, kind is _OVERLAY, drawn_pin, is_large, is_heavy] = group
+            self._known[objective, kind is _OVERLAY, drawn_pin, is_large, is_heavy, priority] = group
         return group
 
     def derive(self, group: Group) -> None:

@@ -98,6 +98,15 @@ def refuse_full(request: Request, load: int, queued_seeds: int, max_queued_seeds
     )
 
 
+def refuse_displaced(wait_ms: float) -> Refusal:
+    return Refusal(
+        RefusalReason.QUEUE_FULL,
+        "a request of a higher priority took its place in a full queue; send again later, or raise "
+        "spec.worker.batching.maxQueuedSeeds",
+        retry_after_s(wait_ms),
+    )
+
+
 def refuse_heavy(request: Request, max_seeds: int, wait_ms: float) -> Refusal:
     return Refusal(
         RefusalReason.QUEUE_FULL,

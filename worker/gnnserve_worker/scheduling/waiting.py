@@ -1,8 +1,8 @@
 """Queued requests, in groups that a decision treats alike.
 
-A group's requests allow the same variants, want the same kind of answer, and have about the same latency. A decision
-looks at groups, so that its cost does not grow with the queue. Deadlines stay exact: the earliest of a group is first.
-What a group counts in seeds are loads (`load.py`).
+A group's requests allow the same variants, want the same kind of answer, and have the same priority and about the same
+latency. A decision looks at groups, so that its cost does not grow with the queue. Deadlines stay exact: the earliest
+of a group is first. What a group counts in seeds are loads (`load.py`).
 
 Objects that are made per request are msgspec structs, which cost a sixth of a frozen dataclass.
 """
@@ -16,12 +16,16 @@ import msgspec
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import Objective
+from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_worker.scheduling.load import BatchKind
 
 RATE_MEMORY_MS = 400.0
 """Memory of the arrival rate; values from 50 to 6000 make no difference in simulation."""
 _RATE_STEP_MS = 1.0
 """Interval over which arrivals are counted before they update the rate."""
+PRIORITY_STEP_MS = 1000.0
+"""What a level of priority is worth: a request goes before one of a higher level that is due so much later, so that it
+does not wait without end."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -45,6 +49,8 @@ class Request(msgspec.Struct, frozen=True):
     named: int | None = None
     """The variant that the request names (an index), which must be able to answer it; None: the choice is the
     scheduler's."""
+    priority: int = DEFAULT_PRIORITY
+    """1 is the highest (`gnnserve_api/priority.py`)."""
 
 
 class QueuedRequest(msgspec.Struct, eq=False):
@@ -54,7 +60,7 @@ class QueuedRequest(msgspec.Struct, eq=False):
     deadline_ms: float
     """Deadline; infinite where lateness is no reason for refusal."""
     order_ms: float
-    """Sort key: the smallest goes first."""
+    """Sort key, which its priority has a part in: the smallest goes first."""
     remaining: int
     """Seeds that were not in a batch yet."""
     load: int
@@ -73,8 +79,8 @@ class Group:
     __slots__ = (
         "_came", "_came_overlay", "_came_requests", "_counted_ms", "_heap", "_sequence", "allowed", "allowed_count",
         "candidates", "due_ms", "fastest", "fastest_small", "head", "is_hard", "is_heavy", "is_hurried", "is_large",
-        "is_urgent", "kind", "last_due_ms", "latency_ms", "needs", "overlay", "overlay_rate", "pin", "rate",
-        "request_rate", "requests", "seeds", "take", "version", "waiting",
+        "is_urgent", "kind", "last_due_ms", "latency_ms", "needs", "overlay", "overlay_rate", "pin", "priority", "rate",
+        "request_rate", "requests", "seeds", "shift_ms", "take", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +93,7 @@ class Group:
         is_hurried: bool,
         is_large: bool,
         is_heavy: bool,
+        priority: int,
         latency_ms: float,
     ) -> None:
         self.allowed_count = allowed_count
@@ -108,6 +115,9 @@ class Group:
         no piece of them is small."""
         self.is_urgent = is_hard and not is_heavy
         """Whether the worker's time is planned by the deadlines of its requests; the others yield to such groups."""
+        self.priority = priority
+        self.shift_ms = (priority - DEFAULT_PRIORITY) * PRIORITY_STEP_MS
+        """What its priority adds to the sort keys of its requests."""
         self.latency_ms = latency_ms
         """The smallest latency among its requests; without deadlines, how long they wait before others must yield."""
         self.version = -1

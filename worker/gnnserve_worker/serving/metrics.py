@@ -9,7 +9,7 @@ must; gauges that describe the revision are removed with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Info, generate_latest
@@ -18,7 +18,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.routing import CredentialState, Route
+from gnnserve_api.routing import CredentialState
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.inference.device_stats import DeviceStats
@@ -32,6 +32,7 @@ from gnnserve_worker.serving.durations import add_histogram
 from gnnserve_worker.serving.index_metrics import collect_index
 from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.overlay_metrics import OverlayCounts
+from gnnserve_worker.serving.routing_metrics import RoutingSample, collect_routing
 from gnnserve_worker.serving.tracing.span_metrics import collect_spans
 from gnnserve_worker.serving.tracing.tracer import SpanSink
 from gnnserve_worker.serving.variant_metrics import VariantCounters, VariantUsage
@@ -55,17 +56,6 @@ class CounterValue:
     name: str
     label: tuple[str, str] | None
     value: float
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingSample:
-    """What the engine goes by at the moment of a scrape."""
-
-    route: Route
-    corrections: Mapping[str, float]
-    """For each variant: what batches take, over what the table or the profile says; 1 where nothing was learnt."""
-    overlay_corrections: Mapping[str, float] = field(default_factory=dict)
-    """The same of what came with overlays, for variants that can answer it."""
 
 
 @dataclass(slots=True)
@@ -340,7 +330,7 @@ class ServingMetrics:
             errors.add_metric((self._service, reason), of_reason.count, created=of_reason.created_s)
         yield errors
         if (routing := self._routing()) is not None:
-            yield from self._collect_routing(routing)
+            yield from collect_routing(routing, self._service)
         if (device := self._device()) is not None:
             yield from collect_device(device, self._service, self._shown_s)
         if indexes := self._indexes():
@@ -351,41 +341,6 @@ class ServingMetrics:
             yield from collect_changes(self._updates, self.changes, self._service)
         if self._spans is not None:
             yield collect_spans(self._spans, self._service, self._created_s)
-
-    def _collect_routing(self, routing: RoutingSample) -> Iterator[Metric]:
-        service, route = self._service, routing.route
-        info = GaugeMetricFamily(
-            "gnnserve_routing_info",
-            "Always 1: the mode of routing, and who answers a one-node request that states nothing.",
-            labels=("service", "mode", "base_variant"),
-        )
-        info.add_metric((service, route.mode, route.base_variant), 1)
-        expired = GaugeMetricFamily(
-            "gnnserve_routing_table_expired",
-            "1 where the table's costs have outlived their time, and the worker goes by its own.",
-            labels=("service",),
-        )
-        expired.add_metric((service,), int(route.is_expired))
-        correction = GaugeMetricFamily(
-            "gnnserve_cost_correction",
-            "What batches take, over what table or profile say; 1 where nothing was learnt.",
-            labels=("service", "variant"),
-        )
-        for variant, factor in routing.corrections.items():
-            correction.add_metric((service, variant), factor)
-        of_overlays = GaugeMetricFamily(
-            "gnnserve_overlay_cost_correction",
-            "What the part of batches that came with overlays takes, over what the profile says of new nodes.",
-            labels=("service", "variant"),
-        )
-        for variant, factor in routing.overlay_corrections.items():
-            of_overlays.add_metric((service, variant), factor)
-        objective = GaugeMetricFamily(
-            "gnnserve_objective_seconds", "The service's own latency objective, where it has one.", labels=("service",)
-        )
-        if route.objective.latency_ms is not None:
-            objective.add_metric((service,), route.objective.latency_ms / 1000)
-        yield from (info, expired, correction, of_overlays, objective)
 
 
 class _Counted(Collector):

@@ -19,6 +19,7 @@ import numpy as np
 
 from gnnserve_api.families import STORED_GRAPH, Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
@@ -217,10 +218,11 @@ class ServedModel:
         overlay: Overlay | None = None,
         seed: int | None = None,
         variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
     ) -> Pending | Refusal:
         """Submit a request to the present lane, against whose revision its nodes and the variant that it names were
         checked and its overlay was arranged. With an empty objective the service's own applies. `deliver` is called
-        later, never during this call."""
+        later, never during this call. During it requests of a lower priority may be refused, whose place it takes."""
         seeds = len(nodes)
         extra, changed, fixed, of_rows = 0, 0, 0.0, 0.0
         if overlay is not None:
@@ -236,15 +238,20 @@ class ServedModel:
         key = next(self._request_keys)
         needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.replica is not None]
         named = None if variant is None else lane.chooser.indices[variant]
-        request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows, named)
+        request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows, named, priority)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())
         if refusal is not None:
             return refusal
         if overlay is None and seed is None:
-            pending = Pending(lane, request, nodes, wants_embeddings, deliver)
+            pending = Pending(self.accepted, lane, request, nodes, wants_embeddings, deliver)
         else:
-            pending = Pending(lane, request, nodes, wants_embeddings, deliver, overlay, seed, is_own_part=True)
+            pending = Pending(
+                self.accepted, lane, request, nodes, wants_embeddings, deliver, overlay, seed, is_own_part=True
+            )
         self.accepted[request.key] = pending
+        if lane.batcher.has_displaced:
+            lost: list[tuple[int, Outcome]] = [(each.key, why) for each, why in lane.batcher.take_displaced()]
+            deliver_all(settle(self.accepted, lost))
         self._go_on()
         return pending
 
@@ -266,9 +273,12 @@ class ServedModel:
         return Refusal(RefusalReason.LOADING, message, _RETRY_WHEN_UNAVAILABLE_S)
 
     def cancel(self, pending: Pending) -> None:
-        """Cancel a request whose client is gone: nothing more is computed or delivered for it."""
+        """Cancel a request whose client is gone, of this model or another: nothing more is computed or delivered for
+        it."""
         pending.cancelled = True
-        forget(self.accepted, pending.request.key)
+        forget(pending.accepted, pending.request.key)
+        if pending.successor is not None:
+            self.cancel(pending.successor)
 
     @property
     def queued_seeds(self) -> int:

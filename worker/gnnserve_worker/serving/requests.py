@@ -77,6 +77,8 @@ Outcome = Answer | Refusal | Failure | NotFinite | NodeLeft
 class Pending(msgspec.Struct):
     """An accepted request. Its outcome is delivered once, unless it is cancelled before."""
 
+    accepted: AcceptedRequests
+    """Those of its model, of which it is one until it has an outcome."""
     lane: Lane
     request: Request
     nodes: np.ndarray
@@ -91,6 +93,8 @@ class Pending(msgspec.Struct):
     parts: list[Answer] = []
     """Partial answers of a request that takes several batches."""
     cancelled: bool = False
+    successor: Pending | None = None
+    """The same question asked of another revision, in place of this one, which was refused."""
     trace: RequestTrace | None = None
     """None: it is not traced."""
 

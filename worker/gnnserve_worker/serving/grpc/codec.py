@@ -38,7 +38,7 @@ from gnnserve_worker.serving.http.tensors.request import (
     InferRequest,
     RequestInput,
     RequestOutput,
-    may_state_objective,
+    may_choose_by,
     read_request,
 )
 from gnnserve_worker.serving.http.tensors.served import NODES
@@ -112,7 +112,7 @@ class InferCodec:
         return 1
 
     def may_choose(self, _body: bytes) -> bool:
-        return self.version is not None or may_state_objective(self._request.parameters)
+        return self.version is not None or may_choose_by(self._request.parameters)
 
     def may_have_overlay(self, _body: bytes) -> bool:
         return any(tensor.name != NODES for tensor in self._request.inputs)

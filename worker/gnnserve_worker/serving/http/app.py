@@ -60,8 +60,9 @@ from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, unauthorized
 from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
 from gnnserve_worker.serving.lane import Lane
-from gnnserve_worker.serving.metrics import RoutingSample, ServingMetrics
+from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel
+from gnnserve_worker.serving.routing_metrics import RoutingSample
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITES, Access, is_open
 
 MOST_CONNECTIONS = 4096

@@ -16,6 +16,7 @@ import msgspec
 from gnnserve_api.changes import OFFSET_HEADER, ChangesAnswer, ChangesPage, ChangesRequest
 from gnnserve_api.explain import ExplainAnswer, ExplainRequest
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
+from gnnserve_api.priority import LOWEST_PRIORITY
 from gnnserve_api.protocol import (
     MAX_OFFSET,
     MAX_SEED,
@@ -52,6 +53,7 @@ from gnnserve_worker.serving.http.recommend_description import describe_recommen
 from gnnserve_worker.serving.http.wishes import (
     LATENCY_HEADER,
     OFFSET_WISH_HEADER,
+    PRIORITY_HEADER,
     SEED_HEADER,
     STRICT_HEADER,
     TIMEOUT_HEADER,
@@ -306,6 +308,12 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "As timeoutMs; the body's goes first.",
                     "number",
                     _LATENCY_BOUNDS,
+                ),
+                header(
+                    PRIORITY_HEADER.decode(),
+                    "As priority; the body's goes first.",
+                    "integer",
+                    {"minimum": 0, "maximum": LOWEST_PRIORITY},
                 ),
                 header(TIMING_HEADER.decode(), "Tell reading and writing too, in Server-Timing.", "string", _ALL),
                 *([_min_offset_header()] if _changes(revision) else []),

@@ -14,21 +14,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never
 
-import msgspec
-
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
+from gnnserve_worker.serving.http.asked import Asked, Behind
 from gnnserve_worker.serving.http.codecs.codec import Codec, ErrorForm
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.content_coding import Coding, compress
+from gnnserve_worker.serving.http.content_coding import compress
 from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
 from gnnserve_worker.serving.http.question import (
     BehindError,
     ErrorCode,
-    Question,
     RequestError,
     is_large,
     unknown_model,
@@ -40,7 +39,6 @@ from gnnserve_worker.serving.http.replies import (
     internal_error_reply,
     refusal_reply,
 )
-from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft, NotFinite, Outcome, Pending
@@ -54,36 +52,6 @@ _LOOK_AGAIN_S = 0.01
 _MOST_HELD_BYTES = 64 * 1024 * 1024
 """Bodies of requests that wait for an offset, altogether."""
 _log = logging.getLogger(__name__)
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """A request that can be answered, and the lane that it belongs to, whatever is switched to meanwhile."""
-
-    lane: Lane
-    question: Question
-    codec: Codec
-    arrived_ms: float
-    large: bool
-    """Its answer is sent in pieces."""
-    read_ms: float
-    """Time of reading its overlay; 0 without one."""
-    coding: Coding | None = None
-    """How its answer is to be compressed."""
-    receive_ms: float | None = None
-    """Time of reading the request, which an overlay's is not part of; None: its client did not ask for it."""
-    trace: RequestTrace | None = None
-    """None: it is not traced."""
-
-
-class Behind(msgspec.Struct, frozen=True):
-    """A request that asks for an offset which the worker has not applied yet. Nothing else of it is read."""
-
-    head: Head
-    body: bytes
-    min_offset: int
-    arrived_ms: float
-    deadline_ms: float
-    trace: RequestTrace | None = None
 
 
 class Predict:
@@ -181,7 +149,7 @@ class Predict:
         pending = self._model.submit(
             asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
             asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
-            question.overlay, question.seed, question.variant,
+            question.overlay, question.seed, question.variant, question.priority,
         )  # fmt: skip
         if asked.trace is not None:
             _describe(asked.trace, asked)
@@ -388,9 +356,12 @@ def _describe(trace: RequestTrace, asked: Asked) -> None:
 
 
 def _may_choose(head: Head, body: bytes) -> bool:
-    """Whether the request may have an objective of its own or name a variant, so that it has to be parsed."""
+    """Whether the request may have an objective or a priority of its own or name a variant, so that it has to be
+    parsed."""
     wishes = head.wishes
-    return wishes.objective != NO_OBJECTIVE or wishes.variant is not None or head.codec.may_choose(body)
+    if wishes.objective != NO_OBJECTIVE or wishes.variant is not None or wishes.priority != DEFAULT_PRIORITY:
+        return True
+    return head.codec.may_choose(body)
 
 
 def _objective_met(answer: Answer) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import Objective
+from gnnserve_api.priority import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
@@ -27,6 +28,7 @@ MAX_LATENCY_MS = 3_600_000
 MAX_TOLERANCE_PERMILLE = 1000
 _SHOWN_CHARACTERS = 60
 SEED_REMEDY = f"give an integer from 0 to {MAX_SEED}, or leave it out"
+PRIORITY_REMEDY = f"give an integer from 1, the highest, to {LOWEST_PRIORITY}, or leave it out"
 OFFSET_REMEDY = f"give an offset of the log, an integer from 0 to {MAX_OFFSET}, or leave it out"
 
 
@@ -152,12 +154,21 @@ class Question(msgspec.Struct, frozen=True):
     """What its codec keeps of the request for the answer."""
     timeout_ms: float | None = None
     """Time from its arrival after which its client wants no answer any more; None: there is no such time."""
+    priority: int = DEFAULT_PRIORITY
 
 
 def check_seed(seed: int, where: str) -> int:
     if not 0 <= seed <= MAX_SEED:
         raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(seed)} is out of range", SEED_REMEDY)
     return seed
+
+
+def check_priority(priority: int, where: str) -> int:
+    """Triton's clients have 0 for the default."""
+    if not 0 <= priority <= LOWEST_PRIORITY:
+        problem = f"{shown_value(priority)} is out of range"
+        raise RequestError(ErrorCode.INVALID_VALUE, where, problem, PRIORITY_REMEDY)
+    return priority or DEFAULT_PRIORITY
 
 
 def check_timeout(timeout_ms: float, where: str) -> float:

@@ -1,4 +1,4 @@
-"""What the head of a request asks for, in whatever form its body is: objective, seed, variant, times and others.
+"""What the head of a request asks for, in whatever form its body is: objective, priority, seed, variant and others.
 
 What the body says of the same goes first; a codec puts the two together.
 """
@@ -12,12 +12,15 @@ import msgspec
 
 from gnnserve_api.changes import MIN_OFFSET_HEADER
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_worker.serving.http.question import (
     OFFSET_REMEDY,
+    PRIORITY_REMEDY,
     SEED_REMEDY,
     ErrorCode,
     RequestError,
     check_objective,
+    check_priority,
     check_seed,
     check_timeout,
     cut,
@@ -31,6 +34,7 @@ VARIANT_HEADER = b"gnnserve-variant"
 """In a request the variant that is to answer, in a binary answer the one that did."""
 OFFSET_WISH_HEADER = MIN_OFFSET_HEADER.encode()
 TIMEOUT_HEADER = b"gnnserve-timeout-ms"
+PRIORITY_HEADER = b"gnnserve-priority"
 ENVOY_TIMEOUT_HEADER = b"x-envoy-expected-rq-timeout-ms"
 """Milliseconds after which a gateway on Envoy gives the request up; 0: never."""
 TIMING_HEADER = b"gnnserve-timing"
@@ -44,13 +48,15 @@ WISH_HEADERS = frozenset(
         VARIANT_HEADER,
         OFFSET_WISH_HEADER,
         TIMEOUT_HEADER,
+        PRIORITY_HEADER,
         ENVOY_TIMEOUT_HEADER,
         TIMING_HEADER,
     )
 )
 HEADERS_REMEDY = (
     f"headers have the rest: {LATENCY_HEADER.decode()}, {TOLERANCE_HEADER.decode()}, {STRICT_HEADER.decode()}, "
-    f"{SEED_HEADER.decode()}, {VARIANT_HEADER.decode()}, {OFFSET_WISH_HEADER.decode()}, {TIMEOUT_HEADER.decode()}"
+    f"{SEED_HEADER.decode()}, {VARIANT_HEADER.decode()}, {OFFSET_WISH_HEADER.decode()}, {TIMEOUT_HEADER.decode()}, "
+    f"{PRIORITY_HEADER.decode()}"
 )
 """What to do about a parameter of the query that would be a wish."""
 
@@ -64,6 +70,7 @@ class Wishes(msgspec.Struct, frozen=True):
     min_offset: int | None = None
     variant: str | None = None
     timeout_ms: float | None = None
+    priority: int = DEFAULT_PRIORITY
     all_times: bool = False
     """Tell reading the request and writing its answer too, in `Server-Timing`."""
 
@@ -99,6 +106,7 @@ def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
             "give true or false",
         )
     seed, min_offset, variant = map(headers.get, (SEED_HEADER, OFFSET_WISH_HEADER, VARIANT_HEADER))
+    priority = read_whole(headers.get(PRIORITY_HEADER, b"0"), PRIORITY_HEADER, PRIORITY_REMEDY)
     return Wishes(
         objective,
         strict == b"true",
@@ -106,6 +114,7 @@ def read_wishes(headers: Mapping[bytes, bytes]) -> Wishes:
         None if min_offset is None else read_whole(min_offset, OFFSET_WISH_HEADER, OFFSET_REMEDY),
         None if variant is None else variant.strip(b" \t").decode("utf-8", "replace"),
         _read_timeout(headers),
+        check_priority(priority, PRIORITY_HEADER.decode()),
         _wants_all_times(headers.get(TIMING_HEADER)),
     )
 

@@ -94,7 +94,16 @@ class BinaryCodec:
                 positions = find_integers(nodes, revision)
             positions, form = distinct_ends(positions, revision)
         return Question(
-            positions, wishes.objective, wishes.strict, outputs, None, wishes.seed, variant, form, wishes.timeout_ms
+            positions,
+            wishes.objective,
+            wishes.strict,
+            outputs,
+            None,
+            wishes.seed,
+            variant,
+            form,
+            wishes.timeout_ms,
+            wishes.priority,
         )
 
     def encode_answer(

@@ -96,7 +96,16 @@ class BinaryOverlayCodec:
         if revision.links is not None:
             seeds, form = distinct_ends(seeds, revision)
         return Question(
-            seeds, wishes.objective, wishes.strict, outputs, overlay, wishes.seed, variant, form, wishes.timeout_ms
+            seeds,
+            wishes.objective,
+            wishes.strict,
+            outputs,
+            overlay,
+            wishes.seed,
+            variant,
+            form,
+            wishes.timeout_ms,
+            wishes.priority,
         )
 
     def encode_answer(

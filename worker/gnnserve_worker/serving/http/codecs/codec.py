@@ -47,8 +47,8 @@ class Codec(Protocol):
         """About how many nodes a body names, without parsing it. `are_texts`: the graph's node ids are texts."""
 
     def may_choose(self, body: bytes) -> bool:
-        """Whether the body could carry an objective or name a variant, so that it has to be parsed before the request
-        is refused."""
+        """Whether the body could carry an objective or a priority or name a variant, so that it has to be parsed before
+        the request is refused."""
 
     def may_have_overlay(self, body: bytes) -> bool:
         """Whether the body seems to bring an overlay, without parsing it; requests that are refused unread are counted

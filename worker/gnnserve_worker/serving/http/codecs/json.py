@@ -60,6 +60,7 @@ from gnnserve_worker.serving.http.question import (
     check_node_count,
     check_objective,
     check_outputs,
+    check_priority,
     check_seed,
     check_timeout,
     check_variant,
@@ -118,7 +119,7 @@ class JsonCodec:
         return body.count(b",", start, body.find(b"]", start)) + 1
 
     def may_choose(self, body: bytes) -> bool:
-        return may_have_field(body, b"objective") or may_have_field(body, b"variant")
+        return any(may_have_field(body, field) for field in (b"objective", b"variant", b"priority"))
 
     def may_have_overlay(self, body: bytes) -> bool:
         return may_have_field(body, b"overlay")
@@ -201,6 +202,8 @@ def question_of(
     timeout_ms = wishes.timeout_ms
     if request.timeout_ms is not None:
         timeout_ms = check_timeout(request.timeout_ms, "timeoutMs")
+    # 0 is as if it were absent.
+    priority = wishes.priority if not request.priority else check_priority(request.priority, "priority")
     min_offset = wishes.min_offset if request.min_offset is None else request.min_offset
     if min_offset is not None:  # before ids are looked up, which the changes may bring
         is_in_body = request.min_offset is not None
@@ -228,7 +231,7 @@ def question_of(
         check_variant(variant, outputs, overlay is not None, revision, where)
     if isinstance(overlay, TypedOverlay):
         arranged, seeds = arrange_typed(nodes, overlay, revision, limits)
-        return Question(seeds, objective, strict, outputs, arranged, seed, variant, None, timeout_ms)
+        return Question(seeds, objective, strict, outputs, arranged, seed, variant, None, timeout_ms, priority)
     if revision.types is not None:
         nodes = ids_of_target(nodes, revision.types, revision)
     brought_along: Overlay | None = None
@@ -243,9 +246,9 @@ def question_of(
             otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
             seeds = positions(nodes, revision, otherwise)
     if not has_pairs:
-        return Question(seeds, objective, strict, outputs, brought_along, seed, variant, None, timeout_ms)
+        return Question(seeds, objective, strict, outputs, brought_along, seed, variant, None, timeout_ms, priority)
     seeds, form = distinct_ends(seeds, revision)
-    return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form, timeout_ms)
+    return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form, timeout_ms, priority)
 
 
 def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:

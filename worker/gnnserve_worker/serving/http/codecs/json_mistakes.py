@@ -18,9 +18,17 @@ from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.features import RANGE_REMEDY
 from gnnserve_worker.serving.http.pairs import example_of
-from gnnserve_worker.serving.http.question import OFFSET_REMEDY, SEED_REMEDY, ErrorCode, RequestError, cut, shown_value
+from gnnserve_worker.serving.http.question import (
+    OFFSET_REMEDY,
+    PRIORITY_REMEDY,
+    SEED_REMEDY,
+    ErrorCode,
+    RequestError,
+    cut,
+    shown_value,
+)
 
-FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "variant", "minOffset", "timeoutMs")
+FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "variant", "minOffset", "timeoutMs", "priority")
 """Fields of the body, as clients write them."""
 PAIR_FIELDS = ("pairs", *FIELDS[1:])
 """The same of a service that scores pairs."""
@@ -65,6 +73,7 @@ _REMEDIES = {
     "variant": "give the name of a variant, one of GET /v1/variants, or leave it out",
     "minOffset": OFFSET_REMEDY,
     "timeoutMs": "give milliseconds as a number, or leave it out",
+    "priority": PRIORITY_REMEDY,
     "overlay": "give an object with nodes, edges and overrides, or leave it out",
     "overlay.edges": LIST_OF_PAIRS,
     "overlay.edges[]": PAIR,

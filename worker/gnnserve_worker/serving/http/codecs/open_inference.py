@@ -78,7 +78,8 @@ class OpenInferenceCodec:
         return min(int(found[1]), len(body)) or 1 if found else 1
 
     def may_choose(self, body: bytes) -> bool:
-        return self.version is not None or b"latency_ms" in body or b"tolerance" in body or b"\\u00" in body
+        stated = b"latency_ms" in body or b"tolerance" in body or b"priority" in body
+        return stated or self.version is not None or b"\\u00" in body
 
     def may_have_overlay(self, body: bytes) -> bool:
         return may_bring(body)

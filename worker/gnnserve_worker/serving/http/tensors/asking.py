@@ -82,6 +82,7 @@ def to_question(
         variant,
         read.form,
         wanted.timeout_ms,
+        wanted.priority,
     )
 
 

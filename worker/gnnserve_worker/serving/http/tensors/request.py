@@ -22,6 +22,7 @@ from gnnserve_worker.serving.http.question import (
     RequestError,
     check_objective,
     check_outputs,
+    check_priority,
     check_seed,
     check_timeout,
     cut,
@@ -34,15 +35,15 @@ from gnnserve_worker.serving.http.wishes import Wishes
 DEFAULT_OUTPUTS = ("labels", "scores")
 """Embeddings come only when asked for: not every variant has them."""
 SIZE, AS_BYTES, ALL_AS_BYTES = "binary_data_size", "binary_data", "binary_data_output"
-_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT = (
-    "latency_ms", "accuracy_tolerance_permille", "strict", "seed", "min_offset", "timeout",
+_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT, _PRIORITY = (
+    "latency_ms", "accuracy_tolerance_permille", "strict", "seed", "min_offset", "timeout", "priority",
 )  # fmt: skip
-PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT, ALL_AS_BYTES)
+PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT, _PRIORITY, ALL_AS_BYTES)
 
 
-def may_state_objective(names: Collection[str]) -> bool:
-    """Whether parameters of these names may be an objective of the request's own."""
-    return _LATENCY in names or _TOLERANCE in names
+def may_choose_by(names: Collection[str]) -> bool:
+    """Whether parameters of these names may be an objective or a priority of the request's own."""
+    return _LATENCY in names or _TOLERANCE in names or _PRIORITY in names
 
 
 class RequestInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,6 +144,7 @@ def _read_parameters(given: Mapping[str, Any], wishes: Wishes) -> tuple[Wishes, 
     offset = _read(given, _OFFSET, (int,), "an integer")
     # Triton's: microseconds, and 0 for none.
     timeout_us = _read(given, _TIMEOUT, (int,), "an integer")
+    priority = _read(given, _PRIORITY, (int,), "an integer")
     merged = Wishes(
         objective,
         wishes.strict if strict is None else strict,
@@ -150,6 +152,7 @@ def _read_parameters(given: Mapping[str, Any], wishes: Wishes) -> tuple[Wishes, 
         wishes.min_offset if offset is None else offset,
         wishes.variant,
         wishes.timeout_ms if not timeout_us else check_timeout(timeout_us / 1000, f"parameters.{_TIMEOUT}"),
+        wishes.priority if not priority else check_priority(priority, f"parameters.{_PRIORITY}"),
     )
     return merged, _read(given, ALL_AS_BYTES, (bool,), "true or false")
 
