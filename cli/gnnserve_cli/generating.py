@@ -53,7 +53,9 @@ def generate_visibly(
 
 def keep_models(service: GNNService, repository: Repository, published: RevisionManifest) -> None:
     """Remove what is beyond spec.repository.history, and say so."""
-    for removed in keep_history(repository, published, service.spec.repository.history):
+    for removed in keep_history(
+        repository, published, service.spec.repository.history, service.spec.routing.second_revision
+    ):
         typer.echo(f"note: removed revision {removed}, by spec.repository.history", err=True)
 
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from gnnserve_cli.render import format_bytes, output, profile_tables, put, searc
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
 from gnnserve_cli.updates import check_address, updates_of
 from gnnserve_worker.changes.options import UpdatesOptions
+from gnnserve_worker.following.canary import CanaryFollower
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods import device
 from gnnserve_worker.pods.device import DeviceSettings
@@ -147,6 +149,7 @@ def serve_published(published: Sequence[Published], shares: Mapping[str, float])
         updates = updates_of(service, of.stored, of.options.credentials.log_uri)
         if service.spec.revision is not None:
             _note("while spec.revision is set, graph, model and variants of the manifest change nothing")
+        require_second(service, of.stored, of.revision.revision)
         if len(published) > 1:
             print(f"{name}:", flush=True)
         print_profile(of.revision)
@@ -158,9 +161,24 @@ def serve_published(published: Sequence[Published], shares: Mapping[str, float])
                 of.sockets,
                 replace(of.options, updates=updates),
                 shares.get(name, float(service.spec.worker.share)),
+                of.stored.load,
             )
         )
     serve_routed(offered)
+
+
+def require_second(service: GNNService, stored: Repository, revision: str) -> None:
+    """Raises InputError where the second revision that the manifest names is not published. `revision`: the first."""
+    named = service.spec.routing.second_revision
+    if named == revision:
+        _note(f"spec.routing.canary changes nothing: {named} is the revision that answers")
+    elif named is not None and stored.find_named(named) is None:
+        there = ", ".join(one.revision for one in stored.revisions() if one.revision != revision) or "no other one"
+        raise InputError(
+            "spec.routing.canary.revision",
+            f"{named} is not published; there is {there}",
+            "name a published one, or take routing.canary away",
+        )
 
 
 def source_of_load(prometheus: str | None, service: GNNService) -> Source:
@@ -253,6 +271,20 @@ class Offered:
     options: ServerOptions
     share: float = 1.0
     """Weight of the service in the division of the server's time."""
+    load_named: Callable[[str], LoadedRevision] | None = None
+    """Opens another revision by its name, where the manifest may name a second one."""
+
+    def begin_canary(self, handle: server.Serving) -> None:
+        """Answer by a second revision too, where the manifest names one."""
+        spec, load, options = self.service.spec, self.load_named, self.options
+        table = spec.routing_table(handle.revision.manifest.revision)
+        if table.canary is None or load is None:
+            return
+        follower = CanaryFollower(
+            handle.served, lambda name: device.open_served(load(name), options.device), lambda: True
+        )
+        # The event loop, which this is called on, has a part in it.
+        threading.Thread(target=follower.declare, args=(table,), name="canary", daemon=True).start()
 
     def open(self) -> server.Offer:
         name, options, followed = self.service.metadata.name, self.options, None
@@ -289,6 +321,8 @@ def serve_routed(offered: Sequence[Offered]) -> None:
         def begin(handles: Sequence[server.Serving]) -> None:
             for of, offer, name in zip(offered, offers, names, strict=True):
                 announce(of.sockets, offer.revision.shown_ids(0, 3), of.options.credentials, name)
+            for of, handle in zip(offered, handles, strict=True):
+                of.begin_canary(handle)
             print("  Ctrl-C stops it." if len(offered) == 1 else "Ctrl-C stops them.", flush=True)
             for begin_loop, handle in zip(begin_routing, handles, strict=True):
                 begin_loop(handle)

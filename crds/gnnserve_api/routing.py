@@ -42,6 +42,14 @@ class AffineCost(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
         return self.fixed_ms + self.per_seed_ms * seeds
 
 
+class Canary(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A second revision, which answers a share of the requests."""
+
+    revision: str
+    percent: int
+    """0 to 100."""
+
+
 class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """Which revision a worker is to answer from, and how. A new one takes effect without a restart.
 
@@ -76,6 +84,8 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     repair: int = 0
     """How often a damaged revision of the service was generated again. A worker that finds damage tells this number
     with it. Another number has the worker try again at once."""
+    canary: Canary | None = None
+    """None: the revision answers all requests."""
 
 
 class Damage(msgspec.Struct, frozen=True, rename="camel"):
@@ -124,6 +134,18 @@ class CredentialState(msgspec.Struct, frozen=True, rename="camel"):
     """What is wrong with what lies there now; empty: nothing."""
 
 
+class CanaryRoute(msgspec.Struct, frozen=True, rename="camel"):
+    """The second revision, as the worker sees it."""
+
+    revision: str
+    percent: int
+    """The declared share of the requests."""
+    answers: bool
+    """Whether it gets that share; else the other revision answers all."""
+    problem: str | None = None
+    """Why it does not, or what is wrong with it."""
+
+
 class Route(msgspec.Struct, frozen=True, rename="camel"):
     """What `GET /v1/route` answers: the routing in effect, which follows a new table within seconds.
 
@@ -168,6 +190,8 @@ class Route(msgspec.Struct, frozen=True, rename="camel"):
     """The declared revision, where its files are damaged; a worker that answers from nothing says it in its 503."""
     updates: UpdatesState | UnsetType = UNSET
     """How far it has followed the log of changes; absent where it was told of none."""
+    canary: CanaryRoute | UnsetType = UNSET
+    """The second revision; absent where one answers all requests."""
 
 
 def encode_routing(table: RoutingTable) -> str:

@@ -38,6 +38,9 @@ class ConditionType(StrEnum):
     EMBEDDINGS_PUBLISHED = "EmbeddingsPublished"
     """The index and the databases of spec.embeddings have the embeddings of the published revision; absent without
     spec.embeddings."""
+    CANARY_ANSWERS = "CanaryAnswers"
+    """The second revision of spec.routing.canary answers its share of the requests on every worker; absent without
+    it."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus tells of the workers' load."""
     OBJECTIVE_MET = "ObjectiveMet"
@@ -127,7 +130,8 @@ class GNNServiceStatus(ApiModel):
         ),
     ] = ()
     """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid,
-    AccuracyHolds, UpdatesFollowed, EmbeddingsPublished, MetricsAvailable, ObjectiveMet, CapacitySufficient."""
+    AccuracyHolds, UpdatesFollowed, EmbeddingsPublished, CanaryAnswers, MetricsAvailable, ObjectiveMet,
+    CapacitySufficient."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster."""
     revision: Annotated[str, Field(max_length=63)] | None = None

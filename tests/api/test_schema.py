@@ -33,6 +33,7 @@ def node_affinity(**requirement: Any) -> dict[str, Any]:
 
 
 POOLED = {"poolRef": {"name": "shared"}}
+CANARY = {"canary": {"revision": "0123456789ab", "percent": 5}}
 BREAKS_RULE = {
     "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
     "edges that training learns from": {
@@ -84,6 +85,19 @@ BREAKS_RULE = {
     },
     "image, imagePullSecrets, repository.claimName and repository.claim must not be given with worker.poolRef: set "
     "them in the GNNWorkerPool": {**MINIMAL, "worker": POOLED, "image": "a:1"},
+    "routing.canary must not be given with updates: the second revision has the graph as it was generated, without the "
+    "changes since; go back to an earlier model with spec.revision, which answers over the graph as it is now": {
+        **MINIMAL,
+        "routing": CANARY,
+        "updates": {"log": {"postgres": {"secretName": "log"}}},
+    },
+    "routing.canary.revision must be another one than spec.revision, which answers the other requests": {
+        **MINIMAL,
+        "routing": CANARY,
+        "revision": "0123456789ab",
+    },
+    "routing.canary must not be given with worker.poolRef: a pool's memory is counted by one revision for each "
+    "service": {**MINIMAL, "routing": CANARY, "worker": POOLED},
     "endpoint.grpc must not be given with worker.poolRef: the workers of a pool answer over HTTP": {
         **MINIMAL,
         "worker": POOLED,

@@ -45,6 +45,7 @@ OPTIONAL = {
     ConditionType.ACCURACY_HOLDS,
     ConditionType.UPDATES_FOLLOWED,
     ConditionType.EMBEDDINGS_PUBLISHED,
+    ConditionType.CANARY_ANSWERS,
 }
 CONDITIONS = [kind.value for kind in ConditionType if kind not in OPTIONAL]
 """Of a service whose spec names no Secret, no updates and no embeddings."""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
 from gnnserve_api.pods import GRPC_VARIABLE, PodExit
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.routing import encode_routing
+from gnnserve_api.routing import Canary, encode_routing
 from gnnserve_client import Client
 from gnnserve_worker.pods.serve import WorkerSettings
 
@@ -128,6 +129,49 @@ def test_revision_is_switched_under_load_without_a_failed_request_and_let_go(
         assert five.revision in maps.read_text()
     assert wrong == []
     assert set(answered) == {three.revision, five.revision}
+
+
+def test_second_revision_answers_its_share_until_it_is_damaged_and_comes_and_goes_by_the_table(
+    tmp_path: Path, api: ConfigMapServer, three: RevisionManifest, five: RevisionManifest
+) -> None:
+    def answered(connection: http.client.HTTPConnection, requests: int) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for _ in range(requests):
+            response, answer = predict(connection, *ASKED)
+            assert response.status == 200
+            label = THREE if answer["revision"] == three.revision else FIVE
+            assert answer["labels"] == answers_of(label, ASKED)
+            found[str(answer["revision"])] += 1
+        return found
+
+    def said(pod: WorkerPod) -> dict[str, object]:
+        return dict(pod.route().get("canary", {}))
+
+    with worker_pod(tmp_path, api) as pod:
+        api.put(table_of(three, canary=Canary("0123456789ab", 50)))
+        pod.wait_until("/v1/route", "revision 0123456789ab cannot be loaded")
+        connection = pod.connect()
+        assert answered(connection, 10) == {three.revision: 10}
+        api.put(table_of(three, canary=Canary(five.revision, 25)))
+        pod.wait_until("/v1/route", '"answers":true')
+        assert 24 <= answered(connection, 100)[five.revision] <= 26
+        api.put(table_of(three, canary=Canary(five.revision, 100)))
+        pod.wait_until("/v1/route", '"percent":100')
+        assert answered(connection, 10) == {five.revision: 10}
+
+        (rows,) = tmp_path.glob(f"repository/**/{five.revision}/tables/*.npy")
+        rows.chmod(0o644)
+        with rows.open("r+b") as file:  # in place, since it is mapped
+            file.seek(-4, os.SEEK_END)
+            file.write(b"\0\0\0\1")
+        pod.wait_until("/v1/route", '"answers":false')
+        assert answered(connection, 10) == {three.revision: 10}
+        assert pod.route()["problem"] is None
+        assert str(said(pod)["problem"])
+
+        api.put(table_of(five))
+        pod.wait_for(lambda: not said(pod), lambda: "it is still there")
+        assert answered(connection, 5) == {three.revision: 5}  # which is damaged, so that it is not switched to
 
 
 def test_revision_that_is_missing_is_said_and_served_once_it_is_there(

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.routing import RoutingMode
+from gnnserve_api.spec.canary import CanarySpec
 from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import MAX_VARIANT_NAME
@@ -46,6 +47,13 @@ class RoutingSpec(ApiModel):
     does not."""
     prometheus: PrometheusSpec = PrometheusSpec()
     """Where they are measured."""
+    canary: CanarySpec | None = None
+    """A second revision, which answers a share of the requests. Absent: one revision answers all of them."""
+
+    @property
+    def second_revision(self) -> str | None:
+        """Name of the revision that answers a share of the requests; None: there is none."""
+        return None if self.canary is None else self.canary.revision
 
     @property
     def named_variants(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
-from gnnserve_api.spec import pooled, typed_rules
+from gnnserve_api.spec import canary, pooled, typed_rules
 from gnnserve_api.spec import task as task_rules
 from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.channels import channels_are_left, channels_are_of_hidden_layers
@@ -246,14 +246,12 @@ class GNNServiceSpec(ApiModel):
             or f"names of given variants must not have the part then, which those of cascades have: {', '.join(taken)}"
         )
 
-    _channels_are_of_hidden_layers = channels_are_of_hidden_layers
-    _channels_are_left = channels_are_left
+    _channels_are_of_hidden_layers, _channels_are_left = channels_are_of_hidden_layers, channels_are_left
     _sqlite_has_one_worker = sqlite_has_one_worker
     _changes_fit_memory = changes_fit_memory
     _sinks_have_secrets_of_their_own = sinks_have_secrets_of_their_own
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
-    _something_is_retrained = something_is_retrained
-    _architecture_is_of_types = typed_rules.architecture_is_of_types
+    _something_is_retrained, _architecture_is_of_types = something_is_retrained, typed_rules.architecture_is_of_types
     _relations_are_typed = typed_rules.relations_are_typed
     _typed_variants_are_projected = typed_rules.typed_variants_are_projected
     _typed_scores_are_not_stored = typed_rules.typed_scores_are_not_stored
@@ -261,14 +259,15 @@ class GNNServiceSpec(ApiModel):
     _links_are_not_propagated = task_rules.links_are_not_propagated
     _links_of_types_are_light_gcns = task_rules.links_of_types_are_light_gcns
     _links_are_trained = task_rules.links_are_trained
-    _links_have_no_classes = task_rules.links_have_no_classes
-    _links_hold_out_edges = task_rules.links_hold_out_edges
+    _links_have_no_classes, _links_hold_out_edges = task_rules.links_have_no_classes, task_rules.links_hold_out_edges
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
     _light_gcn_scores_links = task_rules.light_gcn_scores_links
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
     _pods_are_the_pools, _pools_answer_over_http = pooled.pods_are_the_pools, pooled.pools_answer_over_http
     _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
+    _canaries_do_not_follow_changes = canary.canaries_do_not_follow_changes
+    _canaries_are_others, _canaries_are_alone = canary.canaries_are_other_revisions, canary.canaries_are_not_in_pools
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
@@ -363,6 +362,7 @@ class GNNServiceSpec(ApiModel):
             base_variant=self.routing.variant,
             weights=self.routing.weights or {},
             shadow_permille=self.routing.shadow_permille,
+            canary=None if self.routing.canary is None else self.routing.canary.beside(revision),
         )
 
 

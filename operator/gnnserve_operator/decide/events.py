@@ -60,6 +60,7 @@ def decide_events(
         _turned(before, now, ConditionType.ACCURACY_HOLDS),
         _turned(before, now, ConditionType.UPDATES_FOLLOWED),
         _turned(before, now, ConditionType.EMBEDDINGS_PUBLISHED),
+        _turned(before, now, ConditionType.CANARY_ANSWERS),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),

@@ -14,6 +14,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.accuracy import decide_accuracy
 from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker, find_switching
+from gnnserve_operator.decide.canary import decide_canary
 from gnnserve_operator.decide.compaction import is_under_way
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage
@@ -99,6 +100,7 @@ def decide_conditions(situation: Situation) -> Conditions:
     updates = decide_updates(
         situation.spec, situation.workers.is_rolled_out, situation.compaction, situation.observed
     )  # fmt: skip
+    canary = decide_canary(situation.spec, situation.declared, situation.workers.ready, situation.observed)
     return {
         ConditionType.READY: ready,
         ConditionType.RECONCILING: under_way if is_reconciling else still,
@@ -116,6 +118,7 @@ def decide_conditions(situation: Situation) -> Conditions:
         **({} if accuracy is None else {ConditionType.ACCURACY_HOLDS: accuracy}),
         **({} if updates is None else {ConditionType.UPDATES_FOLLOWED: updates}),
         **({} if situation.embeddings is None else {ConditionType.EMBEDDINGS_PUBLISHED: situation.embeddings}),
+        **({} if canary is None else {ConditionType.CANARY_ANSWERS: canary}),
     }
 
 

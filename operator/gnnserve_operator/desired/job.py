@@ -117,6 +117,9 @@ def generation_manifest(parent: Parent, spec: GNNServiceSpec) -> str:
     )
     if spec.repository.history is not None:
         parts["repository"] = {"history": spec.repository.history}
+        if spec.routing.canary is not None:
+            # So that it is kept too. Its share is none of the Job's.
+            parts["routing"] = {"canary": {"revision": spec.routing.canary.revision, "percent": 0}}
     document = {
         "apiVersion": API_VERSION,
         "kind": KIND,

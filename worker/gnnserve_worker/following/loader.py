@@ -75,9 +75,13 @@ class Loader:
         load: Callable[[str], ServedRevision],
         retry_s: tuple[float, float] | None = None,
         service: str | None = None,
+        *,
+        is_second: bool = False,
     ) -> None:
         """`load` returns a verified revision by its name; the loader rehearses it. `retry_s`: None means `RETRY_S`.
-        `service`: whose revisions they are, for logs of a process that has several."""
+        `service`: whose revisions they are, for logs of a process that has several. `is_second`: another loader's
+        revision answers meanwhile."""
+        self._is_second = is_second
         self._service = service
         self._server = server
         self._load = load
@@ -194,7 +198,8 @@ class Loader:
         _log.info("loading revision %s", table.revision, extra=self._about(table.revision))
         started_s = time.perf_counter()
         try:
-            loaded = self._load_beside(table.revision) if job.is_beside else self._load(table.revision)
+            is_beside = job.is_beside or self._is_second
+            loaded = self._load_beside(table.revision) if is_beside else self._load(table.revision)
             loaded.check(table)
             opened_s = time.perf_counter()
             loaded.warm_up()

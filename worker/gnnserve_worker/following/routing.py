@@ -46,6 +46,7 @@ def parse_routing(text: str | bytes) -> RoutingTable:
         raise ValueError(f"shadowPermille: expected 0 to {MOST_SHADOW_PERMILLE}, found {table.shadow_permille}")
     _check_mode(table)
     _check_costs(table)
+    _check_canary(table)
     return table
 
 
@@ -73,6 +74,14 @@ def _check_costs(table: RoutingTable) -> None:
             raise ValueError(f"costs.{name}: a batch of one node cannot take {cost.at(1)} ms")
     if table.ttl_seconds is not None and not (math.isfinite(table.ttl_seconds) and table.ttl_seconds > 0):
         raise ValueError(f"ttlSeconds: expected a number of seconds above 0, found {table.ttl_seconds}")
+
+
+def _check_canary(table: RoutingTable) -> None:
+    canary = table.canary
+    if canary is not None and not 0 <= canary.percent <= 100:
+        raise ValueError(f"canary.percent: expected 0 to 100, found {canary.percent}")
+    if canary is not None and canary.revision in {"", table.revision}:
+        raise ValueError(f"canary.revision: expected another one than {table.revision}, found {canary.revision!r}")
 
 
 Content = TypeVar("Content")

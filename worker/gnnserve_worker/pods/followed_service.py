@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_api.pods import TLS_CERTIFICATE_KEY, TLS_PRIVATE_KEY_KEY
+from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.changes.options import PostgresAddress, UpdatesOptions
+from gnnserve_worker.following.canary import CanaryFollower
 from gnnserve_worker.following.loader import Loader
 from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.following.routing import MountedRouting
@@ -94,9 +96,10 @@ class FollowedService:
         name = settings.service if settings.is_one_of_several else None
         self._loader = Loader(served, self._load, service=name)
         self._files = RepositoryWatch(self._loader)
+        self._canary = CanaryFollower(served, self._load, lambda: self._loader.is_settled, name)
         self._about = f"the ConfigMap {settings.namespace}/{settings.routing}"
         self._watch = RoutingWatch(
-            settings.api, settings.namespace, settings.routing, self._loader.declare, on_missing=self._say_missing
+            settings.api, settings.namespace, settings.routing, self._declare, on_missing=self._say_missing
         )
         self._stopped = threading.Event()
         self._starting = threading.Lock()
@@ -119,7 +122,11 @@ class FollowedService:
             if mounted is None or (table := mounted.read()) is None or self._watch.answered.is_set():
                 continue
             _log.warning("the API server does not answer: using %s", path)
-            self._loader.declare(table)
+            self._declare(table)
+
+    def _declare(self, table: RoutingTable) -> None:
+        self._loader.declare(table)
+        self._canary.declare(table)
 
     def stop(self, patience_s: float) -> bool:
         """Follow it no more. Returns whether its threads ended within `patience_s`; in the middle of a load they do
@@ -128,7 +135,8 @@ class FollowedService:
             self._stopped.set()
         self._watch.stop()
         self._files.stop()
-        return self._loader.stop(patience_s)
+        ended = self._canary.stop(patience_s)
+        return self._loader.stop(patience_s) and ended
 
     @property
     def is_settled(self) -> bool:

@@ -136,7 +136,9 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
         manifest, offset = _published(service, repository, environ.get(SERVICE_UID_VARIABLE), listener)
     else:
         manifest, offset = _compacted(service, repository, revision, environ, listener)
-    for removed in keep_history(repository, manifest, service.spec.repository.history):
+    for removed in keep_history(
+        repository, manifest, service.spec.repository.history, service.spec.routing.second_revision
+    ):
         print(f"removed: revision {removed}, by spec.repository.history", file=sys.stderr, flush=True)
     # Workers may have to write in this folder, which they mount apart from the rest; the kubelet would make it as root.
     make_folder(ServicePaths(repository.folder).updates)

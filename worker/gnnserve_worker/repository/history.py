@@ -2,7 +2,8 @@
 
 A model is what one recipe made of one source's graph and the same given weights; compaction carries it on as one
 revision after another. Those that answered last are kept. A revision that was gone back to is older than others, so
-`history.json` has the order; what it does not name counts by its age, behind what it names.
+`history.json` has the order; what it does not name counts by its age, behind what it names. A second revision that
+answers a share of the requests counts as the one that answered before.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ _LONGEST = 1000
 Model = tuple[str, str, str | None, tuple[tuple[str, str], ...]]
 
 
-def keep_history(repository: Repository, answering: RevisionManifest, most: int | None) -> Sequence[str]:
+def keep_history(
+    repository: Repository, answering: RevisionManifest, most: int | None, second: str | None = None
+) -> Sequence[str]:
     """Note what answers from now on, and remove what is beyond `most` models. None: nothing is noted and nothing
-    removed. Returns the names of the removed revisions. Where another process writes, it is left to that one; where it
-    fails, everything stays."""
+    removed. `second`: a revision that answers beside it; None: there is none. Returns the names of the removed
+    revisions. Where another process writes, it is left to that one; where it fails, everything stays."""
     if most is None:
         return ()
     try:
         with repository.locked_if_free() as is_locked:
-            return _tidy(repository, answering, most) if is_locked else ()
+            return _tidy(repository, answering, most, second) if is_locked else ()
     except (GnnserveError, OSError) as error:
         _log.warning("older revisions stay: %s", error)
         return ()
@@ -51,8 +54,8 @@ def models_of(repository: Repository) -> Mapping[Model, Sequence[RevisionManifes
     return found
 
 
-def _tidy(repository: Repository, answering: RevisionManifest, most: int) -> Sequence[str]:
-    order = _note(repository, answering.revision)
+def _tidy(repository: Repository, answering: RevisionManifest, most: int, second: str | None) -> Sequence[str]:
+    order = _note(repository, answering.revision, second)
     places = {name: place for place, name in enumerate(order)}
     # Sorting keeps the order of equal ones, which is that of their age.
     models = sorted(
@@ -70,14 +73,14 @@ def _tidy(repository: Repository, answering: RevisionManifest, most: int) -> Seq
     return names
 
 
-def _note(repository: Repository, revision: str) -> Sequence[str]:
-    """Put the revision first, and return the order."""
+def _note(repository: Repository, revision: str, second: str | None) -> Sequence[str]:
+    """Put the revision first and the second one behind it, and return the order."""
     path = ServicePaths(repository.folder).history
     before: list[str] = []
     # A file that is not what was written there has no order to keep.
     with suppress(FileNotFoundError, msgspec.DecodeError):
         before = msgspec.json.decode(path.read_bytes(), type=list[str])
-    order = [revision, *(name for name in before if name != revision)][:_LONGEST]
+    order = [*dict.fromkeys([revision, *([] if second is None else [second]), *before])][:_LONGEST]
     if order != before:
         files.remove_file(path.with_name(f"{path.name}.tmp"))
         files.commit(path, msgspec.json.format(msgspec.json.encode(order)) + b"\n")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Info, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
@@ -26,6 +26,7 @@ from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.serving.accuracy.metrics import collect_accuracy
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.batch_sizes import add_sizes
+from gnnserve_worker.serving.canary_metrics import CanarySample, collect_canary
 from gnnserve_worker.serving.change_metrics import ChangeCounters, collect_changes
 from gnnserve_worker.serving.device_metrics import collect_device
 from gnnserve_worker.serving.durations import add_histogram
@@ -35,7 +36,7 @@ from gnnserve_worker.serving.overlay_metrics import OverlayCounts
 from gnnserve_worker.serving.routing_metrics import RoutingSample, collect_routing
 from gnnserve_worker.serving.tracing.span_metrics import collect_spans
 from gnnserve_worker.serving.tracing.tracer import SpanSink
-from gnnserve_worker.serving.variant_metrics import VariantCounters, VariantUsage
+from gnnserve_worker.serving.variant_metrics import RequestCounts, VariantCounters, VariantUsage
 
 _BATCH_COUNTERS = {
     "gnnserve_batches": "Batches computed.",
@@ -94,6 +95,7 @@ class ServingMetrics:
         self._device: Callable[[], DeviceStats | None] = lambda: None
         self._indexes: Callable[[], Sequence[RevisionIndex]] = tuple
         self._renewal: Callable[[], RenewalFigures | None] = lambda: None
+        self._canary: Callable[[], CanarySample | None] = lambda: None
         self._watch: AccuracyWatch | None = None
         self.changes = ChangeCounters()
         self._updates: Updates | None = None
@@ -194,6 +196,10 @@ class ServingMetrics:
         """Sets where the indexes of recommendations are read at a scrape, and how far they have followed changes."""
         self._indexes, self._renewal = indexes, renewal
 
+    def watch_canary(self, canary: Callable[[], CanarySample | None]) -> None:
+        """Sets where the second revision is read at a scrape; None: there is none."""
+        self._canary = canary
+
     def watch_accuracy(self, watch: AccuracyWatch) -> None:
         """Sets where accuracy in service is read at a scrape."""
         self._watch = watch
@@ -271,6 +277,9 @@ class ServingMetrics:
                 found.append(CounterValue(f"{name}_total", ("variant", variant), value))
         return tuple(found)
 
+    def request_counts(self) -> RequestCounts:
+        return RequestCounts(tuple(self._outcomes.counts()), self._variants)
+
     def usage_of(self, variant: str) -> VariantUsage:
         return self._variants[variant].usage
 
@@ -335,6 +344,8 @@ class ServingMetrics:
             yield from collect_device(device, self._service, self._shown_s)
         if indexes := self._indexes():
             yield from collect_index(indexes, self._renewal(), self._service, self._shown_s)
+        if (canary := self._canary()) is not None:
+            yield from collect_canary(canary, self._service)
         if self._watch is not None:
             yield from collect_accuracy(self._watch, self._service, self._created_s)
         if self._updates is not None:

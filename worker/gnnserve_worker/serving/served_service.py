@@ -12,6 +12,7 @@ from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.canary import ServedCanary
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS
 from gnnserve_worker.serving.http.app import ServingApp
@@ -81,6 +82,10 @@ class ServedService:
         self.name = settings.name
         self.sock = settings.sock
         self.tls = credentials.tls
+        self._engine = engine
+        self._weight = settings.share
+        self._canary: ServedCanary | None = None
+        """A second revision; None: one answers all requests. It changes on the event loop."""
         self._model = engine.models[settings.name]
         self._updates = settings.updates
         self._metrics = metrics
@@ -170,9 +175,25 @@ class ServedService:
                 self._model.problem = self._model.damage = None
             self._model.switch(revision, table)
             self._follow_log(revision)
+            if self._canary is not None:
+                self._canary.settle()
 
         with self._handing_over(revision):
             self._calls.call(switch)
+
+    def open_canary(self, revision: str, percent: int) -> ServedCanary:
+        """Begin to answer this share of the requests by a second revision, as soon as it is switched to. There must be
+        no other."""
+        canary = ServedCanary(
+            self.name, revision, self._engine, self.app.predict, self._calls, self._weight, self._show_canary
+        )  # fmt: skip
+        canary.open(percent)
+        return canary
+
+    def _show_canary(self, canary: ServedCanary | None) -> None:
+        self._canary = canary
+        self.app.canary = None if canary is None else canary.route
+        self._metrics.watch_canary(lambda: None if canary is None else canary.sample())
 
     def _handing_over(self, revision: ServedRevision) -> contextlib.AbstractContextManager[None]:
         replica, updates = revision.replica, self._updates

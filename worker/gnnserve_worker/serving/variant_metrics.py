@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gnnserve_worker.serving.batch_sizes import BatchSizes
@@ -55,3 +56,12 @@ class VariantCounters:
     def sums(self) -> tuple[float, ...]:
         """Sums in the order of the counters of batches in `metrics.py`."""
         return self.batches, self.seeds, self.seconds, self.seeds_squared, self.seed_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """What became of requests."""
+
+    outcomes: tuple[tuple[str, int], ...]
+    """Answered in time, late, without a latency, and refused."""
+    variants: Mapping[str, VariantCounters]

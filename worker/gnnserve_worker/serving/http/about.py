@@ -7,7 +7,7 @@ import msgspec
 from gnnserve_api.live_accuracy import VariantAccuracy
 from gnnserve_api.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_api.routing import CredentialState, Route
+from gnnserve_api.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.changes.report import state_of
 from gnnserve_worker.changes.updates import Updates
@@ -59,7 +59,7 @@ def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec
 
 def describe_route(
     model: ServedModel, revision: ServedRevision, updates: Updates | None, *, needs_token: bool,
-    credentials: tuple[CredentialState, ...],
+    credentials: tuple[CredentialState, ...], canary: CanaryRoute | None,
 ) -> Route:  # fmt: skip
     device, route, damage = revision.device_stats(), model.route(), model.damage
     return msgspec.structs.replace(
@@ -74,6 +74,7 @@ def describe_route(
         inputs=model.watch.drifted_inputs() or msgspec.UNSET,
         damaged=msgspec.UNSET if damage is None else damage,
         updates=msgspec.UNSET if updates is None else state_of(updates),
+        canary=msgspec.UNSET if canary is None else canary,
     )
 
 

@@ -23,7 +23,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
-from gnnserve_api.routing import CredentialState, Damage, Route
+from gnnserve_api.routing import CanaryRoute, CredentialState, Damage, Route
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
@@ -93,6 +93,8 @@ class ServingApp:
         self._write_access = write_access
         self.credentials = credentials
         self.updates = updates
+        self.canary: Callable[[], CanaryRoute] | None = None
+        """State of a second revision, for `/v1/route`; None: there is none."""
         model = engine.models[service]
         self.predict = Predict(service, model, metrics, updates)
         self.models = ServedModels(service, engine, metrics, lambda: self.leaving)
@@ -282,6 +284,7 @@ def _build_rest(
                 serving.updates,
                 needs_token=serving.access.needs_token,
                 credentials=serving.credentials(),
+                canary=None if serving.canary is None else serving.canary(),
             )
         )
 

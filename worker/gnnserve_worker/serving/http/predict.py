@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
@@ -54,10 +54,21 @@ _MOST_HELD_BYTES = 64 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
+class Sharing(Protocol):
+    """What divides requests between two revisions (`canary.py`)."""
+
+    def start(
+        self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None = None,
+        trace: RequestTrace | None = None,
+    ) -> Pending | Held | Reply: ...  # fmt: skip
+
+
 class Predict:
     def __init__(
         self, service: str, model: ServedModel, metrics: ServingMetrics, updates: Updates | None = None
     ) -> None:
+        self.canary: Sharing | None = None
+        """Takes the place of `start` while a second revision answers a share of the requests."""
         self.in_flight = 0
         """Requests that wait for their answer; kept by those who send it."""
         self._service = service
@@ -77,7 +88,9 @@ class Predict:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
         if self._model.tracer is not None:
             return self._start_traced(self._model.tracer, head, body, respond)
-        return self._begin(self.read(head, body), respond)
+        if self.canary is not None:
+            return self.canary.start(head, body, respond)
+        return self.begin(self.read(head, body), respond)
 
     def _start_traced(
         self, tracer: Tracer, head: Head, body: bytes, respond: Callable[[Reply], None]
@@ -85,18 +98,25 @@ class Predict:
         now_ms = monotonic_ms()
         trace = tracer.begin(head.parent, head.path, now_ms)
         if trace is None:
-            return self._begin(self.read(head, body), respond)
+            return self._start_as_shared(head, body, respond, now_ms, None)
 
         def respond_and_end(reply: Reply) -> None:
             respond(reply)
             tracer.end(trace, monotonic_ms(), reply.status, reply.code)
 
-        begun = self._begin(self.read(head, body, now_ms, trace), respond_and_end)
+        begun = self._start_as_shared(head, body, respond_and_end, now_ms, trace)
         if isinstance(begun, Reply):
             tracer.end(trace, monotonic_ms(), begun.status, begun.code)
         return begun
 
-    def _begin(self, asked: Asked | Behind | Reply, respond: Callable[[Reply], None]) -> Pending | Held | Reply:
+    def _start_as_shared(
+        self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float, trace: RequestTrace | None
+    ) -> Pending | Held | Reply:
+        if self.canary is not None:
+            return self.canary.start(head, body, respond, arrived_ms, trace)
+        return self.begin(self.read(head, body, arrived_ms, trace), respond)
+
+    def begin(self, asked: Asked | Behind | Reply, respond: Callable[[Reply], None]) -> Pending | Held | Reply:
         if isinstance(asked, Asked):
             return self.ask(asked, respond)
         return self._hold(asked, respond) if isinstance(asked, Behind) else asked

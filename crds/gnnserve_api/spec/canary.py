@@ -1,0 +1,70 @@
+"""A canary: a second revision that answers a share of the requests, beside the one that answers the others."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from gnnserve_api.routing import Canary
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.updates import UpdatesSpec
+from gnnserve_api.spec.worker import Worker
+
+
+class CanarySpec(ApiModel):
+    """A second published revision, which answers a share of the requests."""
+
+    revision: Annotated[str, text(r"^[0-9a-f]{12}$", "a revision's name: 12 hexadecimal digits", 12)]
+    """Name of the revision. While it is the one that answers anyway, this changes nothing."""
+    percent: Annotated[int, Field(ge=0, le=100)]
+    """Requests that it answers, of a hundred. 0: it is loaded, and gets none."""
+
+    def beside(self, revision: str) -> Canary | None:
+        """What workers are told while they answer from that revision; None: it is the same one."""
+        return None if self.revision == revision else Canary(self.revision, self.percent)
+
+
+class _Routing(Protocol):
+    canary: CanarySpec | None
+
+
+class _Spec(Protocol):
+    """The parts of a GNNServiceSpec that these rules read."""
+
+    @property
+    def routing(self) -> _Routing: ...
+
+    revision: str | None
+    updates: UpdatesSpec | None
+    worker: Worker
+
+
+@rule(
+    "!has(self.routing.canary) || !has(self.updates)",
+    "routing.canary must not be given with updates: the second revision has the graph as it was generated, without the "
+    "changes since; go back to an earlier model with spec.revision, which answers over the graph as it is now",
+)
+def canaries_do_not_follow_changes(spec: _Spec) -> bool:
+    return spec.routing.canary is None or spec.updates is None
+
+
+@rule(
+    "!has(self.routing.canary) || !has(self.revision) || self.routing.canary.revision != self.revision",
+    "routing.canary.revision must be another one than spec.revision, which answers the other requests",
+)
+def canaries_are_other_revisions(spec: _Spec) -> bool | str:
+    canary = spec.routing.canary
+    return canary is None or canary.revision != spec.revision or (
+        f"routing.canary.revision {canary.revision} must be another one than spec.revision, which answers the other "
+        "requests: take routing.canary away"
+    )  # fmt: skip
+
+
+@rule(
+    "!has(self.routing.canary) || !has(self.worker.poolRef)",
+    "routing.canary must not be given with worker.poolRef: a pool's memory is counted by one revision for each service",
+)
+def canaries_are_not_in_pools(spec: _Spec) -> bool:
+    return spec.routing.canary is None or spec.worker.pool_ref is None

@@ -1,0 +1,280 @@
+"""A second revision of a service: which requests it answers, and that nothing about it harms the first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.support.serving import Client, FakeWorker, held, running, service
+from tests.support.waiting import WAIT_S
+from tests.worker.test_serving_services import started
+
+from gnnserve_api.objective import Objective
+from gnnserve_api.routing import AffineCost, Canary, RoutingMode, RoutingTable
+from gnnserve_worker.following.canary import canary_table
+from gnnserve_worker.following.routing import parse_routing
+from gnnserve_worker.serving.http.canary import CanaryShare, is_of_canary
+from gnnserve_worker.serving.http.predict import Predict
+from gnnserve_worker.serving.metrics import ServingMetrics
+from gnnserve_worker.serving.model import ServedModel
+
+FIRST, SECOND = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+
+
+@dataclass(frozen=True, slots=True)
+class Two:
+    """A service whose requests two revisions share."""
+
+    client: Client
+    second: ServedModel
+    share: CanaryShare
+
+    async def ask(self, nodes: Any = (1,), **fields: Any) -> str:
+        """The revision that answers."""
+        response = await self.client.predict(nodes, **fields)
+        assert response.status_code == 200, response.text
+        return str(response.json()["revision"])
+
+    async def count(self, requests: int, **fields: Any) -> Counter[str]:
+        return Counter([await self.ask(**fields) for _ in range(requests)])
+
+
+@asynccontextmanager
+async def sharing(percent: int, second: FakeWorker, first: FakeWorker | None = None) -> AsyncIterator[Two]:
+    async with running(first or FakeWorker(FIRST)) as client:
+        metrics, revision = ServingMetrics("digits"), second.revision()
+        model = client.engine.add("second", metrics, 1.0)
+        metrics.show_revision(revision.manifest, 0.5)
+        model.switch(revision, service().spec.routing_table(SECOND))
+        share = CanaryShare(client.app.predict, Predict("digits", model, metrics), percent)
+        client.app.predict.canary = share
+        yield Two(client, model, share)
+
+
+def slow_second() -> FakeWorker:
+    return FakeWorker(SECOND, shift=1)
+
+
+@pytest.mark.parametrize("percent", [0, 5, 50, 100])
+def test_shares_hold_after_few_requests(percent: int) -> None:
+    async def scenario() -> Counter[str]:
+        async with sharing(percent, slow_second()) as two:
+            return await two.count(100)
+
+    found = asyncio.run(scenario())
+    assert abs(found[SECOND] - percent) <= 1
+    assert found[FIRST] + found[SECOND] == 100
+
+
+def test_a_seed_always_goes_to_the_same_revision_and_a_named_variant_to_the_first() -> None:
+    async def scenario() -> tuple[list[Counter[str]], Counter[str]]:
+        async with sharing(50, slow_second()) as two:
+            seeded = [await two.count(4, seed=seed) for seed in range(40)]
+            return seeded, await two.count(8, variant="x4")
+
+    seeded, named = asyncio.run(scenario())
+    assert all(len(found) == 1 for found in seeded)
+    of_second = [seed for seed, found in enumerate(seeded) if SECOND in found]
+    assert of_second == [seed for seed in range(40) if is_of_canary(seed, 50)]
+    assert 12 <= len(of_second) <= 28
+    assert named == {FIRST: 8}
+
+
+def test_seeds_of_a_small_share_stay_in_a_larger_one() -> None:
+    seeds = [*range(2000), 2**63 - 1]
+    small, large = ({seed for seed in seeds if is_of_canary(seed, percent)} for percent in (5, 50))
+    assert small < large
+    assert 60 <= len(small) <= 140
+    assert not any(is_of_canary(seed, 0) for seed in seeds)
+    assert all(is_of_canary(seed, 100) for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"nodes": [7]}, id="a node that only the first has"),
+        pytest.param({"nodes": [1], "return": ["embeddings"]}, id="an output that only the first has"),
+        pytest.param({"nodes": [1], "variant": "x8"}, id="a variant that only the first has"),
+        pytest.param({"nodes": list(range(5)) * 40}, id="a full queue"),
+    ],
+)
+def test_what_the_second_cannot_answer_the_first_does(fields: dict[str, Any]) -> None:
+    second = FakeWorker(SECOND, nodes=5, layers=1)
+
+    async def scenario() -> tuple[str, int]:
+        async with sharing(100, second) as two:
+            lane = two.second.lane
+            assert lane is not None
+            lane.batcher._admission._max_queued_seeds = 100
+            return await two.ask(**fields), two.share.passed_on
+
+    revision, passed_on = asyncio.run(scenario())
+    assert (revision, passed_on) == (FIRST, int("variant" not in fields))
+
+
+def test_errors_of_clients_are_those_of_the_first() -> None:
+    async def scenario() -> list[httpx.Response]:
+        async with sharing(100, FakeWorker(SECOND, nodes=5)) as two:
+            return [await two.client.predict([node]) for node in (1000, 1001)]
+
+    for response in asyncio.run(scenario()):
+        assert response.status_code == 400
+        assert "node ids are 0 to 999" in response.json()["error"]["message"]
+
+
+def test_batches_that_fail_are_computed_by_the_first() -> None:
+    def fail(_variant: str, _seeds: np.ndarray) -> None:
+        raise OSError("the file is not what it was")
+
+    async def scenario() -> tuple[Counter[str], int, bytes]:
+        async with sharing(100, FakeWorker(SECOND, fail=fail)) as two:
+            return await two.count(3), two.share.passed_on, two.client.metrics.render()
+
+    found, passed_on, metrics = asyncio.run(scenario())
+    assert (found, passed_on) == ({FIRST: 3}, 3)
+    assert b"InternalError" not in metrics
+
+
+def test_requests_of_a_second_that_is_withdrawn_are_answered_by_the_first() -> None:
+    first, second = FakeWorker(FIRST), slow_second()
+
+    async def scenario() -> tuple[list[str], Counter[str]]:
+        async with sharing(100, second, first) as two:
+            before = await held(second, two_client(two))
+            asking = [asyncio.ensure_future(two.ask([node])) for node in range(3)]
+            await until_accepted(two.second, 4)
+            two.second.withdraw("its files changed")
+            second.gate.set()
+            answered = list(await asyncio.gather(*asking))
+            await before.outcome
+            return answered, await two.count(2)
+
+    answered, after = asyncio.run(scenario())
+    assert answered == [FIRST] * 3
+    assert after == {FIRST: 2}
+
+
+def two_client(two: Two) -> Client:
+    """The client, whose model is the second revision's."""
+    return Client(two.client.http, two.client.engine, two.second, two.client.metrics, two.client.app)
+
+
+async def until_accepted(model: ServedModel, requests: int) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while len(model.accepted) < requests:
+            await asyncio.sleep(0)
+
+
+def test_a_client_that_leaves_takes_along_what_was_asked_of_the_first_in_its_place() -> None:
+    first, second = FakeWorker(FIRST), slow_second()
+
+    async def scenario() -> int:
+        async with sharing(100, second, first) as two:
+            before = await held(first, two.client)
+            model = two.client.model
+            replies: list[Any] = []
+            head = two.client.app.predict  # the callback is never reached
+            lane = two.second.lane
+            assert lane is not None
+            pending = two.second.submit(lane, np.array([3]), Objective(), False, False, 0.0, replies.append)
+            again = model.submit(model.lane, np.array([3]), Objective(), False, False, 0.0, replies.append)  # type: ignore[arg-type]
+            pending.successor = again  # type: ignore[union-attr, assignment]
+            head.cancel(pending)  # type: ignore[arg-type]
+            left = len(model.accepted) + len(two.second.accepted)
+            first.gate.set()
+            await before.outcome
+            assert replies == []
+            return left
+
+    assert asyncio.run(scenario()) == 1  # the one that is held
+
+
+# In a server
+
+
+def test_a_second_revision_comes_changes_its_share_and_goes_while_requests_are_answered() -> None:
+    first, second = FakeWorker(FIRST), slow_second()
+    table = service().spec.routing_table(SECOND)
+    with started(names=("digits",)) as running_, httpx.Client(base_url=running_.urls["digits"], timeout=WAIT_S) as http:
+        running_.switch("digits", first)
+        served = running_.server.services["digits"]
+
+        def count(requests: int) -> Counter[str]:
+            return Counter(http.post("/v1/predict", json={"nodes": [1]}).json()["revision"] for _ in range(requests))
+
+        assert "canary" not in http.get("/v1/route").json()
+        canary = served.open_canary(SECOND, 30)
+        assert count(5) == {FIRST: 5}
+        canary.report("revision bbbbbbbbbbbb is being loaded")
+        assert http.get("/v1/route").json()["canary"] == {
+            "revision": SECOND, "percent": 30, "answers": False, "problem": "revision bbbbbbbbbbbb is being loaded",
+        }  # fmt: skip
+        revision = second.revision()
+        canary.switch(revision, table, 0.5)
+        assert 29 <= count(100)[SECOND] <= 31
+        assert http.get("/v1/route").json()["canary"] == {
+            "revision": SECOND, "percent": 30, "answers": True, "problem": None
+        }  # fmt: skip
+        text = http.get("/metrics").text
+        assert f'gnnserve_canary_percent{{revision="{SECOND}",service="digits"}} 30.0' in text
+        canary.set_percent(100)
+        assert count(5) == {SECOND: 5}
+
+        infer = {"inputs": [{"name": "nodes", "datatype": "INT64", "shape": [1], "data": [1]}]}
+        answer = http.post("/v2/models/digits/infer", json=infer).json()
+        assert answer["parameters"]["revision"] == SECOND
+        pinned = http.post("/v2/models/digits/versions/x4/infer", json=infer).json()
+        assert (pinned["parameters"]["revision"], pinned["model_version"]) == (FIRST, "x4")
+
+        running_.switch("digits", FakeWorker("cccccccccccc", classes=(1, 2, 3, 4)))
+        assert count(5) == {"cccccccccccc": 5}
+        problem = http.get("/v1/route").json()["canary"]["problem"]
+        assert problem.startswith("revision bbbbbbbbbbbb has another classes than cccccccccccc")
+        running_.switch("digits", first)
+        assert count(5) == {SECOND: 5}
+
+        canary.withdraw(revision, "its files changed")
+        assert count(5) == {FIRST: 5}
+        canary.switch(second.revision(), table, 0.5)
+        assert count(5) == {SECOND: 5}
+        canary.close()
+        assert count(5) == {FIRST: 5}
+        assert "canary" not in http.get("/v1/route").json()
+        assert "gnnserve_canary" not in http.get("/metrics").text
+
+
+# What it follows
+
+
+def test_the_second_follows_the_table_but_for_what_is_about_the_first() -> None:
+    costs = {"x1": AffineCost(1, 1)}
+    table = RoutingTable(
+        "first", "r", Objective(latency_ms=5), mode=RoutingMode.METRICS, base_variant="x1", costs=costs, reason="load",
+        issued_at="2026", ttl_seconds=30, shadow_permille=5, repair=2, canary=Canary("second", 10),
+    )  # fmt: skip
+    assert canary_table(table, Canary("second", 10)) == RoutingTable("second", "r", Objective(latency_ms=5))
+    weights = RoutingTable("first", "r", mode=RoutingMode.WEIGHTS, weights={"x1": 1}, canary=Canary("second", 10))
+    assert canary_table(weights, Canary("second", 10)).weights == {"x1": 1}
+    static = RoutingTable("first", "r", mode=RoutingMode.STATIC, base_variant="x4")
+    assert canary_table(static, Canary("second", 10)).base_variant == "x4"
+
+
+@pytest.mark.parametrize(
+    ("canary", "problem"),
+    [
+        ('{"revision": "b", "percent": 101}', "canary.percent: expected 0 to 100, found 101"),
+        ('{"revision": "a", "percent": 5}', "canary.revision: expected another one than a, found 'a'"),
+        ('{"revision": "", "percent": 5}', "canary.revision: expected another one than a, found ''"),
+    ],
+)
+def test_tables_with_a_wrong_canary_are_refused(canary: str, problem: str) -> None:
+    with pytest.raises(ValueError, match="canary") as raised:
+        parse_routing(f'{{"revision": "a", "recipe": "r", "canary": {canary}}}')
+    assert str(raised.value) == problem

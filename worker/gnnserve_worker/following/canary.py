@@ -1,0 +1,123 @@
+"""Follows what routing tables say of a second revision: it is loaded, watched and given up by a loader of its own, so
+that nothing about it can hold up the service's own revision.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from gnnserve_api.routing import Canary, RoutingMode, RoutingTable
+from gnnserve_worker.following.loader import Loader, Server
+from gnnserve_worker.following.repository_watch import RepositoryWatch
+from gnnserve_worker.inference.served import ServedRevision
+
+_POLL_S = 0.1
+
+
+class CanaryServer(Server, Protocol):
+    """The part of `serving/canary.py`'s ServedCanary that is used here."""
+
+    def set_percent(self, percent: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class CanaryOwner(Protocol):
+    """The part of `serving/served_service.py`'s ServedService that is used here."""
+
+    def open_canary(self, revision: str, percent: int) -> CanaryServer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    revision: str
+    served: CanaryServer
+    loader: Loader
+    files: RepositoryWatch
+
+
+def canary_table(table: RoutingTable, canary: Canary) -> RoutingTable:
+    """The table that the second revision follows: the service's, but for what was measured or decided of another one's
+    variants, and what is of the service as a whole. Equal tables say the same."""
+    is_decided = table.mode is RoutingMode.METRICS
+    return msgspec.structs.replace(
+        table,
+        revision=canary.revision,
+        mode=RoutingMode.ADAPTIVE if is_decided else table.mode,
+        base_variant=table.base_variant if table.mode is RoutingMode.STATIC else None,
+        costs={},
+        ttl_seconds=None,
+        reason="",
+        issued_at="",
+        shadow_permille=0,
+        repair=0,
+        canary=None,
+    )
+
+
+class CanaryFollower:
+    def __init__(
+        self,
+        owner: CanaryOwner,
+        load: Callable[[str], ServedRevision],
+        is_first_settled: Callable[[], bool],
+        service: str | None = None,
+    ) -> None:
+        """`load` and `service`: as `Loader` has them. `is_first_settled`: whether the service's own revision answers,
+        or cannot be made to, before which no other one is loaded."""
+        self._owner = owner
+        self._load = load
+        self._is_first_settled = is_first_settled
+        self._service = service
+        self._followed: _Followed | None = None
+        self._changing = threading.Lock()
+        self._stopped = threading.Event()
+
+    def declare(self, table: RoutingTable) -> None:
+        """Follow this table, from any thread. Returns when a second revision that it does not have is given up."""
+        canary = table.canary
+        with self._changing:
+            if self._stopped.is_set():
+                return
+            if self._followed is not None and (canary is None or canary.revision != self._followed.revision):
+                self._give_up(self._followed, 0.0)
+            if canary is None:
+                return
+            followed = self._followed
+            if followed is None:
+                followed = self._followed = self._begin(canary)
+            followed.served.set_percent(canary.percent)
+            followed.loader.declare(canary_table(table, canary))
+
+    def stop(self, patience_s: float) -> bool:
+        """Follow no more. Returns whether its threads ended within `patience_s`; amid a load they do not."""
+        self._stopped.set()
+        with self._changing:
+            return self._followed is None or self._end(self._followed, patience_s)
+
+    def _begin(self, canary: Canary) -> _Followed:
+        served = self._owner.open_canary(canary.revision, canary.percent)
+        loader = Loader(served, self._load_second, service=self._service, is_second=True)
+        files = RepositoryWatch(loader)
+        loader.start()
+        files.start()
+        return _Followed(canary.revision, served, loader, files)
+
+    def _load_second(self, revision: str) -> ServedRevision:
+        while not (self._is_first_settled() or self._stopped.wait(_POLL_S)):
+            pass
+        return self._load(revision)
+
+    def _give_up(self, followed: _Followed, patience_s: float) -> None:
+        self._end(followed, patience_s)
+        followed.served.close()
+        self._followed = None
+
+    def _end(self, followed: _Followed, patience_s: float) -> bool:
+        followed.files.stop()
+        return followed.loader.stop(patience_s)

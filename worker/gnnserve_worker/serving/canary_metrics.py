@@ -1,0 +1,57 @@
+"""Metrics of the second revision of a service. Their names are their own: what is measured of the first one decides
+about variants and workers, and must not be mixed with another revision's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from gnnserve_api.routing import CanaryRoute
+from gnnserve_worker.serving.durations import add_histogram
+from gnnserve_worker.serving.variant_metrics import RequestCounts
+
+_LABELS = ("service", "revision")
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySample:
+    """A second revision at the moment of a scrape."""
+
+    route: CanaryRoute
+    counts: RequestCounts
+    passed_on: int
+    """Requests of its share that the first revision had to answer."""
+    created_s: float
+    """When counting began, in seconds since 1970."""
+
+
+def collect_canary(sample: CanarySample, service: str) -> Iterator[Metric]:
+    labels = (service, sample.route.revision)
+    percent = GaugeMetricFamily(
+        "gnnserve_canary_percent", "Requests of a hundred that the second revision gets now.", labels=_LABELS
+    )
+    percent.add_metric(labels, sample.route.percent if sample.route.answers else 0)
+    yield percent
+    requests = CounterMetricFamily(
+        "gnnserve_canary_requests", "Requests that the second revision answered, or refused, by outcome.",
+        labels=(*_LABELS, "outcome"),
+    )  # fmt: skip
+    for outcome, count in sample.counts.outcomes:
+        requests.add_metric((*labels, outcome), count, created=sample.created_s)
+    yield requests
+    passed_on = CounterMetricFamily(
+        "gnnserve_canary_passed_on", "Requests of the second revision that the first one had to answer.",
+        labels=_LABELS,
+    )  # fmt: skip
+    passed_on.add_metric(labels, sample.passed_on, created=sample.created_s)
+    yield passed_on
+    seconds = HistogramMetricFamily(
+        "gnnserve_canary_request_seconds", "Arrival of a request to the answer of the second revision.",
+        labels=(*_LABELS, "variant"),
+    )  # fmt: skip
+    for name, of in sample.counts.variants.items():
+        values = {"service": service, "revision": sample.route.revision, "variant": name}
+        add_histogram(seconds, values, of.request, of.created_s)
+    yield seconds

@@ -1,0 +1,101 @@
+"""Which requests a second revision answers, and what becomes of those that it does not.
+
+Shares hold after few requests already: requests are drawn by a sequence that is spread evenly, not by chance. One with
+a seed is drawn by that, so that the same question always gets the same answer; one that names a variant names one of
+the first revision. What the second revision refuses, for whatever reason, or fails at, is asked of the first: clients
+never notice it but by its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gnnserve_worker.serving.http.asked import Asked
+from gnnserve_worker.serving.http.head import Head
+from gnnserve_worker.serving.http.held import Held
+from gnnserve_worker.serving.http.predict import Predict
+from gnnserve_worker.serving.http.question import Question
+from gnnserve_worker.serving.http.replies import Reply
+from gnnserve_worker.serving.model import monotonic_ms
+from gnnserve_worker.serving.requests import Pending
+from gnnserve_worker.serving.tracing.traces import RequestTrace
+
+_GOLDEN_RATIO = 0.6180339887498949
+"""Its multiples, without their whole parts, are spread evenly over 0 to 1."""
+_OK, _TIMED_OUT = 200, 504
+_MULTIPLIER, _WORD = 0x9E3779B97F4A7C15, 1 << 64
+"""Spread neighbouring seeds over all numbers of 64 bits."""
+
+
+class CanaryShare:
+    """The requests of a service while two revisions answer them."""
+
+    def __init__(self, first: Predict, canary: Predict, percent: int, drawn: float = 0.0) -> None:
+        """`drawn`, below 1: where the sequence begins."""
+        self.percent = percent
+        self.passed_on = 0
+        """Requests of the canary that the first revision had to answer."""
+        self._first = first
+        self._canary = canary
+        self._drawn = drawn
+
+    def start(
+        self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None = None,
+        trace: RequestTrace | None = None,
+    ) -> Pending | Held | Reply:  # fmt: skip
+        """As `Predict.start`, of which this takes the place."""
+        if arrived_ms is None:
+            arrived_ms = monotonic_ms()
+
+        def ask_first() -> Pending | Held | Reply:
+            return self._first.begin(self._first.read(head, body, arrived_ms, trace), respond)
+
+        is_canarys = self._draw()
+        asked = (self._canary if is_canarys else self._first).read(head, body, arrived_ms, trace)
+        bound = self._bound(asked.question) if isinstance(asked, Asked) else None
+        if bound is not None and bound != is_canarys:
+            is_canarys = bound
+            asked = (self._canary if is_canarys else self._first).read(head, body, arrived_ms, trace)
+        if not is_canarys:
+            return self._first.begin(asked, respond)
+        if isinstance(asked, Asked):
+            pending = self._ask_canary(asked, respond, ask_first)
+            if pending is not None:
+                return pending
+        self.passed_on += 1
+        return ask_first()
+
+    def _ask_canary(
+        self, asked: Asked, respond: Callable[[Reply], None], ask_first: Callable[[], Pending | Held | Reply]
+    ) -> Pending | None:
+        """None: the canary refuses it at once."""
+
+        def take(reply: Reply) -> None:
+            if reply.status in {_OK, _TIMED_OUT}:  # what took too long for its client may end here
+                respond(reply)
+                return
+            self.passed_on += 1
+            assert isinstance(pending, Pending)  # noqa: S101  (nothing is delivered before)
+            again = ask_first()
+            if isinstance(again, Reply):
+                respond(again)
+            elif isinstance(again, Pending):
+                pending.successor = again
+
+        pending = self._canary.ask(asked, take)
+        return pending if isinstance(pending, Pending) else None
+
+    def _draw(self) -> bool:
+        self._drawn = (self._drawn + _GOLDEN_RATIO) % 1.0
+        return self._drawn * 100 < self.percent
+
+    def _bound(self, question: Question) -> bool | None:
+        """Whether the canary has to answer it, or must not; None: it may."""
+        if question.variant is not None:
+            return False
+        return None if question.seed is None else is_of_canary(question.seed, self.percent)
+
+
+def is_of_canary(seed: int, percent: int) -> bool:
+    """Whether requests with this seed are the canary's: the same on every worker."""
+    return seed * _MULTIPLIER % _WORD * 100 < percent * _WORD
