@@ -17,7 +17,7 @@ from tests.support.serving import FakeWorker
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.repository import NodeIdKind, SourceColumn
-from gnnserve_cli.commands.predict import read_overlay
+from gnnserve_cli.commands.predict import read_any_overlay
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.sources.load import load_source
@@ -57,7 +57,7 @@ def test_the_graph_is_what_the_page_says(graph: GraphData) -> None:
 
 def test_the_new_account_is_read_by_the_command_and_by_the_server(graph: GraphData) -> None:
     file = FOLDER / "new-account.json"
-    brought = read_overlay(file)
+    brought = read_any_overlay(file)
     columns = tuple(SourceColumn(column.name, column.width, column.fill) for column in graph.feature_columns)
     ends: list[int] = []
 
