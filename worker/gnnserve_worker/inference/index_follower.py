@@ -7,6 +7,7 @@ is counted as pending. The event loop's thread alone uses it.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import msgspec
@@ -18,8 +19,19 @@ from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.repository.loaded import LoadedRevision
 
-_MOST_READERS = 1 << 14
-"""Readers that are looked up at a time, in about 0.1 ms; those of one node all the same."""
+_PIECE = 1 << 12
+"""Nodes that are looked at at a time, and readers of such: a few tenths of a millisecond. All readers of one node are
+looked at together."""
+_MOST_PARTS = 256
+"""Parts of what changes have touched that are taken together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Nodes whose output of so many layers is another one; of 0, the row that their readers aggregate."""
+
+    layers: int
+    nodes: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,49 +52,51 @@ class IndexFollower:
         self._reach = reach
         self._made: IndexManifest | None = None
         self._recent: RecentVectors | None = None
-        self._is_reached = np.zeros(len(replica.graph.ids.is_gone), bool)
+        positions = len(replica.graph.ids.is_gone)
+        self._is_reached = np.zeros(positions, bool)
         """Nodes that changes have reached, bool [positions]: pending again where another index takes over."""
-        self._frontiers: list[list[np.ndarray]] = [[] for _ in range(reach.hops)]
-        """By the number of layers: nodes whose output of so many layers is another one, and whose readers are still to
-        be found."""
+        self._pieces: deque[_Piece] = deque()
+        """What is to be looked at next."""
+        self._waits = [np.zeros(positions, bool) for _ in range(reach.hops + 1)]
+        """Whether a node is in one of the pieces, by their number of layers."""
         self._taken_offset = replica.base_offset
+        """The offset up to which changes were taken."""
         self.known_offset = replica.base_offset
         """The offset up to which it is known which nodes changes reach."""
 
     def recent(self, opened: OpenIndex) -> RecentVectors:
-        """What was computed beside this index, and what is pending of it."""
+        """What was computed beside this index, and what is pending of it, as far as changes are known."""
         made = opened.manifest
         if self._recent is None or self._made != made:
             self._made, self._recent = made, RecentVectors(made.nodes, len(self._is_reached), made.columns)
             self._recent.touch(np.flatnonzero(self._is_reached))
-        while (part := self.touched.take()) is not None:
-            self._taken_offset = part.offset
-            sources = np.union1d(part.renewed, part.listed) if self._reach.over_degrees else part.renewed
-            self._hold(0, sources)
-            self._hold(1, np.union1d(part.renewed, part.listed))
-            self._note(part.renewed)
-            self._note(part.listed)
-        if not any(self._frontiers):
-            self.known_offset = self._taken_offset
         return self._recent
 
     def find_more(self, opened: OpenIndex) -> bool:
         """Find some of the nodes that changes have reached. False: all of them are known. It takes a fraction of a
         millisecond."""
-        self.recent(opened)
-        for layers, frontier in enumerate(self._frontiers):
-            if not frontier:
-                continue
-            nodes = np.unique(np.concatenate(frontier))
-            readers = self._replica.readers_now(nodes, _MOST_READERS)
+        recent = self.recent(opened)
+        if not self._pieces and not self._take_parts():
+            self.known_offset = self._taken_offset
+            return False
+        piece = self._pieces.popleft()
+        of = len(piece.nodes)
+        if piece.layers < self._reach.hops:
+            readers = self._replica.readers_now(piece.nodes, _PIECE)
             if readers is None:  # changes are being applied just now
+                self._pieces.appendleft(piece)
                 return True
-            frontier[:] = [nodes[readers.of :]] if readers.of < len(nodes) else []
-            self._note(readers.nodes)
-            self._hold(layers + 1, readers.nodes)
-            return True
-        self.known_offset = self._taken_offset
-        return False
+            of = readers.of
+            if of < len(piece.nodes):
+                self._pieces.appendleft(_Piece(piece.layers, piece.nodes[of:]))
+            self._hold(piece.layers + 1, readers.nodes)
+        found = piece.nodes[:of]
+        self._waits[piece.layers][found] = False
+        self._is_reached[found] = True
+        recent.touch(found)
+        if not self._pieces:
+            self.known_offset = self._taken_offset
+        return True
 
     def state(self, opened: OpenIndex) -> IndexState:
         """As answers tell it."""
@@ -95,15 +109,32 @@ class IndexFollower:
             pending=recent.pending,
         )
 
-    def _hold(self, layers: int, nodes: np.ndarray) -> None:
-        """Readers of these nodes are to be found, where that many layers are not the last."""
-        if layers < len(self._frontiers) and len(nodes):
-            self._frontiers[layers].append(nodes)
+    def _take_parts(self) -> bool:
+        """Take what changes have touched next; False: nothing."""
+        listed: list[np.ndarray] = []
+        renewed: list[np.ndarray] = []
+        for _ in range(_MOST_PARTS):
+            if (part := self.touched.take()) is None:
+                break
+            self._taken_offset = part.offset
+            listed.append(part.listed)
+            renewed.append(part.renewed)
+            if len(part.listed) + len(part.renewed) > _PIECE:
+                break
+        if not listed:
+            return False
+        self._hold(0, np.concatenate(renewed))
+        # Where a neighbour's weight depends on its degree, its readers aggregate another row.
+        self._hold(0 if self._reach.over_degrees else min(1, self._reach.hops), np.concatenate(listed))
+        return bool(self._pieces)
 
-    def _note(self, nodes: np.ndarray) -> None:
-        self._is_reached[nodes] = True
-        assert self._recent is not None  # noqa: S101  (`recent` has made it)
-        self._recent.touch(nodes)
+    def _hold(self, layers: int, nodes: np.ndarray) -> None:
+        """Look at these nodes (int64) later, but for those that wait already."""
+        waits = self._waits[layers]
+        nodes = nodes[~waits[nodes]]
+        waits[nodes] = True
+        for start in range(0, len(nodes), _PIECE):
+            self._pieces.append(_Piece(layers, nodes[start : start + _PIECE]))
 
 
 def reach_of(loaded: LoadedRevision) -> Reach:

@@ -3,6 +3,7 @@ is idle, a few at a time, as labels are evaluated and shadows made (`accuracy/wa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.index_follower import IndexFollower
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.recent import RecentVectors
+from gnnserve_worker.nearest.revision_index import OpenIndex
+from gnnserve_worker.serving.accuracy.idle import pause_ms
 from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
 from gnnserve_worker.serving.lane import Lane
 
@@ -30,7 +33,7 @@ class RenewalFigures:
     """As of `IndexState`."""
     renewed: int
     seconds: float
-    """Time that went into computing embeddings."""
+    """Time that went into finding these nodes, and computing their embeddings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,10 @@ class IndexRenewal:
         """`wake` tells the engine that there is something to compute; any thread may call it."""
         self._wake = wake
         self._follower: IndexFollower | None = None
+        self._find_again_ms = 0.0
+        """When nodes that changes have reached are looked for next."""
         self.seconds = 0.0
-        """Time that went into jobs."""
+        """Time that went into it."""
 
     def follow(self, revision: ServedRevision) -> None:
         """Follow the changes of this revision from now on."""
@@ -81,9 +86,8 @@ class IndexRenewal:
             return None
         if not lane.revision.capabilities[name].cover(_NEEDED):
             return None
-        if follower.find_more(opened):
-            self._wake()
         recent = follower.recent(opened)
+        self._find_more(follower, opened)
         costs, variant = lane.chooser.costs, lane.chooser.indices[name]
         nodes = recent.take(min(_MOST_NODES, max(1, nodes_of_job(costs, variant))), gone)
         if not len(nodes):
@@ -97,6 +101,17 @@ class IndexRenewal:
             with_embeddings=True,
             recent=recent,
         )
+
+    def _find_more(self, follower: IndexFollower, opened: OpenIndex) -> None:
+        """Find some of the nodes that changes have reached, as seldom as jobs come between requests."""
+        begun_ms = time.perf_counter() * 1000
+        if begun_ms >= self._find_again_ms:
+            if not follower.find_more(opened):
+                return
+            took_ms = time.perf_counter() * 1000 - begun_ms
+            self.seconds += took_ms / 1000
+            self._find_again_ms = begun_ms + pause_ms(took_ms, _PERMILLE)
+        self._wake()
 
     def finish(self, job: RenewalJob, inference: Inference, took_ms: float) -> None:
         self.seconds += took_ms / 1000

@@ -31,6 +31,7 @@ class IdleTimer:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.wake()  # there may be work from before
 
     def wake(self) -> None:
         """Tell that there is work."""
