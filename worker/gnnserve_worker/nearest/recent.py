@@ -31,8 +31,9 @@ class RecentVectors:
         self._most_changed = int(self._most * _MOST_CHANGED_SHARE)
         self._state = np.full(positions, _AS_INDEXED, np.uint8)
         self._new: deque[int] = deque()
+        self._again: deque[int] = deque()
         self._changed: deque[int] = deque()
-        """Nodes that wait, first come first served; those of the index behind new ones."""
+        """Nodes that wait, first come first served: new ones, then those that have a vector here, then the others."""
         self._vectors = np.empty((0, columns), np.float32)
         self._positions = np.empty(0, np.int64)
         self._places: dict[int, int] = {}
@@ -54,23 +55,32 @@ class RecentVectors:
         nodes = np.unique(nodes[self._state[nodes] != _WAITING])
         self.pending += int(np.count_nonzero(self._state[nodes] == _AS_INDEXED))
         self._state[nodes] = _WAITING
-        is_new = nodes >= self._indexed
-        self._new.extend(nodes[is_new].tolist())
-        self._changed.extend(nodes[~is_new].tolist())
+        is_left, is_new = self.left_to_index[nodes], nodes >= self._indexed
+        self._again.extend(nodes[~is_left].tolist())
+        self._new.extend(nodes[is_left & is_new].tolist())
+        self._changed.extend(nodes[is_left & ~is_new].tolist())
 
     def take(self, count: int, is_gone: np.ndarray) -> np.ndarray:
         """The next nodes to compute, int64 [up to count]. `is_gone`: bool [positions], nodes that have left, which are
-        forgotten. Nodes that there is no room for stay as they are, and pending."""
+        forgotten. Nodes that there is no room for go on waiting."""
         taken: list[int] = []
-        while len(taken) < count and (queue := self._new or self._changed):
+        places, changed = self._most - self.count, self._most_changed - self._changed_places
+        while len(taken) < count:
+            if self._new and places > 0:
+                queue, uses, of_index = self._new, 1, 0
+            elif self._again:
+                queue, uses, of_index = self._again, 0, 0
+            elif self._changed and places > 0 and changed > 0:
+                queue, uses, of_index = self._changed, 1, 1
+            else:
+                break
             node = queue.popleft()
             if is_gone[node]:
                 self._forget(node)
-            elif self._has_room(node, taken):
-                self._state[node] = _COMPUTED_NOW
-                taken.append(node)
-            else:
-                self._state[node] = _GIVEN_UP
+                continue
+            self._state[node] = _COMPUTED_NOW
+            taken.append(node)
+            places, changed = places - uses, changed - of_index
         return np.array(taken, np.int64)
 
     def put(self, nodes: np.ndarray, vectors: np.ndarray) -> None:
@@ -94,14 +104,6 @@ class RecentVectors:
         if allowed is not None:
             kept &= allowed[positions]
         return best_of(positions[kept], products[kept], count)
-
-    def _has_room(self, node: int, taken: list[int]) -> bool:
-        if node in self._places:
-            return True
-        if self.count + len(taken) >= self._most:
-            return False
-        changed = sum(one < self._indexed for one in taken)
-        return node >= self._indexed or self._changed_places + changed < self._most_changed
 
     def _place(self, node: int, vector: np.ndarray) -> None:
         place = self._places.get(node)
