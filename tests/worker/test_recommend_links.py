@@ -271,6 +271,34 @@ def test_a_new_node_of_the_classified_type_asks_and_does_not_get_those_it_knows(
     assert len(together.json()["items"]) == 30
 
 
+def test_new_nodes_of_requests_in_one_batch_stay_apart(classified: Published) -> None:
+    revision = classified.served()
+    bodies = [
+        {
+            "nodes": [f"user/{900 + number}"],
+            "return": ["scores"],
+            "overlay": {
+                "nodes": [{"id": f"user/{900 + number}", "features": [float(number)] * 4}],
+                "edges": [
+                    [f"user/{900 + number}", "buys", f"item/{number}"],
+                    ["user/4", "knows", f"user/{900 + number}"],
+                ],
+            },
+        }
+        for number in range(4)
+    ]
+    alone = [response.json()["scores"] for response in ask(revision, *bodies, path="/v1/predict")]
+
+    async def scenario() -> list[httpx.Response]:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            return await asyncio.gather(*(client.http.post("/v1/predict", json=body) for body in bodies))
+
+    together = [response.json()["scores"] for response in asyncio.run(scenario())]
+    assert np.allclose(together, alone, atol=1e-5)
+    assert not np.allclose(alone[0], alone[1], atol=1e-3)
+
+
 def test_a_perceptron_has_no_index_and_says_so(tmp_path: Path) -> None:
     spec = one_type(tmp_path, "MLP")
     with pytest.raises(ValueError, match=r"embeddings\.index must be false with task\.links\.decoder MLP"):
