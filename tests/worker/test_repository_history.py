@@ -58,6 +58,13 @@ def test_what_answered_last_is_kept_however_old_it_is(tmp_path: Path) -> None:
     assert left(repository) == {"a", "c"}
 
 
+def test_a_second_revision_that_answers_beside_the_first_is_kept(tmp_path: Path) -> None:
+    repository = repository_in(tmp_path)
+    a, *_, d = published(repository, "a", "b", "c", "d")
+    keep_history(repository, d, 2, a.revision)
+    assert left(repository) == {"a", "d"}
+
+
 def test_a_graph_that_no_revision_is_left_of_goes_with_it(tmp_path: Path) -> None:
     repository = repository_in(tmp_path)
     published(repository, "a", graph="bbbb")

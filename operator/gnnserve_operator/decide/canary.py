@@ -45,7 +45,10 @@ def decide_canary(
             return Verdict(False, Reason.CANARY_NOT_LOADED, message)
         if told is not None and told.revision == revision and told.percent == percent and told.answers:
             continue
-        message = f"Worker {pod.name} has not said yet that it answers {percent} % of the requests from {revision}."
+        message = (
+            f"Worker {pod.name} has not said yet that it answers {percent} % of the requests from {revision}. Workers "
+            "of an image that is older than the operator never will: give spec.image its version."
+        )
         return Verdict(None, Reason.CANARY_LOADING, message)
     return Verdict(
         True,
