@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gnnserve_api.protocol import Id, Label, NodeFeatures
+from gnnserve_api.protocol import Id, Label, NodeFeatures, TypedEdge, TypedNodeFeatures
 
 CLIENT_HEADER = "gnnserve-client"
 SEQUENCE_HEADER = "gnnserve-sequence"
@@ -75,6 +75,54 @@ class ChangesRequest(
     ] = ()
 
 
+class TypedNewNode(TypedNodeFeatures, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A node that a graph of several types gains."""
+
+    label: Annotated[
+        Label | list[Label] | None,
+        Meta(description="The label of a node of the type that is classified, as of `NewNode`."),
+    ] = None
+
+
+class TypedChangesRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    """Changes of a graph of several types that last, applied in the order of these fields, all or none."""
+
+    nodes: Annotated[
+        tuple[TypedNewNode, ...], Meta(description="New nodes. Their ids are none of the graph's of their type.")
+    ] = ()
+    overrides: Annotated[
+        tuple[TypedNodeFeatures, ...], Meta(description="Nodes of the graph with other features, all of them given.")
+    ] = ()
+    labels: Annotated[
+        tuple[NodeLabel[Any], ...], Meta(description="Labels of nodes of the type that is classified.")
+    ] = ()
+    edges: Annotated[
+        tuple[TypedEdge, ...],
+        Meta(
+            description="New edges: source, relation and target as in the graph's source. Reverse relations that were "
+            "added gain them too. Where the relation counts an edge once, one that is there already changes nothing."
+        ),
+    ] = ()
+    removed_edges: Annotated[
+        tuple[TypedEdge, ...], Meta(description="Edges that are no more; one that is not there changes nothing.")
+    ] = ()
+    removed_nodes: Annotated[
+        tuple[Any, ...], Meta(description="Nodes that are no more, and with them all of their edges.")
+    ] = ()
+
+
+class ChangesContent(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The changes of a record, as `POST /v1/changes` takes them: an edge is a list of source and target, with its
+    relation between them where there are several."""
+
+    nodes: tuple[TypedNewNode, ...] = ()
+    overrides: tuple[TypedNodeFeatures, ...] = ()
+    labels: tuple[NodeLabel[Any], ...] = ()
+    edges: tuple[tuple[Any, ...], ...] = ()
+    removed_edges: tuple[tuple[Any, ...], ...] = ()
+    removed_nodes: tuple[Any, ...] = ()
+
+
 class ChangesAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """A batch that lasts: it is in the log, and this worker has applied it."""
 
@@ -95,7 +143,7 @@ class ChangeRecord(msgspec.Struct, frozen=True, rename="camel"):
     time_ms: Annotated[int, Meta(description="When it became durable: Unix time in milliseconds.")]
     changes: Annotated[int, Meta(description="How many items it has.")]
     content: Annotated[
-        ChangesRequest[Any] | UnsetType,
+        ChangesContent | UnsetType,
         Meta(description="The changes, with ids of the graph's kind; with `content=true`."),
     ] = UNSET
     refused: Annotated[str | UnsetType, Meta(description="Why no worker applied it; absent where it was applied.")] = (

@@ -347,9 +347,16 @@ BREAKS_RULE = {
         **TYPED,
         "variants": {"stored": [2]},
     },
-    "updates must be left out with graph.source.typed: graphs of several types do not follow changes": {
+    "variants.storedFollowChanges must be left out with graph.source.typed: layers behind the first hold a graph of "
+    "several types as it was generated": {
         **TYPED,
-        "updates": {"log": {"sqlite": {}}},
+        "model": {"fanouts": [5, 5, 5]},
+        "variants": {"stored": [2], "storedFollowChanges": True},
+    },
+    "updates.compaction.retrain must be left out with graph.source.typed: the log of a graph of several types is not "
+    "compacted": {
+        **TYPED,
+        "updates": {"log": {"sqlite": {}}, "compaction": {"retrain": True}},
     },
     "exactly one of sqlite and postgres must be set": {**MINIMAL, "updates": {"log": {}}},
     "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "

@@ -580,3 +580,10 @@ def test_workers_without_room_begin_it() -> None:
     namespace.settle()
     assert len(namespace.jobs()) == 2
     assert "Compaction does not keep up" in message(namespace, "UpdatesFollowed")
+
+
+def test_the_log_of_a_graph_of_several_types_is_never_compacted() -> None:
+    namespace = living(graph={"source": {"typed": {"npz": {"uri": "file:///shop"}}}})
+    tell(namespace, *[FULL] * len(namespace.workers()))
+    namespace.settle()
+    assert len(namespace.jobs()) == 1

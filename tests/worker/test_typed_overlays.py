@@ -38,7 +38,7 @@ def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def made(folder: Path, architecture: str) -> Given:
+def made(folder: Path, architecture: str, variants: dict[str, Any] | None = None) -> Given:
     source = write_folder(folder / "graph", shop())
     data = load_typed_source(typed_source(source))
     torch.manual_seed(3)
@@ -48,7 +48,7 @@ def made(folder: Path, architecture: str) -> Given:
         model(data)
     spec = {**saved(model, folder / "model.safetensors"), "architecture": architecture}
     spec |= {"RGCN": {"bases": 2}, "GAT": {"heads": 2, "outputHeads": 3}}.get(architecture, {})
-    return data, generated(folder, service_of(source, spec)), model
+    return data, generated(folder, service_of(source, spec, variants)), model
 
 
 def drawn_overlay(data: TypedGraphData, draw: np.random.Generator) -> dict[str, Any]:

@@ -91,11 +91,21 @@ def typed_scores_are_not_stored(spec: _Spec) -> bool | str:
 
 
 @rule(
-    f"!{_TYPED} || !has(self.updates)",
-    "updates must be left out with graph.source.typed: graphs of several types do not follow changes",
+    f"!{_TYPED} || !has(self.variants.storedFollowChanges) || !self.variants.storedFollowChanges",
+    "variants.storedFollowChanges must be left out with graph.source.typed: layers behind the first hold a graph of "
+    "several types as it was generated",
 )
-def typed_graphs_stay(spec: _Spec) -> bool:
-    return not is_typed(spec) or spec.updates is None
+def typed_layers_stay(spec: _Spec) -> bool:
+    return not is_typed(spec) or not spec.variants.stored_follow_changes
+
+
+@rule(
+    f"!{_TYPED} || !has(self.updates) || !has(self.updates.compaction.retrain) || !self.updates.compaction.retrain",
+    "updates.compaction.retrain must be left out with graph.source.typed: the log of a graph of several types is not "
+    "compacted",
+)
+def typed_logs_stay(spec: _Spec) -> bool:
+    return not is_typed(spec) or spec.updates is None or not spec.updates.compaction.retrain
 
 
 def reads_products(spec: _Spec) -> bool:

@@ -4,14 +4,18 @@ Its binary form is what the log keeps and what clients may send, all little-endi
 
     int64 [10]       form, new nodes, overrides, labelled nodes, edges, removed edges, removed nodes, features of a
                      node, bytes of texts, bytes of labels
-    ids              form 1: int64 [ids]. Form 2: int64 [ids + 1] offsets, then the texts as UTF-8, with zeros up to a
-                     multiple of 8 bytes
+    ids              form 1: int64 [ids]. Forms 2 and 3: int64 [ids + 1] offsets, then the texts as UTF-8, with zeros up
+                     to a multiple of 8 bytes
     float32 [new nodes + overrides, features], with zeros up to a multiple of 8 bytes; NaN: the column stays as it is
     labels           JSON: a list with the label of each new node, then of each labelled node; null: none. Empty: there
                      are no labelled nodes, and no new node has a label
 
 Ids stand in this order: new nodes, overrides, labelled nodes, edges (source, target), removed edges (source, target),
 removed nodes. It is also the order in which changes take effect.
+
+Form 3 is of graphs of several types: a text is an id with its type, `paper/17`, and an edge has three texts: source,
+name of the relation, target. Rows of features are as wide as those of the type that has most; what is behind a type's
+own columns is not read.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ class BatchFormError(ValueError):
 class _Form(IntEnum):
     INTEGERS = 1
     TEXTS = 2
+    TYPED = 3
 
 
 class ChangeCounts(msgspec.Struct, frozen=True):
@@ -56,9 +61,9 @@ class ChangeCounts(msgspec.Struct, frozen=True):
     def items(self) -> int:
         return self.new_nodes + self.overrides + self.labelled + self.edges + self.removed_edges + self.removed_nodes
 
-    @property
-    def ids(self) -> int:
-        return self.items + self.edges + self.removed_edges
+    def count_ids(self, per_edge: int) -> int:
+        """`per_edge`: as of `ChangeBatch`."""
+        return self.items + (per_edge - 1) * (self.edges + self.removed_edges)
 
     @property
     def rows(self) -> int:
@@ -89,6 +94,13 @@ class ChangeBatch(msgspec.Struct, frozen=True):
     """float32 [new nodes + overrides, features], as in the source; NaN: the column stays as it is."""
     labels: bytes = b""
     """JSON, as in the binary form."""
+    is_typed: bool = False
+    """Whether ids are texts with their types (form 3)."""
+
+    @property
+    def per_edge(self) -> int:
+        """Ids of an edge: its ends, and between them its relation where there are several."""
+        return 3 if self.is_typed else 2
 
 
 class ChangeProblem(StrEnum):
@@ -129,9 +141,11 @@ class Applied(msgspec.Struct, frozen=True):
 def encode_batch(batch: ChangeBatch) -> bytes:
     """The binary form. ValueError: its parts do not fit its counts."""
     counts, ids, features = batch.counts, batch.ids, batch.features
-    if len(ids) != counts.ids or len(features) != counts.rows:
-        raise ValueError(f"{len(ids)} ids and {len(features)} rows, expected {counts.ids} and {counts.rows}")
-    form = _Form.INTEGERS if ids.integers is not None else _Form.TEXTS
+    expected = counts.count_ids(batch.per_edge)
+    if len(ids) != expected or len(features) != counts.rows:
+        raise ValueError(f"{len(ids)} ids and {len(features)} rows, expected {expected} and {counts.rows}")
+    texts = _Form.TYPED if batch.is_typed else _Form.TEXTS
+    form = _Form.INTEGERS if ids.integers is not None else texts
     text_bytes = 0 if ids.texts is None else len(ids.texts)
     parts = [_HEADER.pack(form, *msgspec.structs.astuple(counts), features.shape[1], text_bytes, len(batch.labels))]
     if ids.integers is not None:
@@ -148,7 +162,7 @@ def decode_batch(body: bytes) -> ChangeBatch:
         raise BatchFormError(f"{len(body):,} bytes are less than the {_HEADER.size} of its counts")
     form, *numbers, features, text_bytes, label_bytes = _HEADER.unpack_from(body)
     if form not in tuple(_Form):
-        raise BatchFormError(f"form {form} is neither 1, with integers as ids, nor 2, with texts")
+        raise BatchFormError(f"form {form} is neither 1, with integers as ids, nor 2, with texts, nor 3, with types")
     if min(*numbers, features, text_bytes, label_bytes) < 0:
         raise BatchFormError(f"a count of {', '.join(map(str, numbers))} is below 0")
     counts = ChangeCounts(*numbers)
@@ -156,7 +170,9 @@ def decode_batch(body: bytes) -> ChangeBatch:
         raise BatchFormError(f"{features:,} features of a node, more than {MOST_FEATURES:,}")
     if counts.items > MOST_ITEMS:
         raise BatchFormError(f"{counts.items:,} changes, more than the {MOST_ITEMS:,} of one batch")
-    id_bytes = _ID_BYTES * (counts.ids + (form == _Form.TEXTS))
+    is_typed = form == _Form.TYPED
+    ids = counts.count_ids(3 if is_typed else 2)
+    id_bytes = _ID_BYTES * (ids + (form != _Form.INTEGERS))
     row_bytes = _FEATURE_BYTES * counts.rows * features
     starts = [_HEADER.size]
     starts.append(starts[-1] + id_bytes)
@@ -169,7 +185,7 @@ def decode_batch(body: bytes) -> ChangeBatch:
             f"{text_bytes:,} of texts, {row_bytes:,} of features, {label_bytes:,} of labels"
         )
     rows = np.frombuffer(body, "<f4", counts.rows * features, starts[2]).reshape(counts.rows, features)
-    return ChangeBatch(counts, _read_ids(body, form, counts.ids, starts, text_bytes), rows, body[starts[3] :])
+    return ChangeBatch(counts, _read_ids(body, form, ids, starts, text_bytes), rows, body[starts[3] :], is_typed)
 
 
 def _read_ids(body: bytes, form: int, count: int, starts: Sequence[int], text_bytes: int) -> ChangeIds:

@@ -7,13 +7,13 @@ and its row, which nothing reads any more. Features and what is made of them are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
 from gnnserve_api.edges import EdgeRules
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds, ChangeProblem, ChangeRefusal
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import LivingLists, entries_of_edges, merges
 from gnnserve_worker.graph.store import Graph
@@ -21,6 +21,10 @@ from gnnserve_worker.graph.store import Graph
 _NO_ENTRIES = np.zeros((0, 2), np.int64)
 _FIELDS = ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNodes")
 """The lists of a batch in JSON, in the order of its ids."""
+
+
+def _no_nodes() -> np.ndarray:
+    return _NO_ENTRIES[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,12 @@ class FoundNodes:
     removed_edges: np.ndarray
     """[removed edges, 2]"""
     removed: np.ndarray
+    relations: np.ndarray = field(default_factory=_no_nodes)
+    """Place of the relation of each edge, where there are several."""
+    removed_relations: np.ndarray = field(default_factory=_no_nodes)
+    """The same of removed edges."""
+    new_ids: tuple[ChangeIds, ...] = ()
+    """Ids of the new nodes of each type, without it, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,11 @@ class LivingGraph:
         """Positions of the nodes that are there: int64, ascending."""
         return np.flatnonzero(~self.ids.is_gone[: self.ids.count])
 
+    @property
+    def is_gone(self) -> np.ndarray:
+        """Whether each node has left, bool [room for nodes]."""
+        return self.ids.is_gone
+
     def readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64): int64, ascending, distinct."""
         return distinct((self.all_readers_of(nodes),))
@@ -83,6 +98,10 @@ class LivingGraph:
     def all_readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64), each as often as it does: int64."""
         return (self.readers or self.lists).of(nodes)
+
+    def nodes_of_lists(self, lists: np.ndarray) -> np.ndarray:
+        """The nodes that these lists (int64) are of: int64. Each node has one, under its own number."""
+        return lists
 
     def readers_counts(self, nodes: np.ndarray) -> np.ndarray:
         """How many entries of lists name each of these nodes (int64): int64 [nodes]."""
@@ -96,9 +115,9 @@ class LivingGraph:
 
     def find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         """Find its nodes; or what is wrong with them."""
-        counts, ids = batch.counts, batch.ids
+        counts = batch.counts
         try:
-            positions = self.ids.find(ids)
+            positions = self._look_up(batch)
         except ValueError as error:
             return ChangeRefusal(
                 ChangeProblem.INVALID_VALUE, "body", f"{error}", "use ids as GET /v1/variants (`nodeIds`) says"
@@ -112,13 +131,13 @@ class LivingGraph:
         if len(positions) and positions.min() < 0:
             first = int(positions.argmin())
             remedy = "name a node that the graph has, or bring it in `nodes`"
-            return _refused(batch, first, ChangeProblem.UNKNOWN_NODE, "is no node of the graph", remedy)
+            return refused(batch, first, ChangeProblem.UNKNOWN_NODE, "is no node of the graph", remedy)
         bounds = np.cumsum([0, new, counts.overrides, counts.labelled, 2 * counts.edges, 2 * counts.removed_edges])
         for number in (1, 5):
             start, end = int(bounds[number]), int(bounds[number + 1]) if number < 5 else len(positions)
-            if (again := _repeated(positions[start:end])) >= 0:
+            if (again := first_repeated(positions[start:end])) >= 0:
                 remedy = "give each node once"
-                return _refused(batch, start + again, ChangeProblem.REPEATED_NODE, "is there twice", remedy)
+                return refused(batch, start + again, ChangeProblem.REPEATED_NODE, "is there twice", remedy)
         if self.ids.count + new > self.most_nodes:
             return no_room(f"{self.ids.count:,} nodes have been there, and there is room for {self.most_nodes:,}")
         return FoundNodes(
@@ -129,6 +148,12 @@ class LivingGraph:
             positions[bounds[4] : bounds[5]].reshape(-1, 2),
             positions[bounds[5] :],
         )
+
+    def _look_up(self, batch: ChangeBatch) -> np.ndarray:
+        """As `LivingIds.find`."""
+        if batch.is_typed:
+            raise ValueError("ids have types, and nodes of the graph are of one")
+        return self.ids.find(batch.ids)
 
     def apply(self, batch: ChangeBatch, found: FoundNodes) -> Effect:
         """Apply what `find` found right."""
@@ -153,13 +178,15 @@ class LivingGraph:
         if not len(edges):
             return _NO_ENTRIES, 0
         there, back = entries_of_edges(edges, self.rules)
-        changed = self._change_entries(there, adds=adds)
-        changed_back = self._change_entries(back, adds=adds)
+        changed = self.change_entries(there, adds=adds, is_merged=merges(self.rules))
+        changed_back = self.change_entries(back, adds=adds, is_merged=merges(self.rules))
         unchanged = len(edges) - int(np.count_nonzero(changed))
         return np.concatenate((there[changed], back[changed_back])), unchanged
 
-    def _change_entries(self, entries: np.ndarray, *, adds: bool) -> np.ndarray:
-        changed = self.lists.change(entries, adds=adds, merges=merges(self.rules))
+    def change_entries(self, entries: np.ndarray, *, adds: bool, is_merged: bool) -> np.ndarray:
+        """Add entries, (reader, sender), int64 [entries, 2], or remove them: which of them changed anything, bool
+        [entries]. `is_merged`: one that is there is not added again."""
+        changed = self.lists.change(entries, adds=adds, merges=is_merged)
         if self.readers is not None:
             reversed_ = np.ascontiguousarray(entries[changed, ::-1])
             self.readers.change(reversed_, adds=adds, merges=False)
@@ -168,10 +195,13 @@ class LivingGraph:
     def _remove(self, nodes: np.ndarray) -> np.ndarray:
         """Take nodes away with all of their edges; returns the entries that lists lost."""
         self.ids.remove(nodes)
-        own = self.lists.entries_of(nodes)
+        return self.remove_entries(self.lists.entries_of(nodes), self.entries_reading(nodes))
+
+    def remove_entries(self, own: np.ndarray, reading: np.ndarray) -> np.ndarray:
+        """Remove what nodes that leave read, and what reads them; the entries that were there."""
         # An entry between two of the nodes is in both. From the ends of lists on, where nothing has to move up.
-        entries = np.ascontiguousarray(np.concatenate((own, self.entries_reading(nodes)))[::-1])
-        return np.asarray(entries[self._change_entries(entries, adds=False)])
+        entries = np.ascontiguousarray(np.concatenate((own, reading))[::-1])
+        return np.asarray(entries[self.change_entries(entries, adds=False, is_merged=False)])
 
 
 def distinct(parts: Iterable[np.ndarray]) -> np.ndarray:
@@ -189,20 +219,21 @@ def no_room(message: str) -> ChangeRefusal:
 
 def place_in_batch(batch: ChangeBatch, index: int) -> str:
     """Where the id stands that is `index` in their order, as a field of the JSON form."""
-    counts = batch.counts
+    counts, per_edge = batch.counts, batch.per_edge
     sizes = (counts.new_nodes, counts.overrides, counts.labelled, counts.edges, counts.removed_edges)
-    for field, size in zip(_FIELDS, (*sizes, counts.removed_nodes), strict=True):
-        is_edge = field in ("edges", "removedEdges")
-        ids = 2 * size if is_edge else size
+    for name, size in zip(_FIELDS, (*sizes, counts.removed_nodes), strict=True):
+        is_edge = name in ("edges", "removedEdges")
+        ids = per_edge * size if is_edge else size
         if index < ids:
             if is_edge:
-                return f"{field}[{index // 2}][{index % 2}]"
-            return f"{field}[{index}]" if field == "removedNodes" else f"{field}[{index}].id"
+                return f"{name}[{index // per_edge}][{index % per_edge}]"
+            return f"{name}[{index}]" if name == "removedNodes" else f"{name}[{index}].id"
         index -= ids
     raise IndexError(index)
 
 
-def _refused(batch: ChangeBatch, index: int, problem: ChangeProblem, words: str, remedy: str) -> ChangeRefusal:
+def refused(batch: ChangeBatch, index: int, problem: ChangeProblem, words: str, remedy: str) -> ChangeRefusal:
+    """What is wrong with the id that is `index` in their order, which the message begins with."""
     ids = batch.ids
     if ids.integers is not None:
         shown = str(int(ids.integers[index]))
@@ -225,7 +256,7 @@ def _comparable(batch: ChangeBatch) -> np.ndarray:
     return texts
 
 
-def _repeated(values: np.ndarray) -> int:
+def first_repeated(values: np.ndarray) -> int:
     """The place of the first value that was there before; -1: there is none."""
     if len(values) < 2:
         return -1
@@ -240,9 +271,9 @@ def _check_new(batch: ChangeBatch, positions: np.ndarray, values: np.ndarray) ->
     if positions[:new].max() >= 0:
         first = int((positions[:new] >= 0).argmax())
         remedy = "give a new node an id of its own; other features of a stored one go into `overrides`"
-        return _refused(batch, first, ChangeProblem.STORED_NODE, "is a node of the graph", remedy)
-    if (again := _repeated(values[:new])) >= 0:
-        return _refused(batch, again, ChangeProblem.REPEATED_NODE, "is there twice", "give each node once")
+        return refused(batch, first, ChangeProblem.STORED_NODE, "is a node of the graph", remedy)
+    if (again := first_repeated(values[:new])) >= 0:
+        return refused(batch, again, ChangeProblem.REPEATED_NODE, "is there twice", "give each node once")
     return None
 
 

@@ -23,15 +23,15 @@ _FEWEST_SLOTS = 1024
 class LivingIds:
     """One thread at a time writes; those that read meanwhile find a node or do not, as it is just then."""
 
-    def __init__(self, stored: NodeIds | None, nodes: int, room: int) -> None:
+    def __init__(self, stored: NodeIds | None, nodes: int, room: int, is_gone: np.ndarray | None = None) -> None:
         """`stored`: the revision's ids; None: its `nodes` are called by position. `room`: most nodes there may ever
-        be."""
+        be. `is_gone`: where to note which have left, bool [room], all False; None: in an array of its own."""
         self.kind = NodeIdKind.INTEGERS if stored is None else stored.kind
         self._stored = stored
         self._stored_nodes = nodes
         self.count = nodes
         """Positions that are taken, those of nodes that have left among them."""
-        self.is_gone = np.zeros(room, np.bool_)
+        self.is_gone = np.zeros(room, np.bool_) if is_gone is None else is_gone
         """Whether the node at that position has left, bool [room]."""
         self.gone = 0
         self._integers = np.zeros((_FEWEST_SLOTS, 2), np.int64)

@@ -8,6 +8,7 @@ reads meanwhile: where others do read, they have lists of their own, which follo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,9 +96,20 @@ class LivingLists:
 def living_lists(indptr: np.ndarray, indices: np.ndarray, bounds: np.ndarray, places: np.ndarray) -> LivingLists:
     """Lists over a graph's. `indptr`: int64 [nodes + 1]. `indices`: its entries, with room behind. `bounds` and
     `places`: zeros, with room for as many nodes as there may ever be."""
-    nodes = len(indptr) - 1
-    bounds[:nodes, 0], bounds[:nodes, 1] = indptr[:-1], indptr[1:]
-    places[:nodes] = np.diff(indptr)
+    return spread_lists(indptr, indices, bounds, places, [(len(indptr) - 1, 0)])
+
+
+def spread_lists(
+    indptr: np.ndarray, indices: np.ndarray, bounds: np.ndarray, places: np.ndarray, blocks: Sequence[tuple[int, int]]
+) -> LivingLists:
+    """The same with room between lists: `blocks` are how many lists follow each other, and the number of the first of
+    them then."""
+    begin = 0
+    for count, first in blocks:
+        own = indptr[begin : begin + count + 1]
+        bounds[first : first + count, 0], bounds[first : first + count, 1] = own[:-1], own[1:]
+        places[first : first + count] = np.diff(own)
+        begin += count
     state = np.full(_FREE + _CLASSES, -1, np.int64)
     state[_END] = state[_STORED] = indptr[-1]
     return LivingLists(bounds, indices, places, state)
@@ -118,9 +130,10 @@ def merges(rules: EdgeRules) -> bool:
     return rules.duplicates is Duplicates.MERGE
 
 
-def reversed_lists(indptr: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes that read each node, as `Graph` has lists. `indptr`: int64 [nodes + 1]; `indices`: int32 [edges]."""
-    counts = np.zeros(len(indptr), np.int64)
+def reversed_lists(indptr: np.ndarray, indices: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The lists that name each node, as `Graph` has lists. `indptr`: int64 [lists + 1]; `indices`: int32 [edges].
+    `nodes`: which they may name; as many as there are lists where each node has one."""
+    counts = np.zeros(nodes + 1, np.int64)
     readers = np.empty(len(indices), np.int32)
     _reverse(indptr, indices, counts, readers)
     return counts, readers
@@ -176,13 +189,13 @@ def _copy_lists(
 
 @kernel
 def _reverse(indptr: np.ndarray, indices: np.ndarray, starts: np.ndarray, readers: np.ndarray) -> None:
-    nodes = len(indptr) - 1
+    nodes = len(starts) - 1
     for entry in range(len(indices)):
         starts[indices[entry] + 1] += 1
     for node in range(nodes):
         starts[node + 1] += starts[node]
     ends = starts[:nodes].copy()
-    for node in range(nodes):
+    for node in range(len(indptr) - 1):
         for entry in range(indptr[node], indptr[node + 1]):
             readers[ends[indices[entry]]] = node
             ends[indices[entry]] += 1

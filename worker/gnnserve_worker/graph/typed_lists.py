@@ -19,7 +19,8 @@ from gnnserve_worker.sampling.typed_layout import pack_layout
 
 @dataclass(frozen=True, slots=True)
 class TypedGraph(Graph):
-    """Lists of all nodes: `indptr` is int64 [lists + 1], `indices` numbers of nodes."""
+    """Lists of all nodes: `indptr` is int64 [lists + 1], `indices` numbers of nodes. Of a graph that changes, `indptr`
+    is int64 [lists, 2], and nodes of each type are counted with the room for new ones (`living_typed.py`)."""
 
     typed: TypedGraphManifest
     layout: np.ndarray
@@ -32,8 +33,13 @@ class TypedGraph(Graph):
     def list_of(self, node: int) -> np.ndarray:
         """The nodes that it reads, by whichever relation: int32 numbers, relation after relation."""
         first, count = self._lists_of(node)
-        begin, end = self.indptr[first], self.indptr[first + count]
-        return self.indices[begin:end]
+        if not count:
+            return self.indices[:0]
+        return np.concatenate([self.one_list(place) for place in range(first, first + count)])
+
+    def one_list(self, place: int) -> np.ndarray:
+        """The nodes of one list: int32 numbers, ascending."""
+        return Graph.list_of(self, place)
 
     def targets(self) -> np.ndarray:
         """The node that reads each entry of `indices`, int64 [edges]."""

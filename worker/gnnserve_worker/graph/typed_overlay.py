@@ -107,8 +107,7 @@ def _slot_of(typed: TypedGraphManifest, relation: int) -> int:
 
 def _lists(graph: TypedGraph, reader: int, slot: int, sender: int) -> bool:
     """Whether the stored list, which is ascending, has the sender."""
-    one = graph.first_list_of(reader) + slot
-    listed = graph.indices[graph.indptr[one] : graph.indptr[one + 1]]
+    listed = graph.one_list(graph.first_list_of(reader) + slot)
     place = int(np.searchsorted(listed, sender))
     return place < len(listed) and int(listed[place]) == sender
 

@@ -8,8 +8,10 @@ from itertools import chain
 import numpy as np
 
 from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
+from gnnserve_worker.models.typed.rows import TypedRowMaker
 from gnnserve_worker.tables.growing import CopiedPages
 from gnnserve_worker.tables.table import Rows, Table
 
@@ -73,6 +75,39 @@ class DeltaMemory:
         """Rows of a stored layer are written, of these nodes (int64); 0: the first layer."""
         for copied in self._stored[layer]:
             copied.note(nodes)
+
+
+class TypedDeltaMemory(DeltaMemory):
+    """The same of a graph of several types, whose arrays are in memory already (`repository/typed_room.py`): changes
+    take what lies behind them."""
+
+    def __init__(self, graph: LivingTypedGraph, makers: Sequence[TypedRowMaker], drafted: Mapping[int, Table]) -> None:
+        """`makers`: of rows of each table. `drafted`: as of `DeltaMemory`."""
+        self._typed = graph
+        self._stored_entries = graph.lists.used_entries
+        relations = [list(maker.sources) for maker in makers]
+        row_bytes = [_bytes(maker.table.rows) * (2 if id(maker.table) in drafted else 1) for maker in makers]
+        self._bytes_of = [
+            _ID_BYTES + sum(size * (read.count(kind) + 1) for size, read in zip(row_bytes, relations, strict=True))
+            for kind in range(len(graph.typed.types))
+        ]
+        self._counts = [ids.count for ids in graph.ids_of]
+
+    @property
+    def nbytes(self) -> int:
+        entries = self._typed.lists.used_entries - self._stored_entries
+        new_nodes = [ids.count - count for ids, count in zip(self._typed.ids_of, self._counts, strict=True)]
+        rows = sum(count * size for count, size in zip(new_nodes, self._bytes_of, strict=True))
+        return rows + (_LISTS + 1) * entries * _ENTRY_BYTES
+
+    def note_rows(self, nodes: np.ndarray) -> None:
+        """Nothing is copied."""
+
+    def note_lists(self, nodes: np.ndarray) -> None:
+        """Nothing is copied."""
+
+    def note_stored(self, layer: int, nodes: np.ndarray) -> None:
+        """Nothing is copied."""
 
 
 def _row_bytes(table: Table) -> list[int]:

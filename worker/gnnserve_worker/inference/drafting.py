@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -16,14 +18,14 @@ from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
 from gnnserve_worker.graph.living_graph import FoundNodes, distinct
 from gnnserve_worker.inference.delta_memory import DeltaMemory
 from gnnserve_worker.models.living_sums import LivingSums
-from gnnserve_worker.models.rows import RowMaker, keeper_of, put_rows
+from gnnserve_worker.models.rows import RenewedRows, keeper_of, put_rows
 from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker, parts_of
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.repository.draft import Draft
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
-from gnnserve_worker.tables.table import RowsBehind, Table
+from gnnserve_worker.tables.table import Table
 
 _NO_NODES = np.zeros(0, np.int64)
 _PARTS = 16
@@ -40,8 +42,8 @@ class Group:
     """Items of all these batches."""
     batches: list[tuple[ChangeBatch, FoundNodes]] = field(default_factory=list)
     """Those that were applied."""
-    rows: list[tuple[RowMaker, np.ndarray, RowsBehind]] = field(default_factory=list)
-    """Rows that were made of features, and of which nodes (int64), in the order of the batches."""
+    rows: list[RenewedRows] = field(default_factory=list)
+    """Rows that were made of features, in the order of the batches."""
     lists: list[np.ndarray] = field(default_factory=list)
     """Nodes whose neighbour lists, or what they weigh, are others, int64."""
     reached: list[np.ndarray] = field(default_factory=list)
@@ -53,7 +55,23 @@ class Group:
 
     def renews(self, nodes: np.ndarray) -> bool:
         """Whether any of these nodes (int64) has got other features within the group."""
-        return any(np.isin(nodes, renewed, kind="sort").any() for _, renewed, _ in self.rows)
+        return any(np.isin(nodes, one.nodes, kind="sort").any() for one in self.rows)
+
+
+class Put(Protocol):
+    def __call__(self, *, in_parallel: bool = False) -> None:
+        """`in_parallel`: other threads write at the same time."""
+        ...  # pragma: no cover
+
+
+@dataclass(frozen=True, slots=True)
+class MadeStored:
+    """Rows of a table that stores a layer, to be written."""
+
+    table: Table
+    nodes: np.ndarray
+    """int64"""
+    put: Put
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +155,7 @@ class Drafting:
             group.removed.append(effect.removed)
         return Applied(effect.unchanged)
 
-    def make_stored(
-        self, nodes: np.ndarray, group: Group, *, in_parallel: bool
-    ) -> Iterator[list[tuple[StoredLayerMaker, MadeRows]]]:
+    def make_stored(self, nodes: np.ndarray, group: Group, *, in_parallel: bool) -> Iterator[list[MadeStored]]:
         """Rows of stored layers, to be written to the revision, a few nodes at a time. `nodes`: those whose rows of the
         first layer are others, int64, ascending, distinct. It goes through all of it once. `in_parallel`: on all
         threads; else in the calling one, and gives way."""
@@ -152,7 +168,7 @@ class Drafting:
 
     def _make_layer(
         self, one: DraftedLayer, nodes: np.ndarray, group: Group, *, in_parallel: bool
-    ) -> Iterator[list[tuple[StoredLayerMaker, MadeRows]]]:
+    ) -> Iterator[list[MadeStored]]:
         """Rows of one table. Sums over the draft's own are moved from what it had to what it has then."""
         moved = None if one.into is None else self.later_sums.get(id(one.into.table))
         if moved is not None:
@@ -167,7 +183,7 @@ class Drafting:
             if not in_parallel:
                 self._give_way()
             made = map_parallel(lambda place, some=some: _make_part(one, some[place]), len(some))  # type: ignore[misc]
-            yield [(one.maker, each) for each in made]
+            yield [MadeStored(one.maker.table, each.nodes, partial(one.maker.put, each)) for each in made]
         if moved is not None:
             reading = self.graph.entries_reading(nodes)
             moved.move(reading, np.repeat(np.arange(len(nodes)), self.graph.readers_counts(nodes)), before)
@@ -197,7 +213,7 @@ class Drafting:
             before[key] = sums.rows_of(found.overridden)
         for maker in self._makers:
             made = maker.make_all(features)
-            group.rows.append((maker, renewed, made))
+            group.rows.append(RenewedRows(maker.table, renewed, made))
             if (table := self._tables.get(id(maker.table))) is not None:
                 put_rows(table, renewed, made)
         # Entries are in the order of the overridden nodes.

@@ -52,12 +52,12 @@ class IndexFollower:
         self._reach = reach
         self._made: IndexManifest | None = None
         self._recent: RecentVectors | None = None
-        positions = len(replica.graph.ids.is_gone)
-        self._is_reached = np.zeros(positions, bool)
-        """Nodes that changes have reached, bool [positions]: pending again where another index takes over."""
+        self._is_reached = np.zeros(len(replica.graph.ids.is_gone), bool)
+        """Nodes that changes have reached, bool [positions]: pending again where another index takes over. Where nodes
+        are of several types, those of the one that is classified, which come first."""
         self._pieces: deque[_Piece] = deque()
         """What is to be looked at next."""
-        self._waits = [np.zeros(positions, bool) for _ in range(reach.hops + 1)]
+        self._waits = [np.zeros(len(replica.graph.is_gone), bool) for _ in range(reach.hops + 1)]
         """Whether a node is in one of the pieces, by their number of layers."""
         self._taken_offset = replica.base_offset
         """The offset up to which changes were taken."""
@@ -92,6 +92,7 @@ class IndexFollower:
             self._hold(piece.layers + 1, readers.nodes)
         found = piece.nodes[:of]
         self._waits[piece.layers][found] = False
+        found = found[found < len(self._is_reached)]
         self._is_reached[found] = True
         recent.touch(found)
         if not self._pieces:

@@ -19,13 +19,13 @@ import numpy as np
 
 from gnnserve_worker.graph.change_batch import OF_THIS_WORKER, Applied, ChangeBatch, ChangeProblem, ChangeRefusal
 from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, distinct, no_room
+from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
-from gnnserve_worker.inference.drafting import Drafting, Group
+from gnnserve_worker.inference.drafting import Drafting, Group, MadeStored
 from gnnserve_worker.inference.touched import Touched, TouchedSince
+from gnnserve_worker.inference.typed_drafting import TypedDrafting
 from gnnserve_worker.inference.written import WrittenSince
-from gnnserve_worker.models.rows import put_rows
-from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
@@ -85,7 +85,8 @@ class LivingRevision:
         self._loaded = loaded
         self.first_nodes, self.first_edges = self.graph.ids.count, self.graph.lists.used_entries
         """Nodes of the revision's own, and entries of its lists."""
-        self.drafting = Drafting(loaded, self._give_way)
+        drafting = TypedDrafting if isinstance(self.graph, LivingTypedGraph) else Drafting
+        self.drafting = drafting(loaded, self._give_way)
         self._written: WeakSet[WrittenSince] = WeakSet()
         """What is noted of changes for copies of its arrays."""
         self.touched = TouchedSince()
@@ -270,10 +271,10 @@ class LivingRevision:
             # Without predictions, all threads make rows, and write them at once.
             stored = iter([*stored])
         with self._alone():
-            for maker, nodes, rows in group.rows:
-                put_rows(maker.table, nodes, rows)
+            for rows in group.rows:
+                rows.put()
             if self._written:
-                renewed = distinct(nodes for _, nodes, _ in group.rows)
+                renewed = distinct(rows.nodes for rows in group.rows)
                 self._note_rows([maker.table for maker in self._loaded.makers], renewed)
             self._write_lists(listed)
             for made in stored:
@@ -287,7 +288,7 @@ class LivingRevision:
             named = [found for _, found in group.batches]
             renewed = distinct(part for one in named for part in (one.new, one.overridden))
             gone = distinct(one.removed for one in named)
-            self.touched.note(Touched(self._offset, distinct((listed, gone)), renewed))
+            self.touched.note(Touched(self._offset, distinct((self.graph.nodes_of_lists(listed), gone)), renewed))
 
     def _write_lists(self, nodes: np.ndarray) -> None:
         """Neighbour lists of these nodes (int64), and what they weigh."""
@@ -298,14 +299,14 @@ class LivingRevision:
         for written in self._written:
             written.note_lists(nodes)
 
-    def _write_stored(self, made: Sequence[tuple[StoredLayerMaker, MadeRows]], *, in_parallel: bool) -> None:
+    def _write_stored(self, made: Sequence[MadeStored], *, in_parallel: bool) -> None:
         if in_parallel:
-            map_parallel(lambda place: made[place][0].put(made[place][1], in_parallel=True), len(made))
+            map_parallel(lambda place: made[place].put(in_parallel=True), len(made))
         else:
-            for maker, rows in made:
-                maker.put(rows)
-        for maker, rows in made:
-            self._note_rows([maker.table], rows.nodes)
+            for one in made:
+                one.put()
+        for one in made:
+            self._note_rows([one.table], one.nodes)
 
     def _note_rows(self, tables: Sequence[Table], nodes: np.ndarray) -> None:
         for written in self._written:

@@ -57,6 +57,7 @@ def rehearse() -> None:
                     # As they come out of the body of a request.
                     infer_batch(revision, variant, np.frombuffer(seeds.tobytes(), dtype=np.int64), key=0)
         _change_graphs(Path(folder))
+        _change_typed_graphs(Path(folder))
 
 
 def _change_graphs(root: Path) -> None:
@@ -76,6 +77,20 @@ def _change_graphs(root: Path) -> None:
         kept = replica.graph.kept
         replica.graph.lists.of_these(kept)
         replica.graph.ids.of_these(kept)
+
+
+def _change_typed_graphs(root: Path) -> None:
+    """The same over graphs of several types."""
+    for architecture in TYPED_ARCHITECTURES:
+        repository = Repository(root, "rehearsal", _typed_name_of(architecture))
+        loaded = repository.load(repository.revisions()[0].revision, _DELTA_BYTES)
+        replica = LivingRevision(loaded, _DELTA_BYTES)
+        served_revision(loaded, replica).warm_up()
+        counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
+        edge = ["user/3", "buys", f"item/{_NODES}"]
+        ids = ChangeIds(None, *lay_out([f"item/{_NODES}", "user/2", *edge, *edge, "user/1"]))
+        replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32), is_typed=True)])
+        replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
 
 
 def _sample_for_training() -> None:
@@ -123,7 +138,7 @@ def _typed_revisions(root: Path) -> Iterator[LoadedRevision]:
     data = made_up_typed_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     variants = [variant for variant in _variants() if variant.kind == "projected"]
     for architecture in TYPED_ARCHITECTURES:
-        repository = Repository(root, "rehearsal", f"typed-{architecture}".lower())
+        repository = Repository(root, "rehearsal", _typed_name_of(architecture))
         network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=_FANOUTS[0]).network(_CLASSES)
         network = _with_several_heads(network)
         # Attention is computed in float32, whatever the storage.
@@ -148,6 +163,10 @@ def _with_several_heads(network: NetworkManifest) -> NetworkManifest:
     return msgspec.structs.replace(
         network, attention=msgspec.structs.replace(network.attention, heads=2, output_heads=2)
     )
+
+
+def _typed_name_of(architecture: Architecture) -> str:
+    return f"typed-{architecture}".lower()
 
 
 def _name_of(architecture: Architecture, sampled: tuple[int, ...]) -> str:

@@ -26,6 +26,7 @@ from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
+from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
@@ -121,8 +122,9 @@ class ServedRevision:
     ids: NodeIds | LivingIds | None = None
     """Ids by which requests name nodes; None: their positions, 0 to nodes - 1."""
     types: TypedGraphManifest | None = None
-    """Types of nodes and relations; `nodes` and `ids` are of the type that is classified. None: nodes have one type."""
-    type_ids: Mapping[str, NodeIds | None] = field(default_factory=dict)
+    """Types of nodes and relations, as the revision has them; `nodes` and `ids` are of the type that is classified.
+    None: nodes have one type."""
+    type_ids: Mapping[str, NodeIds | LivingIds | None] = field(default_factory=dict)
     """`ids` of each of `types`."""
     files: WatchedFiles | None = None
     """Files that the revision is mapped from; None: none that could change."""
@@ -193,7 +195,9 @@ class ServedRevision:
         drawn = {variant.name: _most_drawn(variant.fanouts) for variant in self.manifest.variants}
         most_drawn = max([*drawn.values(), *(drawn[one.first] + drawn[one.then] for one in self.manifest.cascades)])
         object.__setattr__(self, "most_drawn_per_seed", most_drawn)
-        object.__setattr__(self, "first_new", self.nodes if self.types is None else self.types.first_nodes[-1])
+        # Where the graph changes, room for new nodes of each type is counted.
+        types = self.types if self.typed_overlays is None else self.typed_overlays.graph
+        object.__setattr__(self, "first_new", self.nodes if types is None else types.first_nodes[-1])
         object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
         are_texts = bool(self.classes) and isinstance(self.classes[0], str)
         object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
@@ -242,7 +246,18 @@ class ServedRevision:
 
     def shown_ids_of(self, kind: TypeManifest, start: int, end: int) -> list[int | str]:
         """The same of one of `types`."""
-        return _shown(self.type_ids[kind.name], kind.nodes, start, end)
+        ids = self.type_ids[kind.name]
+        return _shown(ids, ids.count if isinstance(ids, LivingIds) else kind.nodes, start, end)
+
+    def nodes_of(self, kind: TypeManifest) -> int:
+        """How many nodes of one of `types` the graph has."""
+        ids = self.type_ids[kind.name]
+        return ids.nodes if isinstance(ids, LivingIds) else kind.nodes
+
+    def ids_of(self, kind: TypeManifest) -> NodeIdKind:
+        """What nodes of one of `types` are called by."""
+        ids = self.type_ids[kind.name]
+        return ids.kind if isinstance(ids, LivingIds) else NodeIdKind(kind.node_ids)
 
     def check(self, table: RoutingTable) -> None:
         """Raises TableError where the table routes to variants that do not exist here. Their costs do no harm."""
@@ -287,11 +302,11 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         warm_up=partial(_warm_up, loaded),
         ids=loaded.ids if replica is None else replica.graph.ids,
         typed_overlays=_typed_support(loaded),
-        types=loaded.graph.typed if isinstance(loaded.graph, TypedGraph) else None,
-        type_ids=loaded.type_ids,
+        types=_types_of(loaded),
+        type_ids=_type_ids_of(loaded),
         replica=replica,
         applied_offset=None if replica is None else lambda: replica.offset,
-        is_gone=None if replica is None else replica.graph.ids.is_gone,
+        is_gone=None if replica is None else replica.graph.is_gone,
         would_wait=(lambda: False) if replica is None else lambda: replica.is_busy,
         files=loaded.files,
         overlays=None if no_overlays else _overlay_support(loaded, loaded.manifest),
@@ -303,6 +318,18 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         neighbours_of=loaded.graph.list_of,
         labels=loaded.labels,
     )
+
+
+def _types_of(loaded: LoadedRevision) -> TypedGraphManifest | None:
+    if isinstance(loaded.living, LivingTypedGraph):
+        return loaded.living.stored
+    return loaded.graph.typed if isinstance(loaded.graph, TypedGraph) else None
+
+
+def _type_ids_of(loaded: LoadedRevision) -> Mapping[str, NodeIds | LivingIds | None]:
+    if isinstance(loaded.living, LivingTypedGraph):
+        return {kind.name: ids for kind, ids in zip(loaded.living.stored.types, loaded.living.ids_of, strict=True)}
+    return loaded.type_ids
 
 
 def _indexes_of(loaded: LoadedRevision, manifest: RevisionManifest) -> tuple[RevisionIndex, ...]:

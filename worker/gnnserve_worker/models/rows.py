@@ -210,6 +210,27 @@ def put_rows(table: Table, nodes: np.ndarray, made: RowsBehind) -> None:
         write_rows(table.own, nodes, made.own_values, made.own_scales)
 
 
+@dataclass(frozen=True, slots=True)
+class RenewedRows:
+    """Rows that are made of the features of some nodes, to be written in place of those that a table has of them."""
+
+    table: Table
+    nodes: np.ndarray
+    """int64"""
+    made: RowsBehind
+    places: tuple[np.ndarray, np.ndarray] | None = None
+    """Where each row is written, of neighbours and of nodes themselves: int64. None: where its node is."""
+
+    def put(self, *, in_parallel: bool = False) -> None:
+        """`in_parallel`: other threads write at the same time."""
+        if self.places is None:
+            put_rows(self.table, self.nodes, self.made)
+            return
+        rows, own, made = self.table.rows, self.table.own, self.made
+        write_rows(rows, self.places[0], made.values, made.scales, in_parallel=in_parallel)
+        write_rows(own, self.places[1], made.own_values, made.own_scales, in_parallel=in_parallel)
+
+
 def write_rows(
     rows: Rows, nodes: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None, *, in_parallel: bool = False
 ) -> None:

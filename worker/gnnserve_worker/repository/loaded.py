@@ -39,6 +39,8 @@ from gnnserve_worker.models.rows import MakesRows, RowMaker, Scaling, first_prod
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
+from gnnserve_worker.models.typed.rows import TypedRowMaker
+from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.decoder import open_decoder
 from gnnserve_worker.repository.draft import Draft, draft_of
@@ -134,6 +136,10 @@ class LoadedRevision:
     """What its graph is made of beside its source; None: nothing."""
     makers: tuple[RowMaker, ...] = ()
     """Makers of rows from features, of each table that has such rows, where it was opened for changes."""
+    typed_makers: tuple[TypedRowMaker, ...] = ()
+    """The same where nodes are of several types."""
+    typed_stored: tuple[TypedStoredMaker, ...] = ()
+    """Makers of rows of stored layers, of each table that follows changes, where nodes are of several types."""
     followed: tuple[StoredLayerMaker, ...] = ()
     """Makers of stored layers that follow changes over several hops, where it was opened for changes. Those of one
     variant stand together, the first layer's first."""

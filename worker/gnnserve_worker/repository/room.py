@@ -62,7 +62,7 @@ def living_graph(
 
     readers = None
     if rules.direction is not Direction.UNDIRECTED:
-        starts, found = reversed_lists(stored.indptr, stored.indices)
+        starts, found = reversed_lists(stored.indptr, stored.indices, stored.nodes)
         grown = empty_growing(indices.shape, np.int32)
         grown[: len(found)] = found
         readers = lists(starts, grown)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from safetensors import SafetensorError
 
-from gnnserve_api.errors import DamagedError
+from gnnserve_api.errors import DamagedError, RepositoryError
 from gnnserve_api.repository import TableManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
@@ -16,14 +17,23 @@ from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.models.rows import Scaling
 from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedShape
-from gnnserve_worker.models.typed.build import build_typed_network, default_key, layer_of, moment_key
-from gnnserve_worker.models.typed.rows import typed_row_maker
+from gnnserve_worker.models.typed.build import (
+    build_first_layer,
+    build_typed_network,
+    default_key,
+    layer_of,
+    moment_key,
+)
+from gnnserve_worker.models.typed.rows import TypedRowMaker, typed_row_maker
+from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant, TypeRowRecipe
+from gnnserve_worker.repository.draft import Draft
+from gnnserve_worker.repository.followed import followed_of
+from gnnserve_worker.repository.loaded import CORRECTION, LoadedRevision, LoadedVariant, TypeRowRecipe
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array, open_table, read_tensors
 from gnnserve_worker.repository.typed_files import open_type_ids, open_typed_graph
+from gnnserve_worker.repository.typed_room import SpreadTable, living_typed_graphs, spread_table, with_room
 from gnnserve_worker.sampling.neighbours import effective_nodes
-from gnnserve_worker.tables.table import Table
 
 
 def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
@@ -31,18 +41,41 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
     assert manifest.typed  # noqa: S101 - only such revisions come here
     mapped = partial(open_graph_array, revision)
     path = revision.graph_folder / paths.INDICES
-    graph = open_typed_graph(manifest, mapped, path, revision.graph_remedy)
+    stored = open_typed_graph(manifest, mapped, path, revision.graph_remedy)
     asked = manifest.typed.target.nodes
-    tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
-    recipe = _open_recipe(revision, graph)
-    variants = {one.name: _open_variant(revision, one, graph, tables[one.table], recipe) for one in revision.variants}
     ids = open_type_ids(manifest, mapped)
+    recipe = _open_recipe(revision, stored)
+    if revision.room is None:
+        living = draft = None
+    else:
+        if recipe is None:
+            raise RepositoryError(
+                revision.folder,
+                "an earlier gnnserve generated it and kept nothing of how rows of new nodes are made",
+                "generate it again, or leave spec.updates out",
+            )
+        grown = with_room(stored.typed, revision.tables, revision.room)
+        living, draft = living_typed_graphs(stored, ids, grown, revision.room)
+    graph = stored if living is None else living.graph
+    tables = {name: _open_spread(revision, table, stored, graph) for name, table in revision.tables.items()}
+    for one in revision.variants:
+        _check_fit(revision, one, stored)
+    variants = {one.name: _open_variant(revision, one, graph, tables[one.table], recipe) for one in revision.variants}
+    followed = () if living is None or recipe is None else _followed(revision, graph, tables, recipe)
+    sources = {id(products.table): products for _, products in followed}
+    makers = [one.rows for one in variants.values() if isinstance(one.rows, TypedRowMaker)]
+    made = sources | {id(maker.table): maker for maker in makers}
+    drafted = {
+        id(tables[name].table): _open_spread(revision, table, stored, graph).table
+        for name, table in revision.tables.items()
+        if id(tables[name].table) in sources
+    }
     return LoadedRevision(
         source=manifest.source,
         graph=graph,
-        effective_nodes=effective_nodes(graph.indptr),
+        effective_nodes=effective_nodes(stored.indptr),
         variants=variants,
-        tables=tables,
+        tables={name: spread.table for name, spread in tables.items()},
         ids=ids[manifest.typed.target.name],
         type_ids=ids,
         type_rows=() if recipe is None else recipe.types,
@@ -61,7 +94,21 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
         manifest=revision.manifest,
         features=manifest.features,
         folder=revision.folder,
+        living=living,
+        draft=None if draft is None else Draft(draft, drafted, None),
+        typed_stored=tuple(maker for maker, _ in followed),
+        typed_makers=() if living is None else tuple(made.values()),
     )
+
+
+def _open_spread(
+    revision: RevisionFiles, described: TableManifest, stored: TypedGraph, graph: TypedGraph
+) -> SpreadTable:
+    """A table; of a graph that changes with room for new nodes. Whether it fits the graph is not looked at."""
+    assert described.typed  # noqa: S101 - tables over several types
+    if graph is stored:
+        return SpreadTable(open_table(revision, described), described.typed.first_rows)
+    return spread_table(open_table(replace(revision, room=None), described), described.typed, stored.typed, graph.typed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +143,13 @@ def _open_recipe(revision: RevisionFiles, graph: TypedGraph) -> _Recipe | None:
 
 
 def _open_variant(
-    revision: RevisionFiles, variant: VariantManifest, graph: TypedGraph, table: Table, recipe: _Recipe | None
+    revision: RevisionFiles, variant: VariantManifest, graph: TypedGraph, spread: SpreadTable, recipe: _Recipe | None
 ) -> LoadedVariant:
-    described = revision.tables[variant.table]
-    if (misfit := _misfit(described, graph, variant)) is not None:
-        raise DamagedError(revision.folder / paths.rows_of(variant.table), misfit, revision.remedy)
-    assert described.typed  # noqa: S101 - checked as a misfit
-    path = revision.folder / variant.weights
+    path, table = revision.folder / variant.weights, spread.table
     try:
         network = build_typed_network(
-            variant.network, read_tensors(revision, path), graph, described.typed.first_rows, table.columns,
-            variant.compute,
-        )  # fmt: skip
+            variant.network, read_tensors(revision, path), graph, spread.first_rows, table.columns, variant.compute
+        )
         rows = None
         if recipe is not None and variant.stored is None:
             shape = TypedShape(
@@ -118,13 +160,62 @@ def _open_variant(
                 None,
                 variant.network.attention,
             )
-            scalings = [one.scaling for one in recipe.types]
             attention = variant.network.attention
             first = recipe.first if attention is None else replace(recipe.first, heads=shape.heads_of(0))
-            rows = typed_row_maker(table, shape, graph.layout, first, scalings)
+            rows = _product_maker(spread, graph, shape, first, recipe)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
     return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows)
+
+
+def _product_maker(
+    spread: SpreadTable, graph: TypedGraph, shape: TypedShape, first: RelationalLayer, recipe: _Recipe
+) -> TypedRowMaker:
+    """Makes rows of a table of the first layer's products."""
+    widths = [shape.width(place) for place in range(len(graph.typed.types))]
+    scalings = [one.scaling for one in recipe.types]
+    return typed_row_maker(spread.table, spread.first_rows, graph.typed, graph.layout, first, scalings, widths)
+
+
+def _followed(
+    revision: RevisionFiles, graph: TypedGraph, tables: Mapping[str, SpreadTable], recipe: _Recipe
+) -> tuple[tuple[TypedStoredMaker, TypedRowMaker], ...]:
+    """Makers of rows of tables that store the first layer, one of each, and of the products that these are made of."""
+    made: dict[str, tuple[TypedStoredMaker, TypedRowMaker]] = {}
+    sources: dict[str, TypedRowMaker] = {}
+    for variant in revision.variants:
+        followed = followed_of(variant)
+        if followed is None or variant.table in made:
+            continue
+        path, whole = revision.folder / variant.weights, followed.network
+        try:
+            shape = TypedShape(graph.typed, whole.hidden, whole.classes, whole.layers, None, whole.attention)
+            heads = [None if whole.attention is None else shape.heads_of(number) for number in (0, 1)]
+            first = replace(recipe.first, heads=heads[0])
+            tensors = read_tensors(revision, path)
+            kept = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
+            later = replace(layer_of(1, kept), heads=heads[1])
+            source, spread = tables[followed.layers[0].products], tables[variant.table]
+            name = followed.layers[0].products
+            products = sources.setdefault(name, _product_maker(source, graph, shape, first, recipe))
+            layer, outputs = build_first_layer(first, graph, source.first_rows, source.table.columns)
+            kinds = range(len(graph.typed.types))
+            rows = typed_row_maker(
+                spread.table, spread.first_rows, graph.typed, graph.layout, later,
+                [Scaling(Normalization.DISABLED)] * len(kinds), [outputs] * len(kinds),
+            )  # fmt: skip
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            problem = f"does not hold what rows of {variant.table} are made by: {error}"
+            raise DamagedError(path, problem, revision.remedy) from error
+        without = tuple(kind for kind in kinds if kind not in first.biases)
+        made[variant.table] = (TypedStoredMaker(rows, layer, outputs, without, source.table, graph), products)
+    return tuple(made.values())
+
+
+def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: TypedGraph) -> None:
+    """Raise DamagedError where the variant's table does not fit the graph as it is stored."""
+    if (misfit := _misfit(revision.tables[variant.table], graph, variant)) is not None:
+        raise DamagedError(revision.folder / paths.rows_of(variant.table), misfit, revision.remedy)
 
 
 def _misfit(table: TableManifest, graph: TypedGraph, variant: VariantManifest) -> str | None:

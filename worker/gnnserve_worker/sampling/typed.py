@@ -15,6 +15,7 @@ import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.sampling.kernels import choose_positions, prefetch, scratch_bitmap, scratch_table, stream
+from gnnserve_worker.sampling.lists import list_begin, list_end, prefetch_bounds
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.rows import KnownNodes, grown, row_in_view, row_of
 from gnnserve_worker.sampling.typed_layout import type_of, unpack_layout
@@ -94,9 +95,9 @@ def sample_typed(
 ) -> TypedSample:
     """Sample up to `fanouts[d, r]` distinct neighbours of every row of hop d by relation r; -1 takes all of them.
 
-    `indptr`: int64 [lists + 1]. `indices`: numbers of nodes, int32. `layout`: `typed_layout.pack_layout` of the graph.
-    `seeds`: numbers of nodes of any types, int64. `fanouts`: int64 [layers, relations]. `share` gives a node that a hop
-    meets twice one row. Equal keys draw the same sample.
+    `indptr`: int64 [lists + 1], or [lists, 2] (`lists.py`). `indices`: numbers of nodes, int32. `layout`:
+    `typed_layout.pack_layout` of the graph. `seeds`: numbers of nodes of any types, int64. `fanouts`: int64 [layers,
+    relations]. `share` gives a node that a hop meets twice one row. Equal keys draw the same sample.
     """
     types, stride, layers = int(layout[0]), int(layout[1]), len(fanouts)
     rows, edges, most = len(seeds), 1, max(1, int(fanouts.max(initial=1)))
@@ -183,10 +184,11 @@ def _sample(
             stop = min(block + _BLOCK, type_ends[depth * types + kind])
             for row in range(block, stop):
                 if overlay is None:
-                    prefetch(indptr, first_lists[kind] + (nodes[row] - first_nodes[kind]) * lists)
+                    prefetch_bounds(indptr, first_lists[kind] + (nodes[row] - first_nodes[kind]) * lists)
                 else:
                     origin = nodes[row] if nodes[row] < stored else origins[nodes[row] - stored]
-                    prefetch(indptr, first_lists[kind] + (max(origin, first_nodes[kind]) - first_nodes[kind]) * lists)
+                    place = max(origin, first_nodes[kind]) - first_nodes[kind]
+                    prefetch_bounds(indptr, first_lists[kind] + place * lists)
             # First draw for every row of the block and prefetch what was drawn; then read it.
             first_of_block = edges
             chosen = 0
@@ -203,11 +205,11 @@ def _sample(
                 first_list = first_lists[kind] + (origin - first_nodes[kind]) * lists
                 for slot in range(stride):
                     degree = 0
-                    first = np.int64(0)
+                    first = 0
                     if slot < lists:
                         if origin >= 0:
-                            first = indptr[first_list + slot]
-                            degree = indptr[first_list + slot + 1] - first
+                            first = list_begin(indptr, first_list + slot)
+                            degree = list_end(indptr, first_list + slot) - first
                         if overlay is not None and node >= stored:
                             degree += extra_starts[node - stored + slot + 1] - extra_starts[node - stored + slot]
                         fanout = fanouts[depth, relation_of[kind * stride + slot]]
@@ -233,11 +235,11 @@ def _sample(
                 for slot in range(lists):
                     edge = segments[row * stride + slot]
                     count = segments[row * stride + slot + 1] - edge
-                    first = np.int64(0)
+                    first = 0
                     listed = 0
                     if origin >= 0:
-                        first = indptr[first_list + slot]
-                        listed = indptr[first_list + slot + 1] - first
+                        first = list_begin(indptr, first_list + slot)
+                        listed = list_end(indptr, first_list + slot) - first
                     degree = listed
                     extra_first = np.int64(0)
                     if overlay is not None and node >= stored:

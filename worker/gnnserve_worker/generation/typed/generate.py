@@ -16,6 +16,8 @@ import numpy as np
 from gnnserve_api.families import FamilyName
 from gnnserve_api.repository import (
     NOT_RANKED,
+    FollowedManifest,
+    LayerTables,
     NetworkManifest,
     RankingManifest,
     RevisionManifest,
@@ -53,6 +55,7 @@ from gnnserve_worker.models.typed.build import default_key, layer_tensors, momen
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.loaded import CORRECTION
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 
@@ -205,6 +208,10 @@ def _plan(
         tables.append(plan_table(name, storage, graph, layers[0], states, is_last=len(layers) == 1))
         projected = _variant(projected_name(storage), FamilyName.PROJECTED, name, network, layers, 0, storage)
         variants += [projected, *_with_fewer(spec, projected, FamilyName.PROJECTED_FANOUTS, 0)]
+    products = stored_name("projected", Storage.FLOAT32)
+    if 1 in spec.variants.stored and Storage.FLOAT32 not in storages:
+        # What rows of the stored layer are made of where the graph changes.
+        tables.append(plan_table(products, Storage.FLOAT32, graph, layers[0], states, is_last=False))
     hidden = states
     for stored in range(1, max(spec.variants.stored, default=0) + 1):
         hidden = hidden_states(subject, layers[stored - 1], hidden)
@@ -212,8 +219,13 @@ def _plan(
             name = stored_layer_name(stored, storage)
             is_last = stored == len(layers) - 1
             tables.append(plan_table(name, storage, graph, layers[stored], hidden, is_last=is_last))
-            one = _variant(name, FamilyName.STORED_DEEPER, name, network, layers, stored, storage)
-            variants += [one, *_with_fewer(spec, one, FamilyName.STORED_DEEPER_FANOUTS, stored)]
+            if stored > 1:
+                one = _variant(name, FamilyName.STORED_DEEPER, name, network, layers, stored, storage)
+                variants += [one, *_with_fewer(spec, one, FamilyName.STORED_DEEPER_FANOUTS, stored)]
+                continue
+            one = _variant(name, FamilyName.STORED_DEEPER_FOLLOWING, name, network, layers, stored, storage)
+            one = _following(one, network, layers[stored], products)
+            variants += [one, *_with_fewer(spec, one, FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS, stored)]
     return FamilyPlan(tables=tables, variants=variants)
 
 
@@ -240,6 +252,17 @@ def _variant(
         stored=StoredManifest(layer=stored) if stored else None,
     )
     return PlannedVariant(manifest, factor=1, tensors=tensors)
+
+
+def _following(
+    variant: PlannedVariant, network: NetworkManifest, layer: RelationalLayer, products: str
+) -> PlannedVariant:
+    """The same with what rows of its table are made of where the graph changes: the first layer's products, in this
+    table, and the weights of `layer`, whose products the rows are."""
+    kept = {f"{CORRECTION}{key}": tensor for key, tensor in layer_tensors(1, layer).items()}
+    followed = FollowedManifest(network, (LayerTables(products),))
+    manifest = msgspec.structs.replace(variant.manifest, stored=StoredManifest(layer=1, followed=followed))
+    return PlannedVariant(manifest, variant.factor, {**(variant.tensors or {}), **kept})
 
 
 def _with_fewer(spec: GNNServiceSpec, base: PlannedVariant, family: FamilyName, stored: int) -> list[PlannedVariant]:

@@ -80,6 +80,20 @@ def build_typed_network(
     return TypedNetwork((), manifest.classes, graph.layout, rows, columns, later)
 
 
+def build_first_layer(
+    layer: RelationalLayer, graph: TypedGraph, first_rows: Sequence[int | None], columns: int
+) -> tuple[Network, int]:
+    """The first layer alone, over a table of its products with `columns` columns and rows of each relation from
+    `first_rows` on, without its ReLU; and how many columns it gives."""
+    rows = np.array([-1 if first is None else first for first in first_rows], np.int64)
+    if layer.heads is None:
+        return TypedNetwork((), columns, graph.layout, rows, columns, ()), columns
+    sources = tuple(graph.typed.place_of(relation.source) for relation in graph.typed.relations)
+    attending = AttentionLayer(layer.heads, layer.biases, {}, {}, columns)
+    outputs = layer.heads.outputs
+    return TypedAttentionNetwork((), outputs, graph.layout, rows, sources, (attending,)), outputs
+
+
 def _build_attending(
     manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], graph: TypedGraph, first_rows: np.ndarray,
     columns: int,

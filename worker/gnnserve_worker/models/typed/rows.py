@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import brief_kernel
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.rows import Scaling, encode_rows
-from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedShape
+from gnnserve_worker.models.rows import RenewedRows, Scaling, encode_rows
+from gnnserve_worker.models.typed.architecture import RelationalLayer
 from gnnserve_worker.models.typed.network import as_typed
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.typed_layout import unpack_layout
@@ -28,6 +29,8 @@ class TypedRowMaker:
     """Makes rows of one table: a `models.rows.MakesRows`."""
 
     table: Table
+    first_rows: np.ndarray
+    """int64 [relations]: where the table has the rows of each relation; -1: it has none of them."""
     layout: np.ndarray
     """`sampling.typed_layout.pack_layout` of the graph."""
     scalings: Sequence[Scaling]
@@ -61,6 +64,24 @@ class TypedRowMaker:
         own_values, own_scales = self._make(features, own_read[:, :found_own], self.own, kinds, self.table.own)
         return RowsBehind(values, scales, own_values, own_scales)
 
+    def make_all(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
+        """All rows that the table has of these nodes (numbers, int64), made of their features: float32 [nodes, columns
+        of the widest type], as in the source. A node has a row for each relation that reads its type."""
+        first_nodes = unpack_layout(self.layout)[2]
+        kinds = np.searchsorted(first_nodes, nodes, side="right") - 1
+        read, places = [_NO_ROWS], [_NO_ROWS[0]]
+        for relation, (source, first) in enumerate(zip(self.sources, self.first_rows.tolist(), strict=True)):
+            own = np.flatnonzero(kinds == source)
+            if first >= 0 and len(own):
+                read.append(np.stack((np.full(len(own), relation), own)))
+                places.append(first + nodes[own] - first_nodes[source])
+        # A table of the last layer has rows of nodes themselves for the type that is classified alone.
+        itself = np.flatnonzero(nodes < len(self.table.own.values))
+        own_read = np.stack((kinds[itself], itself))
+        made = self._make(features, np.concatenate(read, axis=1), self.relations, self.sources, self.table.rows)
+        made_own = self._make(features, own_read, self.own, range(len(self.own)), self.table.own)
+        return RenewedRows(self.table, nodes, RowsBehind(*made, *made_own), (np.concatenate(places), nodes[itself]))
+
     def _make(
         self, features: np.ndarray, read: np.ndarray, products: Sequence[Linear], kinds: Sequence[int], rows: Rows
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -78,12 +99,15 @@ class TypedRowMaker:
         return encode_rows(rows, made)
 
 
+_NO_ROWS = np.zeros((2, 0), np.int64)
+
+
 def typed_row_maker(
-    table: Table, shape: TypedShape, layout: np.ndarray, layer: RelationalLayer, scalings: Sequence[Scaling]
-) -> TypedRowMaker:
-    """`layer`: the first one. ValueError: it does not fit the table or the types."""
-    graph = shape.graph
-    widths = [shape.width(place) for place in range(len(graph.types))]
+    table: Table, first_rows: Sequence[int | None], graph: TypedGraphManifest, layout: np.ndarray,
+    layer: RelationalLayer, scalings: Sequence[Scaling], widths: Sequence[int],
+) -> TypedRowMaker:  # fmt: skip
+    """`layer`: whose products the table has. `widths`: columns that it reads of each type. ValueError: it does not fit
+    the table or the types."""
     sources = [graph.place_of(relation.source) for relation in graph.relations]
 
     biases = layer.biases if layer.heads is None else {}
@@ -99,6 +123,7 @@ def typed_row_maker(
 
     return TypedRowMaker(
         table,
+        np.array([-1 if first is None else first for first in first_rows], np.int64),
         layout,
         scalings,
         widths,

@@ -6,7 +6,6 @@ import msgspec
 
 from gnnserve_api.live_accuracy import VariantAccuracy
 from gnnserve_api.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
-from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.changes.report import state_of
@@ -47,7 +46,8 @@ def _types(revision: ServedRevision) -> tuple[NodeTypeAnswer, ...] | msgspec.Uns
     if revision.types is None:
         return msgspec.UNSET
     return tuple(
-        NodeTypeAnswer(kind.name, kind.nodes, NodeIdKind(kind.node_ids), kind.features) for kind in revision.types.types
+        NodeTypeAnswer(kind.name, revision.nodes_of(kind), revision.ids_of(kind), kind.features)
+        for kind in revision.types.types
     )
 
 

@@ -6,7 +6,6 @@ import re
 from urllib.parse import parse_qsl
 
 from gnnserve_api.protocol import NodesAnswer
-from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut
@@ -36,7 +35,7 @@ def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
     if revision.types is not None:
         shown = kind or revision.types.target
         ids = revision.shown_ids_of(shown, start, start + count)
-        return NodesAnswer(ids, start, shown.nodes, NodeIdKind(shown.node_ids), shown.name)
+        return NodesAnswer(ids, start, revision.nodes_of(shown), revision.ids_of(shown), shown.name)
     return NodesAnswer(revision.shown_ids(start, start + count), start, revision.node_count, revision.node_ids)
 
 

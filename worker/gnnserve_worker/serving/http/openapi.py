@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gnnserve_api.changes import OFFSET_HEADER, ChangesAnswer, ChangesPage, ChangesRequest
+from gnnserve_api.changes import OFFSET_HEADER, ChangesAnswer, ChangesPage, ChangesRequest, TypedChangesRequest
 from gnnserve_api.explain import ExplainAnswer, ExplainRequest
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
 from gnnserve_api.priority import LOWEST_PRIORITY
@@ -153,6 +153,7 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
             changes,
             ChangesAnswer,
             ChangesPage,
+            TypedChangesRequest,
             TypedOverlay,
             RecommendRequest[str] if are_texts else RecommendRequest[int],
             RecommendAnswer,
@@ -165,7 +166,7 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     # record may have ids of either kind: the graph's is described.
     of_graph = {name: schema for name, schema in components.items() if not name.endswith("_Any_")}
     plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str|Any)_|\[(?:int|str)\])(?=\")", "", json.dumps(of_graph)))
-    schemas = {name: to_openapi_30(schema) for name, schema in plain.items()}
+    schemas = {name: to_openapi_30(schema) for name, schema in _with_content(plain, revision).items()}
     # The task that is not served has no schemas.
     has_links = revision is not None and revision.links is not None
     asks, asked = ("PairsRequest", "pairs") if has_links else ("PredictRequest", "nodes")
@@ -224,6 +225,17 @@ def _describe_types(schemas: dict[str, Any], revision: ServedRevision | None, as
         named = {"type": {"type": "string", "enum": [kind.name for kind in revision.types.types]}, "id": {}}
         of_type = {"type": "object", "properties": named, "required": ["type", "id"]}
         properties["nodes"]["items"] = {"anyOf": [{"type": "integer"}, {"type": "string"}, of_type]}
+
+
+def _with_content(schemas: dict[str, Any], revision: ServedRevision | None) -> dict[str, Any]:
+    """Changes are those that the graph takes: of one type or of several, in requests and in records of the log."""
+    left, right = ["TypedChangesRequest", "TypedNewNode"], "ChangesRequest"
+    if revision is not None and revision.typed_overlays is not None:
+        left, right = ["ChangesRequest", "NewNode"], "TypedChangesRequest"
+    text = json.dumps({name: schema for name, schema in schemas.items() if name not in {*left, "ChangesContent"}})
+    named = text.replace(REFERENCE.format(name="ChangesContent"), REFERENCE.format(name=right))
+    described: dict[str, Any] = json.loads(named)
+    return described
 
 
 def _takes_overlays(revision: ServedRevision | None) -> bool:

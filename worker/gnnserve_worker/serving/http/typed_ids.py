@@ -55,6 +55,19 @@ def read_id(given: Any, where: str, types: TypedGraphManifest, revision: ServedR
     raise RequestError(ErrorCode.INVALID_TYPE, where, problem, _remedy(revision, kind))
 
 
+def read_id_with_type(given: Any, where: str, types: TypedGraphManifest, revision: ServedRevision) -> TypedId:
+    """As `read_id`, of an id that names its type."""
+    name = given.partition("/")[0] if isinstance(given, str) and "/" in given else None
+    if isinstance(given, dict) or name in {kind.name for kind in types.types}:
+        return read_id(given, where, types, revision)
+    there = ", ".join(one.name for one in types.types)
+    said = f"{shown_value(given)} has no type" if name is None else f"{shown_value(name)} is no type of nodes"
+    raise RequestError(
+        ErrorCode.INVALID_TYPE if name is None else ErrorCode.UNKNOWN_NODE, where, f"{said}; types are {there}",
+        _remedy(revision, types.target),
+    )  # fmt: skip
+
+
 def not_asked_about(
     given: Any, kind: str, where: str, types: TypedGraphManifest, revision: ServedRevision
 ) -> RequestError:
@@ -79,6 +92,8 @@ def _parted(given: Any, where: str, types: TypedGraphManifest, revision: ServedR
 
 
 _MOST_DIGITS = 20
+_MOST_LOOKED_AT = 100
+"""Nodes among which an example is looked for: the first ones may have left."""
 
 
 def _is_integer(text: str) -> bool:
@@ -87,6 +102,6 @@ def _is_integer(text: str) -> bool:
 
 
 def _remedy(revision: ServedRevision, kind: TypeManifest) -> str:
-    shown = revision.shown_ids_of(kind, 0, 1)[0]
+    shown = next(iter(revision.shown_ids_of(kind, 0, _MOST_LOOKED_AT)), 0)
     forms = f'"{kind.name}/{shown}" or {{"type": "{kind.name}", "id": {shown_value(shown)}}}'
     return f"name nodes as {forms}"

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from gnnserve_api.changes import ChangesRequest, NewNode, NodeLabel
-from gnnserve_api.protocol import NodeFeatures
+from gnnserve_api.changes import ChangesContent, NodeLabel, TypedNewNode
+from gnnserve_api.protocol import TypedNodeFeatures
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 
+ColumnsOf = Callable[[Any], FeatureColumns | None]
+"""By the id of a node, the columns of its features; None: its type has none, or is none of the graph's."""
 
-def content_of(batch: ChangeBatch, columns: FeatureColumns) -> ChangesRequest[Any]:
+
+def content_of(batch: ChangeBatch, columns_of: ColumnsOf) -> ChangesContent:
     """Features of new nodes, and those of overrides that name every column, are lists."""
-    counts, features = batch.counts, batch.features
+    counts = batch.counts
     ids = iter(_ids_of(batch.ids))
     labels = iter(msgspec.json.decode(batch.labels) if batch.labels else [None] * counts.new_nodes)
-    return ChangesRequest(
-        nodes=tuple(NewNode(next(ids), features[row].tolist(), next(labels)) for row in range(counts.new_nodes)),
-        overrides=tuple(
-            NodeFeatures(next(ids), _given(features[row], columns)) for row in range(counts.new_nodes, counts.rows)
-        ),
+    new = [next(ids) for _ in range(counts.new_nodes)]
+    overridden = [next(ids) for _ in range(counts.overrides)]
+    features = [
+        None if (columns := columns_of(id_)) is None else _given(row[: columns.features], columns)
+        for id_, row in zip([*new, *overridden], batch.features, strict=True)
+    ]
+    brought, others = features[: len(new)], features[len(new) :]
+
+    def edges(count: int) -> tuple[tuple[Any, ...], ...]:
+        return tuple(tuple(next(ids) for _ in range(batch.per_edge)) for _ in range(count))
+
+    return ChangesContent(
+        nodes=tuple(TypedNewNode(id_, row, next(labels)) for id_, row in zip(new, brought, strict=True)),
+        overrides=tuple(TypedNodeFeatures(id_, row) for id_, row in zip(overridden, others, strict=True)),
         labels=tuple(NodeLabel(next(ids), next(labels)) for _ in range(counts.labelled)),
-        edges=tuple((next(ids), next(ids)) for _ in range(counts.edges)),
-        removed_edges=tuple((next(ids), next(ids)) for _ in range(counts.removed_edges)),
+        edges=edges(counts.edges),
+        removed_edges=edges(counts.removed_edges),
         removed_nodes=tuple(ids),
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from gnnserve_api.changes import (
     CHANGES_TYPE,
     CLIENT_HEADER,
@@ -14,10 +16,12 @@ from gnnserve_api.changes import (
     ChangesAnswer,
     ChangesPage,
     ChangesRequest,
+    TypedChangesRequest,
 )
 from gnnserve_api.protocol import MAX_OFFSET
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.endpoint import PAGE_RECORDS
+from gnnserve_worker.serving.http.changes.mistakes import TYPED_CHANGES
 from gnnserve_worker.serving.http.openapi_parts import (
     RETRY_AFTER,
     error_response,
@@ -31,8 +35,7 @@ _NO_UPDATES = "The graph of this service does not change: `spec.updates` turns t
 
 def describe_post(revision: ServedRevision | None) -> dict[str, Any]:
     """The operation `POST /v1/changes`, with ids that the served graph has."""
-    ids = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
-    content = json_content(ChangesRequest, {"edges": [[ids[0], ids[-1]]]})
+    content = _content_of(revision)
     return {
         "tags": ["changes"],
         "summary": "Change the graph",
@@ -82,6 +85,13 @@ def describe_post(revision: ServedRevision | None) -> dict[str, Any]:
             ),
         },
     }
+
+
+def _content_of(revision: ServedRevision | None) -> dict[str, Any]:
+    if revision is not None and revision.typed_overlays is not None:
+        return json_content(TypedChangesRequest, msgspec.json.decode(TYPED_CHANGES.example(revision)))
+    ids = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
+    return json_content(ChangesRequest, {"edges": [[ids[0], ids[-1]]]})
 
 
 def list_parameters() -> list[dict[str, Any]]:

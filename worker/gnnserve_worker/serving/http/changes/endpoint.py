@@ -32,11 +32,10 @@ from gnnserve_api.protocol import MAX_OFFSET
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record, SequencePassedError
 from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
-from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.serving.change_metrics import BatchOutcome, ChangeCounters
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
-from gnnserve_worker.serving.http.changes.content import content_of
-from gnnserve_worker.serving.http.changes.reading import columns_of, read_changes, refusal_error
+from gnnserve_worker.serving.http.changes.content import ColumnsOf, content_of
+from gnnserve_worker.serving.http.changes.reading import columns_by_id, read_changes, refusal_error
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut, no_updates
@@ -151,7 +150,7 @@ class ChangesEndpoint:
         updates, asked, lane = self._require_updates(), read_page_query(query), self._model.lane
         if lane is None:
             return refusal_reply(self._model.refuse())
-        columns = columns_of(lane.revision) if asked.with_content else None
+        columns = columns_by_id(lane.revision) if asked.with_content else None
         after = updates.first - 1 if asked.after is None else asked.after
         if asked.wait_s and updates.applied <= after:
             await updates.wait_applied(after + 1, asked.wait_s)
@@ -239,7 +238,7 @@ def _encode_page(
     page: ChangesPage,
     records: Sequence[Record],
     refused: Mapping[int, ChangeRefusal],
-    columns: FeatureColumns | None,
+    columns: ColumnsOf | None,
 ) -> bytes:
     """`columns`: None leaves the changes themselves out."""
     told = [

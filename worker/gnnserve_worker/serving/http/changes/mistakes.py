@@ -44,17 +44,48 @@ CHANGES = BodyForm(
 """The form of a batch in JSON."""
 
 
-def place_of_id(index: int, counts: ChangeCounts) -> str:
-    """Where the id stands in JSON that is `index` in the order of the binary form."""
+def _typed_example(revision: ServedRevision) -> str:
+    types = revision.types
+    relation = None if types is None else next((one for one in types.relations if one.reverse_of is None), None)
+    if types is None or relation is None:
+        return '{"edges": [[…, …, …]]}'
+
+    def first(name: str) -> str:
+        return f"{name}/{next(iter(revision.shown_ids_of(types.types[types.place_of(name)], 0, 1)), 0)}"
+
+    return f'{{"edges": [{shown_value([first(relation.source), relation.name, first(relation.target)])}]}}'
+
+
+_TYPED_EDGE = 'give a source, a relation and a target: ["user/17", "buys", "item/3"]'
+_TYPED_EDGES = 'give a list of edges, each a source, a relation and a target: [["user/17", "buys", "item/3"]]'
+TYPED_CHANGES = BodyForm(
+    CHANGES.members,
+    frozenset(),
+    {
+        **CHANGES.remedies,
+        "edges": _TYPED_EDGES,
+        "edges[]": _TYPED_EDGE,
+        "edges[][]": "name a relation, between the two ends",
+        "removedEdges": _TYPED_EDGES,
+        "removedEdges[]": _TYPED_EDGE,
+        "removedEdges[][]": "name a relation, between the two ends",
+    },
+    _typed_example,
+)
+"""The same over a graph of several types."""
+
+
+def place_of_id(index: int, counts: ChangeCounts, per_edge: int = 2) -> str:
+    """Where the id stands in JSON that is `index` in the order of the binary form. `per_edge`: as of `ChangeBatch`."""
     for name, count in (("nodes", counts.new_nodes), ("overrides", counts.overrides), ("labels", counts.labelled)):
         if index < count:
             return f"{name}[{index}].id"
         index -= count
     for name, count in (("edges", counts.edges), ("removedEdges", counts.removed_edges)):
-        if index < 2 * count:
-            edge, end = divmod(index, 2)
+        if index < per_edge * count:
+            edge, end = divmod(index, per_edge)
             return f"{name}[{edge}][{end}]"
-        index -= 2 * count
+        index -= per_edge * count
     return f"removedNodes[{index}]"
 
 

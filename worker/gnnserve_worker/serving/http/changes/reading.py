@@ -6,7 +6,8 @@ of HTTP here. A message names the place in the JSON form, the value, what was ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -14,9 +15,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.changes import CHANGES_TYPE, ChangesRequest
-from gnnserve_api.protocol import Label
 from gnnserve_worker.graph.change_batch import (
-    MOST_ITEMS,
     BatchFormError,
     ChangeBatch,
     ChangeCounts,
@@ -29,23 +28,35 @@ from gnnserve_worker.graph.change_batch import (
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.changes.mistakes import BINARY_REMEDY, CHANGES, place_of_id, place_of_label
-from gnnserve_worker.serving.http.codecs.json_mistakes import field_error
+from gnnserve_worker.serving.http.changes.checks import (
+    SPLIT,
+    AnyLabel,
+    check_counts,
+    check_labels,
+    check_lengths,
+    check_texts,
+    decode_json,
+    empty_id,
+    read_labels,
+    too_many,
+)
+from gnnserve_worker.serving.http.changes.content import ColumnsOf
+from gnnserve_worker.serving.http.changes.mistakes import BINARY_REMEDY, CHANGES, place_of_id
+from gnnserve_worker.serving.http.changes.typed_reading import (
+    changed_types_of,
+    columns_of_type,
+    read_typed_binary,
+    read_typed_json,
+)
 from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, has_more_values, without_collection
 from gnnserve_worker.serving.http.features import write_features
 from gnnserve_worker.serving.http.node_ids import POSSIBLE_IDS
-from gnnserve_worker.serving.http.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
 
 MOST_JSON_VALUES = 1 << 20
 """Values of a batch in JSON, whose decoding holds up every other client: about 50 ms."""
-AnyLabel = Label | list[Label] | None
 _decoder = msgspec.json.Decoder(ChangesRequest[int])
 _text_decoder = msgspec.json.Decoder(ChangesRequest[str])
-_labels_decoder = msgspec.json.Decoder(list[AnyLabel])
-MOST_ID_BYTES = 1024
-"""UTF-8 of the id of a new node."""
-_SPLIT = "split the batch"
 _CODES = {
     ChangeProblem.UNKNOWN_NODE: ErrorCode.UNKNOWN_NODE,
     ChangeProblem.STORED_NODE: ErrorCode.STORED_NODE,
@@ -60,18 +71,42 @@ _CODES = {
 
 def read_changes(body: bytes, media_type: bytes, revision: ServedRevision) -> tuple[bytes, ChangeBatch]:
     """The batch and its binary form. `media_type`: without parameters, in lower case. Raises RequestError."""
-    columns = columns_of(revision)
+    read_json, read_binary = _forms_of(revision)
     if media_type == CHANGES_TYPE.encode():
-        return body, _read_binary(body, revision, columns)
+        return body, read_binary(body)
     if len(body) <= LARGE_BYTES:
-        batch = _read_json(body, revision, columns)
+        batch = read_json(body)
     else:
         if has_more_values(body, MOST_JSON_VALUES):
             problem = f"it has more than {MOST_JSON_VALUES:,} values, as many as a batch in JSON may have"
-            raise _too_many("body", problem, f"{_SPLIT}, or send its binary form")
+            raise too_many("body", problem, f"{SPLIT}, or send its binary form")
         with without_collection():
-            batch = _read_json(body, revision, columns)
+            batch = read_json(body)
     return encode_batch(batch), batch
+
+
+Read = Callable[[bytes], ChangeBatch]
+
+
+def _forms_of(revision: ServedRevision) -> tuple[Read, Read]:
+    """What reads a batch about the revision's graph in JSON, and in the binary form."""
+    if revision.types is not None:
+        support = changed_types_of(revision)
+        return partial(read_typed_json, revision=revision, support=support), partial(
+            read_typed_binary, revision=revision, support=support
+        )
+    columns = columns_of(revision)
+    return partial(_read_json, revision=revision, columns=columns), partial(
+        _read_binary, revision=revision, columns=columns
+    )
+
+
+def columns_by_id(revision: ServedRevision) -> ColumnsOf:
+    """The columns of each node's features, by its id. Raises RequestError where the revision does not tell them."""
+    if revision.types is not None:
+        return partial(columns_of_type, changed_types_of(revision))
+    columns = columns_of(revision)
+    return lambda _: columns
 
 
 def columns_of(revision: ServedRevision) -> FeatureColumns:
@@ -93,13 +128,14 @@ def refusal_error(refusal: ChangeRefusal, offset: int | None = None) -> RequestE
 
 
 def _read_json(body: bytes, revision: ServedRevision, columns: FeatureColumns) -> ChangeBatch:
-    request = _decode(body, revision)
+    decoder: msgspec.json.Decoder[Any] = _text_decoder if revision.has_text_ids else _decoder
+    request: ChangesRequest[Any] = decode_json(body, decoder, revision, CHANGES)
     nodes, overrides, labelled = request.nodes, request.overrides, request.labels
     counts = ChangeCounts(
         len(nodes), len(overrides), len(labelled), len(request.edges), len(request.removed_edges),
         len(request.removed_nodes),
     )  # fmt: skip
-    _check_counts(counts, columns)
+    check_counts(counts, columns.features)
     ids: list[Any] = [node.id for node in nodes]
     ids += [node.id for node in overrides]
     ids += [node.id for node in labelled]
@@ -111,30 +147,18 @@ def _read_json(body: bytes, revision: ServedRevision, columns: FeatureColumns) -
     write_features(overrides, "overrides", columns, features[len(nodes) :], are_kept=True)
     labels: list[AnyLabel] = [node.label for node in nodes]
     labels += [node.label for node in labelled]
-    _check_labels(labels, counts, revision)
+    check_labels(labels, counts, revision)
     has_labels = bool(labelled) or any(label is not None for label in labels)
     laid_out = _lay_out(ids, counts, are_texts=revision.has_text_ids)
     return ChangeBatch(counts, laid_out, features, msgspec.json.encode(labels) if has_labels else b"")
 
 
-def _decode(body: bytes, revision: ServedRevision) -> ChangesRequest[Any]:
-    decoder: msgspec.json.Decoder[Any] = _text_decoder if revision.has_text_ids else _decoder
-    try:
-        request: ChangesRequest[Any] = decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise field_error(str(error), body, revision, CHANGES) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, CHANGES.body_remedy(revision)) from None
-    return request
-
-
 def _lay_out(ids: Sequence[Any], counts: ChangeCounts, *, are_texts: bool) -> ChangeIds:
     if are_texts:
         if "" in ids:
-            raise _empty_id(ids.index(""), counts)
+            raise empty_id(ids.index(""), counts)
         texts, offsets = lay_out(ids)
-        _check_lengths(offsets, counts)
+        check_lengths(offsets, counts)
         return ChangeIds(None, texts, offsets)
     try:
         return ChangeIds(np.array(ids, np.int64))
@@ -154,35 +178,18 @@ def _read_binary(body: bytes, revision: ServedRevision, columns: FeatureColumns)
     except BatchFormError as error:
         raise RequestError(ErrorCode.INVALID_BINARY, "body", str(error), BINARY_REMEDY) from None
     counts = batch.counts
-    _check_counts(counts, columns)
-    if (batch.ids.integers is None) is not revision.has_text_ids:
+    check_counts(counts, columns.features)
+    if batch.is_typed or (batch.ids.integers is None) is not revision.has_text_ids:
         kind, form = ("texts", 2) if revision.has_text_ids else ("integers", 1)
         raise RequestError(
             ErrorCode.INVALID_BINARY, "body", f"node ids of this graph are {kind}", f"send form {form} of a batch"
         )
     if batch.ids.texts is not None and batch.ids.offsets is not None:
-        _check_texts(batch.ids.texts, batch.ids.offsets, counts)
+        check_texts(batch.ids.texts, batch.ids.offsets, counts)
     _check_features(batch.features, counts, columns)
     if batch.labels or counts.labelled:
-        _check_labels(_read_labels(batch.labels, counts), counts, revision)
+        check_labels(read_labels(batch.labels, counts), counts, revision)
     return batch
-
-
-def _check_texts(texts: np.ndarray, offsets: np.ndarray, counts: ChangeCounts) -> None:
-    if not np.diff(offsets).all():
-        raise _empty_id(int(np.diff(offsets).argmin()), counts)
-    _check_lengths(offsets, counts)
-    try:
-        texts.tobytes().decode()
-    except UnicodeDecodeError as error:
-        first = int(np.searchsorted(offsets, error.start, "right")) - 1
-    else:
-        # Bytes that go on with a character (10xxxxxx) begin none.
-        begin_amiss = texts[offsets[:-1]] & 0xC0 == 0x80
-        if not begin_amiss.any():
-            return
-        first = int(begin_amiss.argmax())
-    raise RequestError(ErrorCode.INVALID_BINARY, place_of_id(first, counts), "the text is not UTF-8", "send UTF-8")
 
 
 def _check_features(features: np.ndarray, counts: ChangeCounts, columns: FeatureColumns) -> None:
@@ -220,85 +227,3 @@ def _lists_of(columns: FeatureColumns) -> Iterator[tuple[int, int]]:
         if column.width > 1:
             yield start, start + column.width
         start += column.width
-
-
-def _read_labels(labels: bytes, counts: ChangeCounts) -> list[AnyLabel]:
-    try:
-        found = _labels_decoder.decode(labels)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"its labels are no list of labels in JSON: {error}"
-        raise RequestError(ErrorCode.INVALID_BINARY, "body", problem, BINARY_REMEDY) from None
-    expected = counts.new_nodes + counts.labelled
-    if len(found) != expected:
-        raise RequestError(
-            ErrorCode.INVALID_BINARY,
-            "body",
-            f"{counted(len(found), 'label')}, where {counted(expected, 'node')} are new or labelled",
-            "send one for each new node, then one for each labelled node; null where a node has none",
-        )
-    return found
-
-
-def _check_counts(counts: ChangeCounts, columns: FeatureColumns) -> None:
-    if not counts.items:
-        raise RequestError(
-            ErrorCode.EMPTY_CHANGES, "body", "it has no changes", "send at least one, such as a new edge under `edges`"
-        )
-    if counts.items > MOST_ITEMS:
-        raise _too_many("body", f"{counts.items:,} changes, more than the {MOST_ITEMS:,} of one batch")
-    size = counts.rows * columns.features * NUMBER_BYTES
-    if size > MOST_FEATURE_BYTES:
-        raise _too_many(
-            "nodes" if counts.new_nodes else "overrides",
-            f"{counts.rows:,} nodes with {columns.features:,} features each take {size:,} bytes, more than the "
-            f"{MOST_FEATURE_BYTES:,} that one batch may have",
-        )
-
-
-def _check_labels(labels: Sequence[AnyLabel], counts: ChangeCounts, revision: ServedRevision) -> None:
-    """Labels are the graph's own, a list where nodes may have several."""
-    known = frozenset(revision.classes)
-    for index, label in enumerate(labels):
-        if label is None:
-            continue
-        if isinstance(label, list) is not revision.multi_label:
-            problem = (
-                f"{shown_value(label)} is no list, and nodes of this graph have lists of labels"
-                if revision.multi_label
-                else f"{shown_value(label)} is a list, and nodes of this graph have one label each"
-            )
-        elif unknown := [one for one in (label if isinstance(label, list) else [label]) if one not in known]:
-            problem = f"{shown_value(unknown[0])} is none of the graph's classes"
-        else:
-            continue
-        raise RequestError(
-            ErrorCode.UNKNOWN_LABEL,
-            place_of_label(index, counts),
-            problem,
-            "GET /v1/variants lists the classes; null says that a node has no label",
-        )
-
-
-def _check_lengths(offsets: np.ndarray, counts: ChangeCounts) -> None:
-    """Ids of new nodes stay in memory."""
-    lengths = np.diff(offsets[: counts.new_nodes + 1])
-    if len(lengths) and (longest := int(lengths.max())) > MOST_ID_BYTES:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE,
-            place_of_id(int(lengths.argmax()), counts),
-            f"it has {longest:,} bytes, more than the {MOST_ID_BYTES:,} that the id of a new node may have",
-            "give a shorter one",
-        )
-
-
-def _empty_id(index: int, counts: ChangeCounts) -> RequestError:
-    return RequestError(
-        ErrorCode.INVALID_VALUE,
-        place_of_id(index, counts),
-        "it is empty, and no id is the empty text",
-        "give an id of one character or more",
-    )
-
-
-def _too_many(where: str, problem: str, remedy: str = _SPLIT) -> RequestError:
-    return RequestError(ErrorCode.TOO_MANY_CHANGES, where, problem, remedy)

@@ -1,0 +1,299 @@
+"""A graph of several types that changes answers as one that is built anew does, whatever comes and goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.support.living_typed import PlainTypedGraph
+from tests.support.typed import shop, write_tables
+from tests.worker.test_typed import generated, service_of
+from tests.worker.test_typed_overlays import Given, made, read
+
+from gnnserve_api.changes import CHANGES_TYPE
+from gnnserve_api.errors import InputError
+from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
+from gnnserve_worker.compaction.compact import compact
+from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeRefusal, decode_batch, encode_batch
+from gnnserve_worker.graph.living_typed import LivingTypedGraph
+from gnnserve_worker.graph.view import Part, view_of
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.http.changes.content import content_of
+from gnnserve_worker.serving.http.changes.reading import columns_by_id, read_changes
+from gnnserve_worker.serving.http.question import RequestError
+
+ROOM_BYTES = 1 << 22
+CLOSE = 2e-5
+VARIANTS = {"storage": ["float32", "int8"], "stored": [1]}
+JSON, BINARY = b"application/json", CHANGES_TYPE.encode()
+
+
+@pytest.fixture(scope="module", params=["GraphSAGE", "GAT", "RGCN"])
+def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Given]]:
+    """The folder of a graph's revision with given weights over the whole neighbourhood, and what it was made of."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+        folder = tmp_path_factory.mktemp(request.param)
+        yield folder, made(folder, request.param, VARIANTS)
+
+
+def opened(folder: Path, max_delta_bytes: int = ROOM_BYTES) -> LivingRevision:
+    repository = Repository(folder / "repository", "default", "shop")
+    loaded = repository.load(repository.revisions()[0].revision, max_delta_bytes)
+    return LivingRevision(loaded, max_delta_bytes)
+
+
+def served_by(living: LivingRevision) -> ServedRevision:
+    return served_revision(living._loaded, living)
+
+
+def batch_of(body: dict[str, Any], served: ServedRevision) -> ChangeBatch:
+    payload, batch = read_changes(json.dumps(body).encode(), JSON, served)
+    again = read_changes(payload, BINARY, served)[1]
+    assert encode_batch(again) == payload == encode_batch(batch)
+    return batch
+
+
+def numbers_of(served: ServedRevision, ids: list[Any]) -> np.ndarray:
+    name = served.types.target.name if served.types is not None else ""
+    return read(served, {"nodes": [f"{name}/{id_}" for id_ in ids]}).nodes
+
+
+def assert_answers_are_those_of(living: LivingRevision, plain: PlainTypedGraph) -> None:
+    served, expected = served_by(living), plain.scores()
+    seeds = numbers_of(served, plain.target_ids)
+    for name in living._loaded.variants:
+        found = served.infer(name, seeds.copy(), 0).scores
+        close = 0.05 * float(np.abs(expected).max()) if name.endswith("int8") else CLOSE
+        np.testing.assert_allclose(found, expected, atol=close, rtol=close, err_msg=name)
+
+
+def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tuple[Path, Given]) -> None:
+    folder, (data, _, model) = given
+    living, plain, draw = opened(folder), PlainTypedGraph(data, model), np.random.default_rng(5)
+    served = served_by(living)
+    assert {*living._loaded.variants} == {"projected", "projected-int8", "stored1", "stored1-int8"}
+    for _ in range(4):
+        for _ in range(3):
+            said = living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 8), served)])
+            assert all(isinstance(one, Applied) for one in said), said
+        assert_answers_are_those_of(living, plain)
+    batches = [batch_of(plain.random_batch(draw, 5), served) for _ in range(6)]
+    living.apply(living.offset + 1, batches)
+    assert_answers_are_those_of(living, plain)
+    assert served.node_count == len(plain.target_ids)
+    assert served.types is not None
+    assert [served.nodes_of(kind) for kind in served.types.types] == [len(rows) for rows in plain.rows.values()]
+
+
+def test_an_overlay_is_answered_over_the_graph_as_it_is_now(given: tuple[Path, Given]) -> None:
+    folder, (data, _, model) = given
+    living, plain, draw = opened(folder), PlainTypedGraph(data, model), np.random.default_rng(6)
+    served = served_by(living)
+    for _ in range(4):
+        living.apply(living.offset + 1, [batch_of(plain.random_batch(draw, 8), served)])
+    ids, row = plain.target_ids, np.full(4, 0.5, np.float32)
+    items = [*plain.rows["item"]]
+    edges = [["user/new", "buys", f"item/{items[-1]}"], [f"user/{ids[-1]}", "knows", "user/new"]]
+    body = {
+        "nodes": ["user/5000", *(f"user/{id_}" for id_ in ids)],
+        "overlay": {"nodes": [{"id": "user/5000", "features": row.tolist()}],
+                    "edges": [[end.replace("new", "5000") for end in edge] for edge in edges]},
+    }  # fmt: skip
+    question = read(served, body)
+    seeds = question.nodes.copy()
+    view = view_of(served.first_new, [Part(len(seeds), question.overlay, None)], seeds)
+    found = served.infer("projected", seeds, 0, view=view).scores
+    plain.rows["user"][5000] = row
+    relations = [(one.source, one.name, one.target) for one in data.relations]
+    plain.change_edge(relations.index(("user", "buys", "item")), 5000, items[-1], adds=True)
+    plain.change_edge(relations.index(("user", "knows", "user")), ids[-1], 5000, adds=True)
+    expected = plain.scores()
+    np.testing.assert_allclose(found, np.roll(expected, 1, axis=0), atol=CLOSE, rtol=CLOSE)
+
+
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a revision over users and tags that are called by texts."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+        folder = tmp_path_factory.mktemp("shops")
+        source = write_tables(folder / "tables", shop(), ids={"user": "u", "tag": "t"})
+        model = {"training": {"epochs": 1}, "fanouts": [-1, -1, -1]}
+        generated(folder, service_of(source, model, {"stored": [1, 2], "storage": ["float16"]}))
+        return folder
+
+
+@pytest.fixture(scope="module")
+def unchanged(shops: Path) -> LivingRevision:
+    """One that refuses whatever it is told to apply."""
+    return opened(shops)
+
+
+def lists_of(graph: Any) -> list[list[int]]:
+    assert isinstance(graph, LivingTypedGraph)
+    firsts = zip(graph.places.first_nodes.tolist(), graph.ids_of, strict=False)
+    nodes = np.concatenate([np.arange(first, first + ids.count) for first, ids in firsts])
+    return [graph.lists.of(np.array([place])).tolist() for place in graph.places.lists_of(nodes).tolist()]
+
+
+EVERYTHING: dict[str, Any] = {
+    "nodes": [
+        {"id": "user/new", "features": {"f0": 1, "f1": 2, "f2": 3, "f3": 4}, "label": "class1"},
+        {"id": "tag/sale"},
+    ],
+    "overrides": [{"id": {"type": "item", "id": 3}, "features": [1, 2, 3]}],
+    "labels": [{"id": "user/u4", "label": None}],
+    "edges": [["user/new", "buys", "item/3"], ["item/3", "has", "tag/sale"], ["user/new", "knows", "user/u4"]],
+    "removedEdges": [["user/new", "buys", "item/3"]],
+    "removedNodes": ["tag/t2", "item/7"],
+}
+
+
+def test_nodes_are_called_by_texts_and_integers_with_their_types(shops: Path) -> None:
+    living = opened(shops)
+    served = served_by(living)
+    assert served.types is not None
+    batch = batch_of(EVERYTHING, served)
+    (said,) = living.apply(1, [batch])
+    assert isinstance(said, Applied)
+    shown = {kind.name: served.shown_ids_of(kind, 0, 100) for kind in served.types.types}
+    assert shown["user"][-1] == "new"
+    assert shown["tag"] == ["t0", "t1", "t3", "t4", "sale"]
+    assert 7 not in shown["item"]
+    graph = living.graph
+    assert isinstance(graph, LivingTypedGraph)
+    sale = np.array([graph.places.first_nodes[2] + 5])
+    (reader,) = graph.all_readers_of(sale)
+    assert reader == graph.places.first_nodes[1] + 3
+
+
+def test_what_changes_touch_is_told_as_nodes(shops: Path) -> None:
+    """For an index of embeddings, which has those of the nodes that are classified."""
+    living = opened(shops)
+    served = served_by(living)
+    living.apply(1, [batch_of({"edges": [["user/u2", "buys", "item/3"]], "removedNodes": ["tag/t2"]}, served)])
+    graph, touched = living.graph, living.touched.take()
+    assert isinstance(graph, LivingTypedGraph)
+    assert touched is not None
+    user, item, tag = graph.places.first_nodes[:3].tolist()
+    assert {user + 2, item + 3, tag + 2} <= {*touched.listed.tolist()}
+    readers = living.readers_now(np.array([tag + 1]), 100)
+    assert readers is not None
+    assert {item <= reader < tag for reader in readers.nodes.tolist()} == {True}
+
+
+def test_content_of_a_batch_is_what_makes_it(shops: Path) -> None:
+    served = served_by(opened(shops))
+    batch = batch_of(EVERYTHING, served)
+    content = msgspec.json.encode(content_of(decode_batch(encode_batch(batch)), columns_by_id(served)))
+    again = read_changes(content, JSON, served)[1]
+    assert encode_batch(again) == encode_batch(batch)
+    told = msgspec.json.decode(content)
+    assert told["edges"] == EVERYTHING["edges"]
+    assert told["nodes"][1] == {"id": "tag/sale", "features": None, "label": None}
+
+
+def test_batches_together_are_as_one_after_the_other(shops: Path) -> None:
+    one, all_, none = opened(shops), opened(shops), {"edges": [["user/nobody", "buys", "item/3"]]}
+    served = served_by(one)
+    bodies = [EVERYTHING, {"edges": [["user/new", "buys", f"item/{i}"] for i in range(6)]}, none,
+              {"removedNodes": ["user/new"]}, {"nodes": [{"id": "user/new", "features": [0, 0, 0, 1]}]}]  # fmt: skip
+    batches = [batch_of(body, served) for body in bodies]
+    said = [said for offset, batch in enumerate(batches, start=1) for said in one.apply(offset, [batch])]
+    assert said == all_.apply(1, batches)
+    assert [isinstance(each, Applied) for each in said] == [True, True, False, True, True]
+    assert lists_of(one.graph) == lists_of(all_.graph) == lists_of(one.drafting.graph)
+    seeds = numbers_of(served, ["u1", "new"])
+    np.testing.assert_array_equal(
+        served.infer("stored1-float16", seeds.copy(), 0).scores,
+        served_by(all_).infer("stored1-float16", seeds.copy(), 0).scores,
+    )
+
+
+def test_an_edge_that_is_there_changes_nothing_where_it_counts_once(shops: Path) -> None:
+    living = opened(shops)
+    served = served_by(living)
+    body = {"edges": [["user/u1", "knows", "user/u2"], ["user/u2", "knows", "user/u1"]]}
+    living.apply(1, [batch_of(body, served)])
+    assert living.apply(2, [batch_of(body, served)]) == [Applied(2)]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"nodes": [{"id": "shop/1"}]}, 'nodes[0].id: "shop" is no type of nodes; types are user, item, tag'),
+        ({"nodes": [{"id": "u9", "features": [0, 0, 0, 0]}]}, 'nodes[0].id: "u9" has no type; types are user'),
+        ({"nodes": [{"id": 9}]}, "nodes[0].id: 9 has no type"),
+        ({"nodes": [{"id": "user/x"}]}, "nodes[0].features: it is missing; nodes of type user have 4 features"),
+        ({"nodes": [{"id": "user/x", "features": [1]}]}, "nodes[0].features: 1 number, where the graph has 4"),
+        ({"nodes": [{"id": "tag/x", "features": [1]}]}, "nodes[0].features: nodes of type tag have no features"),
+        ({"nodes": [{"id": "tag/x", "label": "class1"}]}, "nodes[0].label: the node is of type tag, and only nodes"),
+        ({"nodes": [{"id": "user/u1", "features": [0, 0, 0, 0]}]}, "nodes[0].id: 'user/u1' is a node of the graph"),
+        ({"nodes": [{"id": "tag/x"}, {"id": "tag/x"}]}, "nodes[1].id: 'tag/x' is there twice"),
+        ({"nodes": [{"id": "item/x", "features": [1, 2, 3]}]}, "ids of type item are integers, got"),
+        ({"overrides": [{"id": "tag/t1", "features": [1]}]}, "overrides[0].features: nodes of type tag have no"),
+        ({"overrides": [{"id": "tag/t1"}]}, "overrides[0].id: 'tag/t1' has other features, and nodes of type tag"),
+        ({"overrides": [{"id": "user/u1", "features": {"f1": 3}}]}, "overrides[0].features.f0: it is missing"),
+        ({"overrides": [{"id": "item/4", "features": [1, 2, 3]}] * 2}, "overrides[1].id: 'item/4' is there twice"),
+        ({"labels": [{"id": "item/3", "label": None}]}, "labels[0].id: 'item/3' has a label, and only nodes of type"),
+        ({"edges": [["user/u1", "sells", "item/2"]]}, "edges[0][1]: 'sells' is no relation from user to item; "),
+        ({"edges": [["item/1", "rev_buys", "user/u2"]]}, "edges[0][1]: 'rev_buys' from item to user is the reverse"),
+        ({"edges": [["item/1", "buys", "user/u2"]]}, "edges[0][1]: 'buys' is no relation from item to user"),
+        ({"edges": [["user/u1", "item/2"]]}, "edges[0]: expected "),
+        ({"edges": [["user/u1", "buys", "item/99"]]}, "edges[0][2]: 'item/99' is no node of the graph"),
+        ({"removedEdges": [["user/u99", "buys", "item/2"]]}, "removedEdges[0][0]: 'user/u99' is no node"),
+        ({"removedNodes": ["item/1", "item/1"]}, "removedNodes[1]: 'item/1' is there twice"),
+        ({}, "it has no changes"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_and_changes_nothing(unchanged: LivingRevision, body: dict[str, Any], said: str) -> None:
+    living = unchanged
+    before = lists_of(living.drafting.graph)
+    try:
+        batch = read_changes(json.dumps(body).encode(), JSON, served_by(living))[1]
+    except RequestError as error:
+        assert said in str(error)
+        return
+    refusal = living.check(batch)
+    assert isinstance(refusal, ChangeRefusal)
+    assert said in f"{refusal.field}: {refusal.message}; {refusal.remedy}"
+    assert living.apply(living.offset + 1, [batch]) == [refusal]
+    assert lists_of(living.drafting.graph) == before
+
+
+def test_a_log_over_several_types_is_not_compacted(shops: Path) -> None:
+    repository = Repository(shops / "repository", "default", "shop")
+    source = {"npz": {"uri": "file:///shop"}}
+    options = UpdatesOptions(SqliteFile(shops / "log.sqlite"), "a uid", ROOM_BYTES)
+    with pytest.raises(InputError, match="the log of a graph of several types is not compacted"):
+        compact(service_of(source, {}), repository, options)
+    assert not (shops / "log.sqlite").exists()
+
+
+def test_changes_end_where_their_memory_does(shops: Path) -> None:
+    living = opened(shops, 4096)
+    served = served_by(living)
+    offset = 0
+    while True:
+        (said,) = living.apply(offset + 1, [batch_of({"nodes": [{"id": f"tag/{offset}"}]}, served)])
+        if isinstance(said, ChangeRefusal):
+            break
+        offset += 1
+        assert offset < 100
+    assert said.problem == "NoRoom"
+    assert np.isfinite(served.infer("projected-float16", np.arange(30), 0).scores).all()
+
+
+def test_stored_layers_behind_the_first_are_not_chosen_over_a_graph_that_changes(shops: Path) -> None:
+    served = served_by(opened(shops))
+    able = {name for name, one in served.capabilities.items() if one.cover(served.needed)}
+    assert able == {"projected-float16", "stored1-float16"}
+    served.warm_up()
