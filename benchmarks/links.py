@@ -93,7 +93,7 @@ def verdicts(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _verdict(wanted: str, measured: float, least: float) -> dict[str, Any]:
-    return {"wanted": wanted, "measured": measured, "passed": measured >= least}
+    return {"wanted": wanted, "measured": measured, "passed": bool(measured >= least)}
 
 
 # --- gowalla
@@ -155,7 +155,7 @@ def rank_all(served: Served, users: np.ndarray, items: np.ndarray, learnt: np.nd
             hits = np.isin(best[np.argsort(-row[best])], asked[user])
             recall += hits.sum() / len(asked[user])
             ndcg += float((gains * hits).sum() / gains[: min(k, len(asked[user]))].sum())
-    return recall / len(ordered), ndcg / len(ordered)
+    return float(recall) / len(ordered), float(ndcg) / len(ordered)
 
 
 def _by_user(users: np.ndarray, items: np.ndarray) -> dict[int, np.ndarray]:
