@@ -101,7 +101,7 @@ class LivingTypedGraph(LivingGraph):
     typed: TypedGraphManifest
     """With room: nodes of each type are as many as there may ever be."""
     places: TypedPlaces
-    """Of `typed`."""
+    """Where the nodes of `typed` stand, type by type."""
     ids_of: tuple[LivingIds, ...]
     """Ids of each type."""
     left: np.ndarray

@@ -34,7 +34,7 @@ class TypedStoredMaker:
     """Makes rows for nodes whose neighbours or their features have changed for good."""
 
     rows: TypedRowMaker
-    """Of the table that stores the layer, from hidden states."""
+    """They make the rows of the table that stores the layer, from hidden states."""
     layer: Network
     """The layer alone, over `source`, without its ReLU."""
     outputs: int
