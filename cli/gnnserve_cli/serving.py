@@ -277,9 +277,9 @@ class Offered:
     def begin_canary(self, handle: server.Serving) -> None:
         """Answer by a second revision too, where the manifest names one."""
         spec, load, options = self.service.spec, self.load_named, self.options
-        table = spec.routing_table(handle.revision.manifest.revision)
-        if table.canary is None or load is None:
+        if spec.routing.canary is None or load is None:
             return
+        table = spec.routing_table(handle.revision.manifest.revision)
         follower = CanaryFollower(
             handle.served, lambda name: device.open_served(load(name), options.device), lambda: True
         )
