@@ -4,6 +4,7 @@ compared with the scores of all pairs, and of new nodes."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,13 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.nearest.parts import index_parts
 from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.http.changes.reading import read_changes
 
 BRIEF = {"epochs": 2, "batchSize": 64}
 
@@ -297,6 +300,41 @@ def test_new_nodes_of_requests_in_one_batch_stay_apart(classified: Published) ->
     together = [response.json()["scores"] for response in asyncio.run(scenario())]
     assert np.allclose(together, alone, atol=1e-5)
     assert not np.allclose(alone[0], alone[1], atol=1e-3)
+
+
+def test_the_index_follows_changes_of_a_graph_of_several_types(classified: Published) -> None:
+    loaded = classified.repository.load(classified.revision, 1 << 22)
+    replica = LivingRevision(loaded, 1 << 22)
+    revision = served_revision(loaded, replica)
+    changes = {
+        "nodes": [{"id": "user/900", "features": [0.5] * 4}],
+        "overrides": [{"id": "item/3", "features": [2.0] * 3}],
+        "edges": [["user/900", "buys", "item/3"], ["user/4", "knows", "user/900"]],
+        "removedNodes": ["user/5", "tag/1"],
+    }
+    batch = read_changes(json.dumps(changes).encode(), b"application/json", revision)[1]
+
+    async def scenario() -> dict[str, Any]:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            await asyncio.to_thread(replica.apply, 1, [batch])
+            while True:
+                body = {"node": "user/3", "count": 1000, "exclude": "nothing"}
+                told: dict[str, Any] = (await client.http.post("/v1/recommend", json=body)).json()
+                if "error" in told or (told["index"]["followedOffset"] == 1 and not told["index"]["pending"]):
+                    return told
+                await asyncio.sleep(0.01)
+
+    told = asyncio.run(asyncio.wait_for(scenario(), 60))
+    there = [node for node in range(31) if node != 5]
+    vectors = revision.infer(told["variant"], np.array(there), 0).embeddings
+    assert vectors is not None
+    cosines = unit(vectors) @ unit(vectors[there.index(3)])
+    expected = {900 if node == 30 else node: cosine for node, cosine in zip(there, cosines.tolist(), strict=True)}
+    found = {item["id"]: item["cosine"] for item in told["items"]}
+    assert found.keys() == expected.keys() - {3}
+    for id_, cosine in found.items():
+        assert cosine == pytest.approx(expected[id_], abs=1e-4), id_
 
 
 def test_a_perceptron_has_no_index_and_says_so(tmp_path: Path) -> None:

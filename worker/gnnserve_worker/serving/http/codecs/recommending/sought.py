@@ -58,8 +58,8 @@ def find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
 def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevision) -> Found:
     """What the index has, and what was computed beside it, without nodes that have left."""
     part, allowed, excluded = sought.held.part, sought.allowed, sought.excluded
-    if revision.is_gone is not None and revision.is_gone.any():
-        allowed = ~revision.is_gone if allowed is None else allowed & ~revision.is_gone
+    if revision.is_gone is not None and (gone := revision.is_gone[: revision.nodes]).any():
+        allowed = ~gone if allowed is None else allowed & ~gone
     follower = revision.index_follower
     recent = None if follower is None else follower.recent(sought.index)
     of_index = None if allowed is None else allowed[part.first : part.end]
