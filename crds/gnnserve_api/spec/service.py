@@ -389,8 +389,7 @@ class GNNService(ApiModel):
         "metadata.name must be at most 63 lower-case letters, digits and '-', a letter first, as a Service's",
     )
     _storage_does_not_shrink = server_rule(
-        # Back to what the claim has: a size that the storage class refuses must not stay declared for ever. Before the
-        # operator has said what there is, nothing is refused: it never makes a claim smaller.
+        # Back to what the claim has it may: a size that the storage class refuses must not stay declared for ever.
         f"quantity({declared_storage('self')}).compareTo(quantity({declared_storage('oldSelf')})) >= 0 || "
         "!has(self.status) || !has(self.status.repositoryStorage) || "
         f"quantity({declared_storage('self')}).compareTo(quantity(self.status.repositoryStorage)) >= 0",

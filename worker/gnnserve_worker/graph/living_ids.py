@@ -166,3 +166,13 @@ def _fill(slots: np.ndarray, came: np.ndarray) -> None:
             slot = (slot + 1) & mask
         slots[slot, 0] = came[i, 0]
         slots[slot, 1] = came[i, 1]
+
+
+def look_up_one(ids: NodeIds | LivingIds) -> None:
+    """Compile or load what finds ids, as they come out of requests: those of the binary form cannot be written to."""
+    if ids.kind is NodeIdKind.STRINGS:
+        ids.find_texts([""])
+        return
+    wanted = np.zeros(1, np.int64)
+    ids.find_integers(wanted)
+    ids.find_integers(np.frombuffer(wanted.tobytes(), np.int64))

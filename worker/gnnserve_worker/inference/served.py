@@ -25,7 +25,7 @@ from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.graph.living_ids import LivingIds
+from gnnserve_worker.graph.living_ids import LivingIds, look_up_one
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.typed_lists import TypedGraph
@@ -394,14 +394,4 @@ def _warm_up(loaded: LoadedRevision) -> None:
     warm_up(loaded)
     ids = loaded.ids if loaded.living is None else loaded.living.ids
     if ids is not None:
-        _look_up_one(ids)
-
-
-def _look_up_one(ids: NodeIds | LivingIds) -> None:
-    """Compile or load what finds ids, as they come out of requests: those of the binary form cannot be written to."""
-    if ids.kind is NodeIdKind.STRINGS:
-        ids.find_texts([""])
-        return
-    wanted = np.zeros(1, np.int64)
-    ids.find_integers(wanted)
-    ids.find_integers(np.frombuffer(wanted.tobytes(), np.int64))
+        look_up_one(ids)
