@@ -90,6 +90,20 @@ def test_a_batch_is_not_filled_so_far_that_the_first_is_late() -> None:
     assert [piece.request.key for piece in taken.batch.pieces] == [0]
 
 
+def test_the_first_gets_no_variant_that_makes_lower_ones_late_which_are_due_sooner() -> None:
+    queue = Queue()
+    queue.ask(60, Objective(latency_ms=900), priority=1)
+    queue.ask(1, Objective(latency_ms=10))  # x1 would take 16.1 ms
+    assert queue.take_keys() == ("x4", [0, 1])
+    queue.ask(1, Objective(latency_ms=10))
+    queue.ask(60, Objective(latency_ms=900, accuracy_tolerance_permille=0), priority=1)
+    assert queue.take_keys() == ("x1", [3, 2])  # there is no faster one for the first
+    queue.ask(150, Objective(latency_ms=900), priority=1)
+    assert queue.take_shape() == ("x1", [(4, 0, 100)])
+    queue.ask(1, Objective(latency_ms=10))
+    assert queue.take_shape() == ("x1", [(4, 100, 125), (5, 0, 1)])  # begun by x1
+
+
 def test_a_request_without_a_latency_does_not_yield_to_deadlines_of_a_lower_priority() -> None:
     queue = Queue()
     queue.ask(99, Objective(latency_ms=25))

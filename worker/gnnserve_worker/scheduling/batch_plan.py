@@ -29,6 +29,15 @@ def due_ms(group: Group) -> float:
     return group.due_ms
 
 
+def makes_late(anchor: Group, members: Sequence[Group], variant: int, batch_ms: float, now_ms: float) -> bool:
+    """Whether a batch of `batch_ms` by this variant makes members of a lower priority than the anchor's late, which may
+    be due sooner than the anchor, while the anchor allows a faster variant."""
+    head = anchor.head
+    if variant == anchor.candidates[-1] or (head is not None and head.variant is not None):
+        return False
+    return any(group.priority > anchor.priority and 0 <= group.due_ms - now_ms < batch_ms for group in members)
+
+
 def sums_of(groups: Sequence[Group]) -> tuple[int, int, int]:
     """Seeds, requests and seeds of kind OVERLAY of all these groups."""
     seeds, requests, overlay = 0, 0, 0

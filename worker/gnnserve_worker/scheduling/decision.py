@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gnnserve_worker.scheduling.batch_plan import BatchPlan, due_ms, sums_of
+from gnnserve_worker.scheduling.batch_plan import BatchPlan, due_ms, makes_late, sums_of
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.load import overlay_part
 from gnnserve_worker.scheduling.room import room_ms
@@ -152,6 +152,8 @@ class Decider:
                 batch_ms = growth * costs.batch_ms(variant, min(limit, total), requests * share, overlay * share)
             members = [anchor, *joined]
         if batch_ms > room_ms(costs, groups, variant, batch_ms, share, now_ms):
+            return None
+        if makes_late(anchor, members, variant, batch_ms, now_ms):
             return None
         plan = BatchPlan(variant, members, limit)
         if piece:
