@@ -134,6 +134,38 @@ def test_a_full_queue_gives_up_the_last_of_the_lowest_priority() -> None:
     assert sorted(queue.take_keys()[1]) == [0, 2, 3, 7]
 
 
+def test_the_last_that_came_is_given_up_whatever_its_latency() -> None:
+    queue = Queue(max_queued_seeds=100)
+    for objective in (NO_OBJECTIVE, PATIENT, NO_OBJECTIVE, PATIENT, NO_OBJECTIVE):
+        queue.ask(20, objective, priority=3)
+    for expected in ([4], [3], [2]):
+        assert queue.ask(20, priority=1) is None
+        assert displaced(queue) == expected
+
+
+def test_what_a_batch_passed_over_is_not_given_up_before_what_came_later() -> None:
+    queue = Queue(max_queued_seeds=180)
+    for seeds in (60, 60, 40, 20):
+        queue.ask(seeds, priority=3)
+    assert sorted(queue.take_keys()[1]) == [0, 2]
+    queue.ask(99, priority=1)
+    queue.ask(20, priority=1)
+    assert displaced(queue) == [3]
+
+
+def test_what_is_computed_in_part_is_given_up_last() -> None:
+    queue = Queue(max_queued_seeds=300)
+    queue.ask(150, PATIENT, priority=3)
+    queue.ask(150, PATIENT, arrived=-100, priority=3)
+    assert queue.take_shape()[1] == [(1, 0, 100)]
+    queue.ask(99, priority=1)
+    queue.ask(10, priority=1)
+    assert displaced(queue) == [0]
+    queue.ask(99, priority=1)
+    queue.ask(80, priority=1)
+    assert displaced(queue) == [1]
+
+
 def test_a_request_that_is_refused_for_another_reason_takes_no_place() -> None:
     queue = Queue(max_queued_seeds=100)
     queue.ask(100, priority=3)

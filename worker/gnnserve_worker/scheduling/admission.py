@@ -8,6 +8,7 @@ too; and where the queue is full, a request takes the place of those of a lower 
 
 from __future__ import annotations
 
+import heapq
 import math
 
 from gnnserve_api.families import STORED_GRAPH
@@ -19,7 +20,7 @@ from gnnserve_worker.scheduling.decision import Decider
 from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
 from gnnserve_worker.scheduling.load import BatchKind, kind_of, load_of, overlay_part
 from gnnserve_worker.scheduling.occupancy import Occupancy
-from gnnserve_worker.scheduling.queue import Queue
+from gnnserve_worker.scheduling.queue import Queue, last_of
 from gnnserve_worker.scheduling.refusal import (
     Refusal,
     RefusalMemory,
@@ -164,18 +165,21 @@ class AdmissionControl:
         return load <= sum([g.seeds for g in self._groups.all if g.priority > priority and not g.is_heavy])
 
     def _displace(self, priority: int, load: int, now_ms: float) -> None:
-        """Take out queued requests of a lower priority, the lowest first and of these the last that came, that have at
-        least this load altogether."""
-        wait_ms = self._occupancy.rest_ms(now_ms) + self._groups.drain_ms()
-        lower = [group for group in self._groups.all if group.priority > priority and not group.is_heavy]
-        lower.sort(key=lambda group: group.priority, reverse=True)
-        for group in lower:
-            for waiting in reversed(list(group.waiting.values())):
-                if load <= 0:
-                    break
-                self._queue.remove(group, waiting)
-                self.displaced.append((waiting.request, refuse_displaced(wait_ms)))
-                load -= waiting.load
+        """Take out queued requests of a lower priority that have at least this load altogether: the lowest first, and
+        of these the last that came; those that are computed in part only when no others of their priority are left."""
+        refusal = refuse_displaced(self._occupancy.rest_ms(now_ms) + self._groups.drain_ms())
+        lower = [g for g in self._groups.all if g.priority > priority and g.waiting and not g.is_heavy]
+        next_of_groups = [_displaceable(group) for group in lower]
+        heapq.heapify(next_of_groups)
+        while load > 0 and next_of_groups:
+            *_, waiting, group = next_of_groups[0]
+            self._queue.remove(group, waiting)
+            self.displaced.append((waiting.request, refusal))
+            load -= waiting.load
+            if group.waiting:
+                heapq.heapreplace(next_of_groups, _displaceable(group))
+            else:
+                heapq.heappop(next_of_groups)
         self.memory.expire()
 
     def _turn_in_ms(self, group: Group, load: int, overlay: int, now_ms: float) -> float:
@@ -223,3 +227,10 @@ class AdmissionControl:
         for variant, total in seeds_of.items():
             end_ms += costs.compute_ms(variant, total, overlay_of.get(variant, 0.0))
         return end_ms + costs.overhead_ms(own.fastest, requests)
+
+
+def _displaceable(group: Group) -> tuple[int, bool, int, QueuedRequest, Group]:
+    """The request of the group that loses its place first, and the group; before them its sort key, unique by the
+    request's: the smallest loses its place first."""
+    waiting = last_of(group)
+    return -group.priority, waiting.variant is not None, -waiting.request.key, waiting, group

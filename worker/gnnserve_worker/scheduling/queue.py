@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from gnnserve_worker.scheduling.waiting import Group, QueuedRequest
 
 _MOST_PASSED_OVER = 8
@@ -98,3 +100,12 @@ def _first_due(members: list[Group]) -> tuple[Group, QueuedRequest] | None:
         if first is not None and (best is None or first.order_ms < best[1].order_ms):
             best = (group, first)
     return best
+
+
+def last_of(group: Group) -> QueuedRequest:
+    """The request of a group with requests that came last; one that is computed in part only where all are."""
+    if group.is_large:  # a few, and each is queued again after a piece of it
+        return max(group.waiting.values(), key=lambda waiting: (waiting.variant is None, waiting.request.key))
+    # In the order in which they came, but for those that the last batch passed over.
+    tail = islice(reversed(group.waiting.values()), _MOST_PASSED_OVER + 1)
+    return max(tail, key=lambda waiting: waiting.request.key)
