@@ -112,6 +112,18 @@ def test_a_request_without_a_latency_does_not_yield_to_deadlines_of_a_lower_prio
     assert [queue.take_keys()[1] for _ in range(4)] == [[1], [2], [3], [0]]
 
 
+def test_a_deadline_is_judged_by_what_goes_first_without_a_latency_too() -> None:
+    queue, hurried = Queue(), Objective(latency_ms=41)
+    queue.ask(100)
+    queue.take()  # busy until 20
+    queue.ask(100, priority=1)  # by x1, until 40
+    assert [reason(queue.ask(1, hurried, priority=priority)) for priority in (2, 3)] == [
+        RefusalReason.DEADLINE_OUT_OF_REACH
+    ] * 2
+    assert queue.ask(1, Objective(latency_ms=43)) is None  # 2.02 ms by x8
+    assert queue.ask(1, hurried, priority=1) is None
+
+
 def displaced(queue: Queue) -> list[int]:
     """Keys of the requests that lost their place since the last call."""
     lost = queue.batcher.take_displaced()

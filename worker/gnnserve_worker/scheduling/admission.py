@@ -196,28 +196,34 @@ class AdmissionControl:
         return max(self._decider.yields_until_ms - now_ms, batch_ms if has_other else 0.0)
 
     def _end_ms(self, own: Group, load: int, overlay: int, deadline_ms: float, now_ms: float) -> float:
-        """Expected end of a request if everything that goes before it is drained by the fastest variants, except heavy
-        requests, which yield to others than their own kind."""
+        """Expected end of a request if everything that goes before it is drained by the fastest variants, those without
+        a latency by the one that they want. Heavy requests and those without a latency yield to others than their own
+        kind, unless these have a lower priority."""
         costs = self._costs
         end_ms = max(now_ms, self._occupancy.running_until_ms)
         requests = 1.0
         seeds_of: dict[int, float] = {own.fastest: load}
         overlay_of: dict[int, float] = {own.fastest: overlay} if overlay else {}
         for group in self._groups.all:
-            if not group.seeds or not (group.is_urgent or (group.is_hard and own.is_heavy)):
+            if not group.seeds or not (
+                group.is_urgent or (group.is_hard and own.is_heavy) or group.priority < own.priority
+            ):
                 continue
-            share = 1.0
+            share, variant = 1.0, group.fastest
             before_ms = deadline_ms + own.shift_ms - group.shift_ms  # requests of the group due by then go first
-            if before_ms < group.last_due_ms:
+            if not group.is_hard:  # a level makes up for the second that they are given: they all go first
+                if not group.is_hurried:
+                    variant = group.candidates[0]
+            elif before_ms < group.last_due_ms:
                 first = group.first()
                 first_ms = first.deadline_ms if first is not None else math.inf
                 if before_ms <= first_ms:
                     continue
                 share = (before_ms - first_ms) / (group.last_due_ms - first_ms)
             requests += share * group.requests
-            seeds_of[group.fastest] = seeds_of.get(group.fastest, 0.0) + share * group.seeds
+            seeds_of[variant] = seeds_of.get(variant, 0.0) + share * group.seeds
             if group.overlay:
-                overlay_of[group.fastest] = overlay_of.get(group.fastest, 0.0) + share * group.overlay
+                overlay_of[variant] = overlay_of.get(variant, 0.0) + share * group.overlay
         if len(seeds_of) == 1:
             (total,) = seeds_of.values()
             variant = own.fastest
