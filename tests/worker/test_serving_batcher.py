@@ -669,3 +669,14 @@ def test_pieces_of_a_large_request_are_cut_too_and_none_is_lost() -> None:
     assert pieces[0] == (0, 50)
     assert [start for start, _ in pieces[1:]] == [stop for _, stop in pieces[:-1]]
     assert pieces[-1][1] == 250
+
+
+def test_all_requests_of_many_groups_may_be_late_at_once() -> None:
+    queue = Queue()
+    queue.ask(100)
+    queue.take()
+    for step in range(13):
+        assert queue.ask(1, Objective(latency_ms=30 * 1.3**step)) is None
+    queue.batcher.finish()
+    taken = queue.batcher.take(10_000)
+    assert (taken.batch, len(taken.refused)) == (None, 13)

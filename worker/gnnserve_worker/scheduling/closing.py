@@ -114,7 +114,7 @@ class BatchCloser:
         if len(looked_at) > LOOKED_AT_GROUPS:
             looked_at.sort(key=lambda group: now_ms + group.latency_ms if group.head is None else group.head.order_ms)
             del looked_at[LOOKED_AT_GROUPS:]
-            if all(group.head is None for group in looked_at):
+            if self._queue and all(group.head is None for group in looked_at):
                 looked_at.append(min((g for g in self._groups.all if g.head is not None), key=order_of))
         return looked_at
 
