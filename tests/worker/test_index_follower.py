@@ -90,3 +90,18 @@ def test_what_nobody_takes_is_joined() -> None:
     assert len(parts) < 5000
     assert parts[-1].offset == 10_000
     assert {*np.concatenate([part.listed for part in parts]).tolist()} == {*range(7)}
+
+
+def test_large_parts_that_nobody_takes_are_joined_before_they_are_many() -> None:
+    touched, nodes = TouchedSince(), np.arange(200_000)
+    for offset in range(1, 31):
+        touched.note(Touched(offset, nodes, nodes[:1000]))
+    parts = []
+    while (part := touched.take()) is not None:
+        parts.append(part)
+    assert sum(part.entries for part in parts) < 10 * len(nodes)
+    assert parts[-1].offset == 30
+    np.testing.assert_array_equal(parts[0].listed, nodes)
+    touched.note(Touched(31, nodes[:1], nodes[:0]))
+    assert (again := touched.take()) is not None
+    assert again.offset == 31

@@ -12,6 +12,9 @@ import numpy as np
 _MOST_PARTS = 4096
 """Parts that are kept apart: more of them are joined, so that what is noted and never taken has each node once. Joining
 takes as long as sorting all nodes that were touched, and comes rarely."""
+_MOST_ENTRIES = 1 << 20
+"""Entries of parts that are kept (8 bytes each), beside twice those of the last join, which has each node twice at
+most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,10 @@ class Touched:
     renewed: np.ndarray
     """Nodes that have come, or whose features are others."""
 
+    @property
+    def entries(self) -> int:
+        return len(self.listed) + len(self.renewed)
+
 
 class TouchedSince:
     def __init__(self) -> None:
@@ -32,18 +39,35 @@ class TouchedSince:
         """Called, by the thread that applies changes, when there is something to take."""
         self._lock = threading.Lock()
         self._parts: deque[Touched] = deque()
+        self._entries = 0
+        """Entries of all parts."""
+        self._joined_entries = 0
+        """Entries of the part that was joined last."""
 
     def note(self, part: Touched) -> None:
         """By the thread that applies changes."""
         with self._lock:
             self._parts.append(part)
-            if len(self._parts) > _MOST_PARTS:
-                listed = np.unique(np.concatenate([one.listed for one in self._parts]))
-                renewed = np.unique(np.concatenate([one.renewed for one in self._parts]))
-                self._parts = deque([Touched(part.offset, listed, renewed)])
+            self._entries += part.entries
+            most = _MOST_ENTRIES + 2 * self._joined_entries
+            parts: deque[Touched] = deque()
+            if len(self._parts) > _MOST_PARTS or self._entries > most:
+                parts, self._parts, self._entries = self._parts, deque(), 0
+        if parts:
+            # Without the lock, which the event loop takes: until it is joined, there is nothing to take.
+            listed = np.unique(np.concatenate([one.listed for one in parts]))
+            renewed = np.unique(np.concatenate([one.renewed for one in parts]))
+            joined = Touched(part.offset, listed, renewed)
+            with self._lock:
+                self._parts.append(joined)
+                self._entries = self._joined_entries = joined.entries
         self.on_touched()
 
     def take(self) -> Touched | None:
         """The next part, in the order in which they were applied; None: there is none. From any thread."""
         with self._lock:
-            return self._parts.popleft() if self._parts else None
+            if not self._parts:
+                return None
+            part = self._parts.popleft()
+            self._entries -= part.entries
+            return part
