@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,25 @@ def test_what_changes_touch_is_told_as_nodes(shops: Path) -> None:
     readers = living.readers_now(np.array([tag + 1]), 100)
     assert readers is not None
     assert {item <= reader < tag for reader in readers.nodes.tolist()} == {True}
+
+
+def test_predictions_go_on_while_publishing_waits_for_a_check(unchanged: LivingRevision) -> None:
+    is_alone = threading.Event()
+
+    def publish() -> None:
+        with unchanged._alone():
+            is_alone.set()
+
+    publisher = threading.Thread(target=publish)
+    with unchanged._publishing:  # as `check` of a large batch holds it
+        publisher.start()
+        assert unchanged._computing.acquire(timeout=30)
+        unchanged._computing.release()
+        assert not is_alone.is_set()
+    publisher.join(30)
+    assert is_alone.is_set()
+    assert not unchanged._computing.locked()
+    assert not unchanged.is_busy
 
 
 def test_content_of_a_batch_is_what_makes_it(shops: Path) -> None:

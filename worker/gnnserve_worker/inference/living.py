@@ -37,6 +37,8 @@ they are written, while predictions wait."""
 _LONGEST_WAY_S = 0.002
 """For how long a step of applying lets a batch of predictions go first: changes go on, however many predictions there
 are."""
+_LONGEST_CHECK_S = 0.002
+"""For how long predictions may wait, before a group is published, for a batch that is checked just then."""
 _LOOK_S = 0.0001
 """How often it looks whether the batch is computed. To wait for the lock would take it from the next batch, for as long
 as the interpreter takes to come back."""
@@ -53,7 +55,8 @@ class Readers:
 
 
 class LivingRevision:
-    """One thread at a time calls `apply`; `check` and `offset` are for all."""
+    """One thread at a time calls `apply`; `check` and `offset` are for all. `_alone` takes two locks that no other code
+    holds both of."""
 
     def __init__(
         self,
@@ -202,9 +205,18 @@ class LivingRevision:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with self._computing, self._publishing:
+        self._computing.acquire()
+        if not self._publishing.acquire(timeout=_LONGEST_CHECK_S):
+            # To check a large batch takes seconds: predictions go on meanwhile.
+            self._computing.release()
+            self._publishing.acquire()
+            self._computing.acquire()
+        try:
             self._require_whole()
             yield
+        finally:
+            self._publishing.release()
+            self._computing.release()
 
     @contextmanager
     def _whole_or_broken(self) -> Iterator[None]:
