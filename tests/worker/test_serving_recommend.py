@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,9 +26,10 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.nearest.files import index_folder
-from gnnserve_worker.nearest.search import unit
+from gnnserve_worker.nearest.search import Found, unit
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.http.codecs.recommend import _items
 
 NODES, FEATURES, CLASSES = 120, 7, 3
 WHOLE = (-1, -1)
@@ -259,6 +261,13 @@ def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repo
             assert 'gnnserve_index_pending_nodes{service="digits"} 0.0' in text
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_node_that_leaves_before_it_is_shown_is_left_out() -> None:
+    found = Found(np.array([4, 5, 6]), np.array([0.9, 0.8, 0.7], np.float32))
+    revision = SimpleNamespace(links=None, shown_ids=lambda start, _: [] if start == 5 else [start * 10])
+    items = _items(found, np.ones(2, np.float32), "x1", revision)  # type: ignore[arg-type]
+    assert [(item.id, item.cosine) for item in items] == [(40, 0.9), (60, 0.7)]
 
 
 def test_what_was_applied_before_the_revision_answers_is_followed_too(repository: Repository) -> None:

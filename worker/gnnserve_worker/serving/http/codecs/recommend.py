@@ -152,11 +152,14 @@ class RecommendCodec:
 
 
 def _items(found: Found, query: np.ndarray, variant: str, revision: ServedRevision) -> list[RecommendedNode]:
-    ids = [revision.shown_ids(place, place + 1)[0] for place in found.positions.tolist()]
+    # A node may have left since it was found: then nothing is shown of it.
+    shown = [revision.shown_ids(place, place + 1) for place in found.positions.tolist()]
+    products = found.products[np.array([bool(one) for one in shown], bool)]
+    ids = [id_ for one in shown for id_ in one]
     if revision.links is None:
-        cosines = found.products.tolist()
+        cosines = products.tolist()
         return [RecommendedNode(id_, cosine=round(cosine, 6)) for id_, cosine in zip(ids, cosines, strict=True)]
-    scores = found.products * np.float32(np.linalg.norm(query))
+    scores = products * np.float32(np.linalg.norm(query))
     likely = revision.links.probabilities(variant, scores)
     return [
         RecommendedNode(id_, score=round(score, 6), probability=round(probability, 6))
