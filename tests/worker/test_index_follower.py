@@ -80,6 +80,22 @@ def test_it_is_told_how_far_it_follows_and_found_a_little_at_a_time(tmp_path: Pa
     assert follower.known_offset == 1
 
 
+def test_changes_that_touch_no_node_do_not_hide_those_behind_them(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 7, EdgeRules(Direction.DIRECTED))
+    loaded = generated(tmp_path, "empty", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES)
+    replica, nothing = LivingRevision(loaded, ROOM_BYTES), np.empty(0, np.int64)
+    follower = IndexFollower(replica, SimpleNamespace(), reach_of(loaded))  # type: ignore[arg-type]
+    for offset in range(1, 1001):
+        replica.touched.note(Touched(offset, nothing, nothing))
+    replica.touched.note(Touched(1001, np.array([3]), np.array([4])))
+    assert followed(follower).pending >= 2
+    assert follower.known_offset == 1001
+    replica.touched.note(Touched(1002, nothing, nothing))
+    assert follower.find_more(OPENED)  # type: ignore[arg-type]
+    assert not follower.find_more(OPENED)  # type: ignore[arg-type]
+    assert follower.known_offset == 1002
+
+
 def test_what_nobody_takes_is_joined() -> None:
     touched = TouchedSince()
     for offset in range(1, 10_001):

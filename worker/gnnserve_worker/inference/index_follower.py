@@ -79,6 +79,9 @@ class IndexFollower:
         if not self._pieces and not self._take_parts():
             self.known_offset = self._taken_offset
             return False
+        if not self._pieces:  # what was taken touches no node that is not known; there may be more
+            self.known_offset = self._taken_offset
+            return True
         piece = self._pieces.popleft()
         of = len(piece.nodes)
         if piece.layers < self._reach.hops:
@@ -127,7 +130,7 @@ class IndexFollower:
         self._hold(0, np.concatenate(renewed))
         # Where a neighbour's weight depends on its degree, its readers aggregate another row.
         self._hold(0 if self._reach.over_degrees else min(1, self._reach.hops), np.concatenate(listed))
-        return bool(self._pieces)
+        return True
 
     def _hold(self, layers: int, nodes: np.ndarray) -> None:
         """Look at these nodes (int64) later, but for those that wait already."""
