@@ -20,7 +20,15 @@ from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import InputError
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.compaction.compact import compact
-from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, ChangeRefusal, decode_batch, encode_batch
+from gnnserve_worker.graph.change_batch import (
+    Applied,
+    ChangeBatch,
+    ChangeIds,
+    ChangeRefusal,
+    decode_batch,
+    encode_batch,
+)
+from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.living import LivingRevision
@@ -287,6 +295,16 @@ def test_what_is_wrong_is_told_and_changes_nothing(unchanged: LivingRevision, bo
     assert said in f"{refusal.field}: {refusal.message}; {refusal.remedy}"
     assert living.apply(living.offset + 1, [batch]) == [refusal]
     assert lists_of(living.drafting.graph) == before
+
+
+@pytest.mark.parametrize("text", ["tag", "tag/"])
+def test_a_binary_batch_brings_no_node_without_an_id(unchanged: LivingRevision, text: str) -> None:
+    served = served_by(unchanged)
+    good = batch_of({"nodes": [{"id": "tag/x"}]}, served)
+    bad = msgspec.structs.replace(good, ids=ChangeIds(None, *lay_out([text])))
+    refusal = unchanged.check(read_changes(encode_batch(bad), BINARY, served)[1])
+    assert isinstance(refusal, ChangeRefusal)
+    assert f"{refusal.field}: {refusal.message}" == f"nodes[0].id: '{text}' has a type and no id"
 
 
 def test_a_log_over_several_types_is_not_compacted(shops: Path) -> None:

@@ -255,6 +255,9 @@ class _Finding:
                 return refused(self._batch, place, ChangeProblem.UNKNOWN_NODE, words, remedy)
             self._kinds[place] = kind
             if self._graph.ids_of[kind].kind is NodeIdKind.STRINGS:
+                if not id_:  # without a slash too
+                    words, remedy = "has a type and no id", f'name it as "{name}/…"'
+                    return refused(self._batch, place, ChangeProblem.INVALID_VALUE, words, remedy)
                 self._values[place] = id_
                 continue
             if not id_.removeprefix("-").isdecimal() or not id_.isascii() or len(id_) > 20 or int(id_) not in _IDS:
