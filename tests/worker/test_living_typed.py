@@ -21,8 +21,10 @@ from gnnserve_api.errors import InputError
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.graph.change_batch import (
+    OF_THIS_WORKER,
     Applied,
     ChangeBatch,
+    ChangeCounts,
     ChangeIds,
     ChangeRefusal,
     decode_batch,
@@ -295,6 +297,18 @@ def test_what_is_wrong_is_told_and_changes_nothing(unchanged: LivingRevision, bo
     assert said in f"{refusal.field}: {refusal.message}; {refusal.remedy}"
     assert living.apply(living.offset + 1, [batch]) == [refusal]
     assert lists_of(living.drafting.graph) == before
+
+
+def test_a_batch_about_a_graph_of_one_type_is_passed_over(shops: Path) -> None:
+    """Of whatever width: the log of a service whose source was of one type may have it."""
+    living = opened(shops)
+    batch = ChangeBatch(ChangeCounts(new_nodes=1), ChangeIds(np.array([17])), np.zeros((1, 99), np.float32))
+    (refusal,) = living.apply(1, [batch])
+    assert isinstance(refusal, ChangeRefusal)
+    assert refusal.problem not in OF_THIS_WORKER
+    assert living.offset == 1
+    told = content_of(batch, columns_by_id(served_by(living)))
+    assert (told.nodes[0].id, told.nodes[0].features) == (17, None)
 
 
 @pytest.mark.parametrize("text", ["tag", "tag/"])

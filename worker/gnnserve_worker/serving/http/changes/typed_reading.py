@@ -47,8 +47,11 @@ def changed_types_of(revision: ServedRevision) -> TypedOverlaySupport:
     return revision.typed_overlays
 
 
-def columns_of_type(support: TypedOverlaySupport, id_: str) -> FeatureColumns | None:
-    """The columns of a node's features, by its id with its type; None: its type has none, or is none of the graph's."""
+def columns_of_type(support: TypedOverlaySupport, id_: int | str) -> FeatureColumns | None:
+    """The columns of a node's features, by its id with its type; None: its type has none, or is none of the graph's. A
+    log may have batches about a graph of one type too, whose ids may be integers."""
+    if not isinstance(id_, str):
+        return None
     name = id_.partition("/")[0]
     kinds = zip(support.graph.types, support.types, strict=True)
     return next((described.columns for kind, described in kinds if kind.name == name), None)
