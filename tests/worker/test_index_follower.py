@@ -78,6 +78,9 @@ def test_it_is_told_how_far_it_follows_and_found_a_little_at_a_time(tmp_path: Pa
         assert follower.known_offset == 0
     assert followed(follower).pending >= 2
     assert follower.known_offset == 1
+    replica.apply(2, [batch_of(np.zeros((0, 12), np.float32), removed=[9999])])  # refused
+    followed(follower)
+    assert (replica.offset, follower.known_offset) == (2, 2)
 
 
 def test_changes_that_touch_no_node_do_not_hide_those_behind_them(tmp_path: Path) -> None:

@@ -299,7 +299,7 @@ class LivingRevision:
                 self._on_written(batch, found)
             self._offset += group.records
             self.changes_since_base += group.items
-        if group.batches:
+        if group.records:  # also where all were refused: their offset is told
             named = [found for _, found in group.batches]
             renewed = distinct(part for one in named for part in (one.new, one.overridden))
             gone = distinct(one.removed for one in named)
