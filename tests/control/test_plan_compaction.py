@@ -587,3 +587,5 @@ def test_the_log_of_a_graph_of_several_types_is_never_compacted() -> None:
     tell(namespace, *[FULL] * len(namespace.workers()))
     namespace.settle()
     assert len(namespace.jobs()) == 1
+    assert namespace.reason("UpdatesFollowed") == "False DeltaFull"
+    assert "ompaction" not in message(namespace, "UpdatesFollowed")

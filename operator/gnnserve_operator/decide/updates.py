@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import UNSET
 
 from gnnserve_api.reasons import Reason
+from gnnserve_api.spec import typed_rules
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import UpdatesStatus
 from gnnserve_api.updates import UpdatesProblemKind, UpdatesState
@@ -37,8 +38,10 @@ _CURES = {
     Reason.LOG_CONFLICT: "Give the service a log of its own, as it was; until then this worker applies no changes.",
     Reason.LOG_UNAVAILABLE: "It answers as of what it has applied, and tries again by itself.",
     Reason.DELTA_FULL: "Requests are answered, and no changes taken. Raise spec.updates.maxDelta, and with it "
-    "spec.worker.resources.limits.memory, or have compaction begin earlier (spec.updates.compaction.deltaPercent).",
+    "spec.worker.resources.limits.memory.",
 }
+_EARLIER = " Or have compaction begin earlier (spec.updates.compaction.deltaPercent)."
+"""A cure of `DeltaFull` where the log is compacted."""
 
 
 def decide_updates(
@@ -53,7 +56,7 @@ def decide_updates(
         return Verdict(None, Reason.NOT_SERVING, "No worker answers yet: whether changes are followed is not known.")
     states = {pod: route.updates for pod, route in routes if route.updates is not UNSET}
     failure = _find_failure(compaction)
-    if (problem := _find_problem(states, compaction) or failure or _find_behind(states)) is not None:
+    if (problem := _find_problem(spec, states, compaction) or failure or _find_behind(states)) is not None:
         return problem
     silent = next((pod for pod, _ in routes if pod not in states), None)
     if silent is not None:
@@ -110,7 +113,9 @@ def _find_failure(compaction: GenerationDecision | None) -> Verdict | None:
     return Verdict(False, Reason.COMPACTION_FAILED, words)
 
 
-def _find_problem(states: Mapping[str, UpdatesState], compaction: GenerationDecision | None) -> Verdict | None:
+def _find_problem(
+    spec: GNNServiceSpec, states: Mapping[str, UpdatesState], compaction: GenerationDecision | None
+) -> Verdict | None:
     found = [
         # A newer worker may tell of another kind: then its words are what is known.
         (_REASONS.get(state.problem.kind, Reason.LOG_UNAVAILABLE), pod, state.problem.message)
@@ -121,15 +126,17 @@ def _find_problem(states: Mapping[str, UpdatesState], compaction: GenerationDeci
         for told, pod, message in found:
             if told is reason:
                 words = f"Worker {pod} says: {sentence(message)}. {_CURES[reason]}"
-                late = _words_of_compaction(compaction) if reason is Reason.DELTA_FULL else ""
+                late = _words_of_compaction(spec, compaction) if reason is Reason.DELTA_FULL else ""
                 return Verdict(False, reason, words + late)
     return None
 
 
-def _words_of_compaction(compaction: GenerationDecision | None) -> str:
-    if compaction is None:
+def _words_of_compaction(spec: GNNServiceSpec, compaction: GenerationDecision | None) -> str:
+    if typed_rules.is_typed(spec):
         return ""
-    return f" Compaction does not keep up: {(compaction.problem or compaction).message}"
+    if compaction is None:
+        return _EARLIER
+    return f"{_EARLIER} Compaction does not keep up: {(compaction.problem or compaction).message}"
 
 
 def _find_behind(states: Mapping[str, UpdatesState]) -> Verdict | None:
