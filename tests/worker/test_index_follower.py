@@ -20,6 +20,7 @@ from gnnserve_worker.nearest.recent import RecentVectors
 NODES = 60
 THREE_LAYERS = {"pruning": {"factors": [1]}, "stored": [1, 2], "storedFollowChanges": True}
 OPENED = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=8, offset=None))
+INDEX = SimpleNamespace(opened=OPENED)
 
 
 def followed(follower: IndexFollower) -> RecentVectors:
@@ -38,7 +39,7 @@ def test_every_embedding_that_a_change_alters_is_reached(
         tmp_path, "reach", architecture, plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES
     )
     replica = LivingRevision(loaded, ROOM_BYTES)
-    follower = IndexFollower(replica, SimpleNamespace(), reach_of(loaded))  # type: ignore[arg-type]
+    follower = IndexFollower(replica, INDEX, reach_of(loaded))  # type: ignore[arg-type]
     draw, fresh = np.random.default_rng(1), [*range(1000, 900, -1)]
     reached_all = 0
     for _ in range(6):
@@ -67,7 +68,7 @@ def test_it_is_told_how_far_it_follows_and_found_a_little_at_a_time(tmp_path: Pa
         tmp_path, "followed", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES
     )
     replica = LivingRevision(loaded, ROOM_BYTES)
-    follower = IndexFollower(replica, SimpleNamespace(), reach_of(loaded))  # type: ignore[arg-type]
+    follower = IndexFollower(replica, INDEX, reach_of(loaded))  # type: ignore[arg-type]
     told: list[int] = []
     replica.touched.on_touched = lambda: told.append(replica.offset)
     replica.apply(1, [batch_of(np.ones((1, 12), np.float32), new=[500], edges=[(3, 500), (500, 4)])])
@@ -83,11 +84,24 @@ def test_it_is_told_how_far_it_follows_and_found_a_little_at_a_time(tmp_path: Pa
     assert (replica.offset, follower.known_offset) == (2, 2)
 
 
+def test_a_request_with_an_older_index_leaves_what_is_beside_the_newer_one(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 7, EdgeRules(Direction.DIRECTED))
+    loaded = generated(tmp_path, "older", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES)
+    replica = LivingRevision(loaded, ROOM_BYTES)
+    follower = IndexFollower(replica, INDEX, reach_of(loaded))  # type: ignore[arg-type]
+    replica.touched.note(Touched(1, np.array([3]), np.array([4])))
+    recent = followed(follower)
+    older = SimpleNamespace(manifest=SimpleNamespace(nodes=NODES, columns=4, offset=None))
+    beside = follower.recent(older)  # type: ignore[arg-type]
+    assert (beside.count, beside.pending) == (0, recent.pending)
+    assert follower.recent(OPENED) is recent  # type: ignore[arg-type]
+
+
 def test_changes_that_touch_no_node_do_not_hide_those_behind_them(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 7, EdgeRules(Direction.DIRECTED))
     loaded = generated(tmp_path, "empty", "GraphSAGE", plain.built(), variants=THREE_LAYERS, max_delta_bytes=ROOM_BYTES)
     replica, nothing = LivingRevision(loaded, ROOM_BYTES), np.empty(0, np.int64)
-    follower = IndexFollower(replica, SimpleNamespace(), reach_of(loaded))  # type: ignore[arg-type]
+    follower = IndexFollower(replica, INDEX, reach_of(loaded))  # type: ignore[arg-type]
     for offset in range(1, 1001):
         replica.touched.note(Touched(offset, nothing, nothing))
     replica.touched.note(Touched(1001, np.array([3]), np.array([4])))

@@ -67,10 +67,15 @@ class IndexFollower:
     def recent(self, opened: OpenIndex) -> RecentVectors:
         """What was computed beside this index, and what is pending of it, as far as changes are known."""
         made = opened.manifest
-        if self._recent is None or self._made != made:
-            self._made, self._recent = made, RecentVectors(made.nodes, len(self._is_reached), made.columns)
-            self._recent.touch(np.flatnonzero(self._is_reached))
-        return self._recent
+        if self._recent is not None and self._made == made:
+            return self._recent
+        anew = RecentVectors(made.nodes, len(self._is_reached), made.columns)
+        anew.touch(np.flatnonzero(self._is_reached))
+        # A request that came before a newer index was opened goes on with the older one: nothing is kept beside that.
+        newest = self.index.opened
+        if newest is not None and newest.manifest == made:
+            self._made, self._recent = made, anew
+        return anew
 
     def find_more(self, opened: OpenIndex) -> bool:
         """Find some of the nodes that changes have reached. False: all of them are known. It takes a fraction of a
