@@ -87,6 +87,8 @@ def test_nodes_that_left_are_forgotten() -> None:
     found = kept.search(rows(8)[0], 5, NOTHING, None)
     assert found.positions.tolist()[0] == 8
     assert sorted(found.positions.tolist()) == [1, 8]
+    gone[8] = True  # before it is touched
+    assert kept.search(rows(8)[0], 5, NOTHING, None, gone).positions.tolist() == [1]
 
 
 def test_nodes_of_the_index_leave_room_for_new_ones_and_what_finds_none_stays_pending() -> None:

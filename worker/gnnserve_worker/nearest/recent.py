@@ -96,13 +96,23 @@ class RecentVectors:
         """Leave nodes that were taken as they are: computing them failed."""
         self._state[nodes[self._state[nodes] == _COMPUTED_NOW]] = _GIVEN_UP
 
-    def search(self, query: np.ndarray, count: int, excluded: np.ndarray, allowed: np.ndarray | None) -> Found:
-        """As `NearestIndex.search`, among these vectors; positions are the graph's, as are those of `allowed`."""
+    def search(
+        self,
+        query: np.ndarray,
+        count: int,
+        excluded: np.ndarray,
+        allowed: np.ndarray | None,
+        is_gone: np.ndarray | None = None,
+    ) -> Found:
+        """As `NearestIndex.search`, among these vectors; positions are the graph's, as are those of `allowed` and of
+        `is_gone`, nodes that have left, bool [positions]."""
         positions = self._positions[: self.count]
         products = self._vectors[: self.count] @ unit(query)
         kept = ~np.isin(positions, excluded)
         if allowed is not None:
             kept &= allowed[positions]
+        if is_gone is not None:
+            kept &= ~is_gone[positions]
         return best_of(positions[kept], products[kept], count)
 
     def _place(self, node: int, vector: np.ndarray) -> None:

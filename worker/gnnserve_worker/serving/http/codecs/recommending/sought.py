@@ -58,11 +58,12 @@ def find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
 def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevision) -> Found:
     """What the index has, and what was computed beside it, without nodes that have left."""
     part, allowed, excluded = sought.held.part, sought.allowed, sought.excluded
-    if revision.is_gone is not None and (gone := revision.is_gone[: revision.nodes]).any():
-        allowed = ~gone if allowed is None else allowed & ~gone
     follower = revision.index_follower
     recent = None if follower is None else follower.recent(sought.index)
     of_index = None if allowed is None else allowed[part.first : part.end]
+    # Those of the index alone: there is room for many more nodes than there are.
+    if revision.is_gone is not None and (gone := revision.is_gone[part.first : part.end]).any():
+        of_index = ~gone if of_index is None else of_index & ~gone
     if recent is not None and recent.count:
         left = recent.left_to_index[part.first : part.end]
         of_index = left if of_index is None else of_index & left
@@ -71,4 +72,4 @@ def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevi
     found = Found(local.positions + part.first, local.products)
     if recent is None or not recent.count:
         return found
-    return merged(found, recent.search(query, count, excluded, allowed), count)
+    return merged(found, recent.search(query, count, excluded, allowed, revision.is_gone), count)
