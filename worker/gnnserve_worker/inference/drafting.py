@@ -159,6 +159,8 @@ class Drafting:
         """Rows of stored layers, to be written to the revision, a few nodes at a time. `nodes`: those whose rows of the
         first layer are others, int64, ascending, distinct. It goes through all of it once. `in_parallel`: on all
         threads; else in the calling one, and gives way."""
+        if not group.batches:  # all were refused
+            return
         for number, layer in enumerate(self.layers):
             if number:
                 nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
