@@ -58,11 +58,17 @@ def test_what_answered_last_is_kept_however_old_it_is(tmp_path: Path) -> None:
     assert left(repository) == {"a", "c"}
 
 
-def test_a_second_revision_that_answers_beside_the_first_is_kept(tmp_path: Path) -> None:
+def test_a_second_revision_that_answers_beside_the_first_is_kept_beside_those_that_answered(tmp_path: Path) -> None:
     repository = repository_in(tmp_path)
-    a, *_, d = published(repository, "a", "b", "c", "d")
-    keep_history(repository, d, 2, a.revision)
-    assert left(repository) == {"a", "d"}
+    a, _, c, d = published(repository, "a", "b", "c", "d")
+    for answering in (c, d):
+        keep_history(repository, answering, 2, a.revision)
+    assert left(repository) == {"a", "c", "d"}
+    (e,) = published(repository, "e", first_day=5)
+    keep_history(repository, e, 2, a.revision)
+    assert left(repository) == {"a", "d", "e"}, "workers answer from d until e is loaded"
+    keep_history(repository, e, 2)
+    assert left(repository) == {"d", "e"}
 
 
 def test_a_graph_that_no_revision_is_left_of_goes_with_it(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 A model is what one recipe made of one source's graph and the same given weights; compaction carries it on as one
 revision after another. Those that answered last are kept. A revision that was gone back to is older than others, so
-`history.json` has the order; what it does not name counts by its age, behind what it names. A second revision that
-answers a share of the requests counts as the one that answered before.
+`history.json` has the order; what it does not name counts by its age, behind what it names. The model of a second
+revision, which answers a share of the requests, is kept beside those.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ def models_of(repository: Repository) -> Mapping[Model, Sequence[RevisionManifes
 
 
 def _tidy(repository: Repository, answering: RevisionManifest, most: int, second: str | None) -> Sequence[str]:
-    order = _note(repository, answering.revision, second)
+    order = _note(repository, answering.revision)
     places = {name: place for place, name in enumerate(order)}
     # Sorting keeps the order of equal ones, which is that of their age.
     models = sorted(
         models_of(repository).values(),
         key=lambda revisions: min(places.get(one.revision, len(places)) for one in revisions),
     )
-    going = [one for revisions in models[most:] for one in revisions]
+    beyond = [revisions for revisions in models[most:] if all(one.revision != second for one in revisions)]
+    going = [one for revisions in beyond for one in revisions]
     if not going:
         return ()
-    used = {one.graph for revisions in models[:most] for one in revisions}
+    used = {one.graph for revisions in models if revisions not in beyond for one in revisions}
     # A version of the graph without a revision may be what the next generation begins with.
     unused = {one.graph for one in going if one.graph not in used and repository.made_of(one) is None}
     names = [one.revision for one in going]
@@ -73,14 +74,14 @@ def _tidy(repository: Repository, answering: RevisionManifest, most: int, second
     return names
 
 
-def _note(repository: Repository, revision: str, second: str | None) -> Sequence[str]:
-    """Put the revision first and the second one behind it, and return the order."""
+def _note(repository: Repository, revision: str) -> Sequence[str]:
+    """Put the revision first, and return the order."""
     path = ServicePaths(repository.folder).history
     before: list[str] = []
     # A file that is not what was written there has no order to keep.
     with suppress(FileNotFoundError, msgspec.DecodeError):
         before = msgspec.json.decode(path.read_bytes(), type=list[str])
-    order = [*dict.fromkeys([revision, *([] if second is None else [second]), *before])][:_LONGEST]
+    order = [*dict.fromkeys([revision, *before])][:_LONGEST]
     if order != before:
         files.remove_file(path.with_name(f"{path.name}.tmp"))
         files.commit(path, msgspec.json.format(msgspec.json.encode(order)) + b"\n")
