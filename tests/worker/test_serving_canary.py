@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, Canary, RoutingMode, RoutingTable
 from gnnserve_worker.following.canary import canary_table
 from gnnserve_worker.following.routing import parse_routing
+from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.canary import CanaryShare, is_of_canary
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.metrics import ServingMetrics
@@ -248,6 +250,20 @@ def test_a_second_revision_comes_changes_its_share_and_goes_while_requests_are_a
         assert count(5) == {FIRST: 5}
         assert "canary" not in http.get("/v1/route").json()
         assert "gnnserve_canary" not in http.get("/metrics").text
+
+
+# What it takes of the worker's time
+
+
+def test_revisions_of_one_service_do_not_shorten_each_others_turns() -> None:
+    engine = Engine({"digits": ServingMetrics("digits"), "other": ServingMetrics("other")})
+    second = engine.add("digits/second", ServingMetrics("digits"), 1.0, "digits")
+    table = service({"latencyMs": 50}).spec.routing_table(FIRST)
+    for model in engine.models.values():
+        model.switch(FakeWorker(FIRST).revision(), table)
+    assert [engine._longest_turn_ms(model) for model in engine.models.values()] == [5.0] * 3
+    engine.remove("other")
+    assert [engine._longest_turn_ms(model) for model in (engine.models["digits"], second)] == [math.inf] * 2
 
 
 # What it follows

@@ -95,7 +95,7 @@ class ServedCanary:
         """Begin, without a revision yet."""
 
         def begin() -> None:
-            model = self._engine.add(self._name, self._metrics, self._weight)
+            model = self._engine.add(self._name, self._metrics, self._weight, self._service)
             model.tracer = self._engine.models[self._service].tracer
             canary = Predict(self._service, model, self._metrics)
             # A random start, as that of weights: workers are not to send their shares in step.

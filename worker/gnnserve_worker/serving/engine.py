@@ -3,7 +3,7 @@
 `_answer` is the data path, in the order in which it runs. Everything but the computation belongs to the event loop, and
 so needs no lock: a request is submitted to its model with a callback, and once per round of the loop, when all that the
 sockets delivered has been submitted, the next batch is closed. Models may come and go. They take turns by their
-weights (`scheduling/turns.py`), and a turn is kept short where other models promise a latency. A short batch is
+weights (`scheduling/turns.py`), and a turn is kept short where other services promise a latency. A short batch is
 computed on the loop: handing it to another thread and back would cost more than the batch. A longer one, or one that
 would wait while changes of the graph are applied, goes to the engine's thread, so that the loop continues to read and
 write; requests that arrive meanwhile are queued (`executor.py`). The batcher decides which requests are next and by
@@ -90,12 +90,18 @@ class Engine:
         for name, of_model in metrics.items():
             self.add(name, of_model, 1.0 if weights is None else weights[name])
 
-    def add(self, name: str, metrics: ServingMetrics, weight: float) -> ServedModel:
-        """Add a model, which has no revision yet. Raises ValueError where there is one of that name."""
+    def add(self, name: str, metrics: ServingMetrics, weight: float, service: str | None = None) -> ServedModel:
+        """Add a model, which has no revision yet. `service`: what it answers for; None: it has the model's name. Raises
+        ValueError where there is a model of that name."""
         if name in self.models:
             raise ValueError(f"there is a model {name}; remove it first")
         self.models[name] = model = ServedModel(
-            metrics, self._clock_ms, self._go_on, self._idle.wake, self._idle.wake_soon
+            metrics,
+            self._clock_ms,
+            self._go_on,
+            self._idle.wake,
+            self._idle.wake_soon,
+            name if service is None else service,
         )
         self._models = tuple(self.models.values())
         self._turns.add(model, weight)
@@ -214,12 +220,13 @@ class Engine:
         return None if turn is None else (turn, lanes[turn])
 
     def _longest_turn_ms(self, model: ServedModel) -> float:
-        """How long the model's next batch may take, for the sake of the other models."""
-        models = self._models
+        """How long the model's next batch may take, for the sake of the other services. Two revisions of one service
+        do not shorten each other's: they have one objective, which their batches keep."""
+        models, service = self._models, model.service
         if len(models) == 1:
             return math.inf
         return longest_turn_ms(
-            [other.lane.objective.latency_ms for other in models if other is not model and other.lane is not None]
+            [other.lane.objective.latency_ms for other in models if other.service != service and other.lane is not None]
         )
 
     def _end_turn(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:

@@ -75,9 +75,12 @@ class ServedModel:
         go_on: Callable[[], None],
         wake: Callable[[], None],
         wake_soon: Callable[[], None],
+        service: str,
     ) -> None:
         """`go_on` tells the engine that something may be due, `wake` that there is something to compute when idle, as
         does `wake_soon`, from any thread."""
+        self.service = service
+        """Name of the service that it answers for, which may have another model."""
         self.lane: Lane | None = None
         """The lane that admits requests now. It changes on the event loop only, so code that does not await sees one
         lane."""
