@@ -88,6 +88,14 @@ def test_the_condition_is_what_workers_say(route: CanaryRoute | None, reason: st
     assert namespace.reason() == "True Serving"
 
 
+def test_the_shares_are_not_as_declared_until_workers_have_switched_to_the_first() -> None:
+    namespace = serving(routing=canary())
+    namespace.answer(revision=OTHER, canary=CanaryRoute(OLDER, 5, answers=True))
+    namespace.settle()
+    assert namespace.reason(KIND) == "Unknown CanaryLoading"
+    assert "and the others from rev-1" in namespace.condition(KIND)["message"]
+
+
 def test_the_revision_that_answers_gets_its_share_once_another_one_is_published() -> None:
     """As a new model is given a few requests first: the present revision is named before."""
     namespace = Namespace(routing=canary(OLDER, 95))

@@ -43,11 +43,13 @@ def decide_canary(
             what = f"the share of {revision}, which a restart would not find" if told.answers else "all requests"
             message = f"Worker {pod.name} answers {what}: {sentence(told.problem)}."
             return Verdict(False, Reason.CANARY_NOT_LOADED, message)
-        if told is not None and told.revision == revision and told.percent == percent and told.answers:
+        has_switched = route is not None and route.revision == declared.revision
+        if has_switched and told is not None and told.answers and (told.revision, told.percent) == (revision, percent):
             continue
         message = (
-            f"Worker {pod.name} has not said yet that it answers {percent} % of the requests from {revision}. Workers "
-            "of an image that is older than the operator never will: give spec.image its version."
+            f"Worker {pod.name} has not said yet that it answers {percent} % of the requests from {revision}, and the "
+            f"others from {declared.revision}. Workers of an image that is older than the operator never will: give "
+            "spec.image its version."
         )
         return Verdict(None, Reason.CANARY_LOADING, message)
     return Verdict(
