@@ -97,7 +97,7 @@ def test_the_shares_are_not_as_declared_until_workers_have_switched_to_the_first
 
 
 def test_the_revision_that_answers_gets_its_share_once_another_one_is_published() -> None:
-    """As a new model is given a few requests first: the present revision is named before."""
+    """A canary that names the revision that answers waits, until a new model is published and answers beside it."""
     namespace = Namespace(routing=canary(OLDER, 95))
     namespace.settle()
     assert namespace.reason(KIND) == "Unknown NotServing"

@@ -1,4 +1,4 @@
-"""Which embeddings changes reach: all that are others afterwards, over every hop, and what is left to be found."""
+"""The follower of an index finds every node whose embedding a change has altered, over all hops of the network."""
 
 from __future__ import annotations
 

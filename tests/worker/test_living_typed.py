@@ -300,7 +300,7 @@ def test_what_is_wrong_is_told_and_changes_nothing(unchanged: LivingRevision, bo
 
 
 def test_a_batch_about_a_graph_of_one_type_is_passed_over(shops: Path) -> None:
-    """Of whatever width: the log of a service whose source was of one type may have it."""
+    """However wide its rows are: the log has such batches where the source of the service was of one type before."""
     living = opened(shops)
     batch = ChangeBatch(ChangeCounts(new_nodes=1), ChangeIds(np.array([17])), np.zeros((1, 99), np.float32))
     (refusal,) = living.apply(1, [batch])

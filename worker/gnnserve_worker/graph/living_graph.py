@@ -150,7 +150,7 @@ class LivingGraph:
         )
 
     def _look_up(self, batch: ChangeBatch) -> np.ndarray:
-        """As `LivingIds.find`."""
+        """Positions of the nodes with these ids, as `LivingIds.find` returns them."""
         if batch.is_typed:
             raise ValueError("ids have types, and nodes of the graph are of one")
         return self.ids.find(batch.ids)

@@ -28,7 +28,7 @@ _IDS = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class TypedPlaces:
-    """Where nodes and lists of each type stand, and what relations are, as arrays by place: int64."""
+    """Where the nodes and lists of each type begin, and which types each relation joins: int64 arrays."""
 
     first_nodes: np.ndarray
     """[types + 1]"""
