@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -141,6 +142,27 @@ def test_every_worker_applies_the_same_in_the_same_order(place: LogPlace) -> Non
         )
         assert {outcome.offset for outcome, _, _ in outcomes if outcome.refusal is not None} == set(one.refused)
         assert refusals
+
+    run(scene())
+
+
+def test_an_offset_counts_as_applied_once_it_is_known_what_became_of_it(sqlite: LogPlace) -> None:
+    async def scene() -> None:
+        replicas = [FakeReplica(), FakeReplica([7])]
+        async with running(sqlite.open(), replicas[0]) as one, running(sqlite.open(), replicas[1]) as two:
+            replicas[1].gate.clear()
+            assert (await submit(one, [7])).offset == 1
+            replicas[1].gate.set()
+            # The follower's thread applies the record while the event loop hears nothing of it.
+            ends_s = time.monotonic() + WAIT_S
+            while two.applied < 1 and time.monotonic() < ends_s:
+                time.sleep(0.001)
+            assert (two.applied, two.reported, dict(two.refused)) == (1, 0, {})
+            assert await two.wait_applied(1, WAIT_S)
+            assert (two.reported, {at: refusal.problem for at, refusal in two.refused.items()}) == (
+                1,
+                {1: ChangeProblem.STORED_NODE},
+            )
 
     run(scene())
 

@@ -137,6 +137,12 @@ class Updates:
         return 0 if self._replica is None else self._replica.offset
 
     @property
+    def reported(self) -> int:
+        """The offset up to which records are applied and `refused` is complete. The follower's thread applies a
+        record before the event loop hears what became of it, so that `applied` may be ahead of it."""
+        return min(self._noted, self.applied)
+
+    @property
     def changes_behind(self) -> int:
         """Items of the batches that are not applied."""
         return self._lag.changes_behind(self.applied)
@@ -203,16 +209,16 @@ class Updates:
         return await self._append(Submission(entry, batch, self._clock_s() + _RETRY_S))
 
     async def wait_applied(self, offset: int, timeout_s: float) -> bool:
-        """Wait until this worker has applied an offset; False: it has not."""
+        """Wait until this worker has applied an offset and `refused` says what became of it; False: it has not."""
         ends_s = self._loop.time() + timeout_s
-        while self.applied < offset:
+        while self.reported < offset:
             future: asyncio.Future[None] = self._loop.create_future()
             self._waiters[future] = offset
             self._next_waited = min(self._next_waited, offset)
             try:
                 await asyncio.wait_for(future, ends_s - self._loop.time())
             except TimeoutError:
-                return self.applied >= offset
+                return self.reported >= offset
             finally:
                 self._waiters.pop(future, None)
         return True

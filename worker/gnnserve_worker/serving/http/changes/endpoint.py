@@ -152,7 +152,7 @@ class ChangesEndpoint:
             return refusal_reply(self._model.refuse())
         columns = columns_by_id(lane.revision) if asked.with_content else None
         after = updates.first - 1 if asked.after is None else asked.after
-        if asked.wait_s and updates.applied <= after:
+        if asked.wait_s and updates.reported <= after:
             await updates.wait_applied(after + 1, asked.wait_s)
         try:
             records = [] if after >= updates.last else await updates.read(after, _MOST_PAGE_BYTES)
@@ -163,7 +163,7 @@ class ChangesEndpoint:
             record.offset: updates.refused[record.offset] for record in records if record.offset in updates.refused
         }
         last = max([updates.last, *(record.offset for record in records)])
-        page = ChangesPage([], updates.first, last, updates.applied)
+        page = ChangesPage([], updates.first, last, updates.reported)
         if columns is None:
             body = _encode_page(page, records, refused, None)
         else:  # features become lists of numbers, which takes long where there are many
