@@ -279,9 +279,10 @@ class Offered:
         spec, load, options = self.service.spec, self.load_named, self.options
         if spec.routing.canary is None or load is None:
             return
-        table = spec.routing_table(handle.revision.manifest.revision)
+        first = handle.revision.manifest.revision
+        table = spec.routing_table(first)
         follower = CanaryFollower(
-            handle.served, lambda name: device.open_served(load(name), options.device), lambda: True
+            handle.served, lambda name: device.open_served(load(name), options.device), lambda: True, lambda: first
         )
         # The event loop, which this is called on, has a part in it.
         threading.Thread(target=follower.declare, args=(table,), name="canary", daemon=True).start()

@@ -91,11 +91,6 @@ BREAKS_RULE = {
         "routing": CANARY,
         "updates": {"log": {"postgres": {"secretName": "log"}}},
     },
-    "routing.canary.revision must be another one than spec.revision, which answers the other requests": {
-        **MINIMAL,
-        "routing": CANARY,
-        "revision": "0123456789ab",
-    },
     "routing.canary must not be given with worker.poolRef: a pool's memory is counted by one revision for each "
     "service": {**MINIMAL, "routing": CANARY, "worker": POOLED},
     "endpoint.grpc must not be given with worker.poolRef: the workers of a pool answer over HTTP": {

@@ -110,6 +110,21 @@ def test_the_revision_that_answers_gets_its_share_once_another_one_is_published(
     assert told(namespace) == f"{OLDER} 95"
 
 
+def test_going_back_to_the_second_revision_keeps_it_until_it_is_the_first() -> None:
+    namespace = Namespace(routing=canary(OLDER, 95))
+    namespace.serve(OLDER)
+    namespace.edit(model={"hidden": 32})
+    namespace.serve(OTHER)
+    namespace.edit(revision=OLDER, routing=canary(OLDER, 100))
+    assert (told(namespace), namespace.table().revision) == (f"{OLDER} 100", OTHER), "until a Job has verified it"
+    namespace.serve(OLDER)
+    assert (told(namespace), namespace.table().revision) == ("", OLDER)
+    assert namespace.reason(KIND) == "False CanaryIsLive"
+    namespace.edit(routing={})
+    assert told(namespace) == ""
+    assert namespace.condition(KIND) == {}
+
+
 def test_planning_again_plans_nothing() -> None:
     namespace = serving(routing=canary())
     namespace.answer(canary=CanaryRoute(OLDER, 5, answers=True))
@@ -147,7 +162,6 @@ def test_jobs_that_remove_older_models_keep_the_second_revision_whatever_its_sha
         pytest.param({"routing": canary(percent=101)}, "less than or equal to 100", id="a share above 100"),
         pytest.param({"routing": canary(percent=-1)}, "greater than or equal to 0", id="a share below 0"),
         pytest.param({"routing": canary("latest")}, "should match pattern", id="no name of a revision"),
-        pytest.param({"routing": canary(), "revision": OLDER}, "must be another one than spec.revision", id="the same"),
         pytest.param(
             {"routing": canary(), "updates": {"log": {"postgres": {"secretName": "log"}}}},
             "routing.canary must not be given with updates",

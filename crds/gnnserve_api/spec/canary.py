@@ -36,7 +36,6 @@ class _Spec(Protocol):
     @property
     def routing(self) -> _Routing: ...
 
-    revision: str | None
     updates: UpdatesSpec | None
     worker: Worker
 
@@ -48,18 +47,6 @@ class _Spec(Protocol):
 )
 def canaries_do_not_follow_changes(spec: _Spec) -> bool:
     return spec.routing.canary is None or spec.updates is None
-
-
-@rule(
-    "!has(self.routing.canary) || !has(self.revision) || self.routing.canary.revision != self.revision",
-    "routing.canary.revision must be another one than spec.revision, which answers the other requests",
-)
-def canaries_are_other_revisions(spec: _Spec) -> bool | str:
-    canary = spec.routing.canary
-    return canary is None or canary.revision != spec.revision or (
-        f"routing.canary.revision {canary.revision} must be another one than spec.revision, which answers the other "
-        "requests: take routing.canary away"
-    )  # fmt: skip
 
 
 @rule(

@@ -268,7 +268,7 @@ class GNNServiceSpec(ApiModel):
     _pods_are_the_pools, _pools_answer_over_http = pooled.pods_are_the_pools, pooled.pools_answer_over_http
     _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
     _canaries_do_not_follow_changes = canary.canaries_do_not_follow_changes
-    _canaries_are_others, _canaries_are_alone = canary.canaries_are_other_revisions, canary.canaries_are_not_in_pools
+    _canaries_are_not_in_pools = canary.canaries_are_not_in_pools
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that

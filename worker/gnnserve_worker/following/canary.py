@@ -66,33 +66,56 @@ class CanaryFollower:
         owner: CanaryOwner,
         load: Callable[[str], ServedRevision],
         is_first_settled: Callable[[], bool],
+        first: Callable[[], str | None],
         service: str | None = None,
     ) -> None:
         """`load` and `service`: as `Loader` has them. `is_first_settled`: whether the service's own revision answers,
-        or cannot be made to, before which no other one is loaded."""
+        or cannot be made to, before which no other one is loaded. `first`: the name of the service's own revision that
+        answers now; None: none does."""
         self._owner = owner
         self._load = load
         self._is_first_settled = is_first_settled
+        self._first = first
         self._service = service
+        self._declared: RoutingTable | None = None
         self._followed: _Followed | None = None
         self._changing = threading.Lock()
         self._stopped = threading.Event()
 
     def declare(self, table: RoutingTable) -> None:
-        """Follow this table, from any thread. Returns when a second revision that it does not have is given up."""
-        canary = table.canary
+        """Follow this table, from any thread. Returns when a second revision that it does not have is given up; one
+        that is to be the first keeps its share until it answers as the first."""
         with self._changing:
-            if self._stopped.is_set():
+            self._declared = table
+            self._follow(table)
+
+    def _follow(self, table: RoutingTable) -> None:
+        """The lock is held."""
+        canary, followed = table.canary, self._followed
+        if self._stopped.is_set():
+            return
+        if followed is not None and (canary is None or canary.revision != followed.revision):
+            if followed.revision == table.revision != self._first():
+                threading.Thread(target=self._follow_later, args=(table,), name="canary", daemon=True).start()
                 return
-            if self._followed is not None and (canary is None or canary.revision != self._followed.revision):
-                self._give_up(self._followed, 0.0)
-            if canary is None:
-                return
-            followed = self._followed
-            if followed is None:
-                followed = self._followed = self._begin(canary)
-            followed.served.set_percent(canary.percent)
-            followed.loader.declare(canary_table(table, canary))
+            self._give_up(followed, 0.0)
+            followed = None
+        if canary is None:
+            return
+        if followed is None:
+            followed = self._followed = self._begin(canary)
+        followed.served.set_percent(canary.percent)
+        followed.loader.declare(canary_table(table, canary))
+
+    def _follow_later(self, table: RoutingTable) -> None:
+        """Follow the table once its own revision answers, unless another one is declared by then."""
+        while not self._stopped.wait(_POLL_S):
+            with self._changing:
+                if self._declared is not table:
+                    return
+                if self._first() == table.revision:
+                    self._follow(table)
+                    return
 
     def stop(self, patience_s: float) -> bool:
         """Follow no more. Returns whether its threads ended within `patience_s`; amid a load they do not."""
