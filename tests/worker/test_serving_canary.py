@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +21,11 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.routing import AffineCost, Canary, RoutingMode, RoutingTable
 from gnnserve_worker.following.canary import canary_table
 from gnnserve_worker.following.routing import parse_routing
+from gnnserve_worker.serving.canary import ServedCanary
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.canary import CanaryShare, is_of_canary
 from gnnserve_worker.serving.http.predict import Predict
+from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel
 
@@ -264,6 +266,40 @@ def test_revisions_of_one_service_do_not_shorten_each_others_turns() -> None:
     assert [engine._longest_turn_ms(model) for model in engine.models.values()] == [5.0] * 3
     engine.remove("other")
     assert [engine._longest_turn_ms(model) for model in (engine.models["digits"], second)] == [math.inf] * 2
+
+
+class DirectCalls(LoopCalls):
+    """Calls in the same thread: no server runs."""
+
+    def call(self, act: Callable[[], None]) -> None:
+        act()
+
+
+def test_the_first_has_all_of_the_services_weight_while_the_second_gets_no_requests() -> None:
+    metrics, table = ServingMetrics("digits"), service().spec.routing_table(FIRST)
+    engine = Engine({"digits": metrics}, weights={"digits": 2.0})
+    model = engine.models["digits"]
+    model.switch(FakeWorker(FIRST).revision(), table)
+    first, revision = Predict("digits", model, metrics), slow_second().revision()
+    canary = ServedCanary("digits", SECOND, engine, first, DirectCalls(), 2.0, lambda _: None)
+
+    def weights() -> list[float]:
+        return [*engine._turns._weights.values()]
+
+    canary.open(25)
+    assert weights() == [2.0, 0.5]
+    canary.switch(revision, table, 0.5)
+    assert weights() == [1.5, 0.5]
+    canary.set_percent(0)
+    assert weights() == pytest.approx([1.98, 0.02])
+    model.switch(FakeWorker(FIRST, classes=(1, 2, 3, 4)).revision(), table)
+    canary.settle()
+    assert weights() == pytest.approx([2.0, 0.02])
+    model.switch(FakeWorker(FIRST).revision(), table)
+    canary.settle()
+    assert weights() == pytest.approx([1.98, 0.02])
+    canary.withdraw(revision, "its files changed")
+    assert weights() == pytest.approx([2.0, 0.02])
 
 
 # What it follows

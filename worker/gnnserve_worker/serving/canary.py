@@ -68,6 +68,7 @@ class ServedCanary:
         model = self._engine.models.get(self._name)
         may_answer = model is not None and model.state is ModelState.READY and self._difference() is None
         self._first.canary = self._share if may_answer else None
+        self._reweigh()
 
     def _difference(self) -> str | None:
         """Why the same requests cannot be asked of both revisions; None: they can."""
@@ -112,9 +113,15 @@ class ServedCanary:
     def _divide(self, percent: int) -> None:
         assert self._share is not None  # noqa: S101
         self._percent = self._share.percent = percent
-        part = min(max(percent / 100, _LEAST_WEIGHT), 1 - _LEAST_WEIGHT)
-        self._engine.reweigh(self._name, part * self._weight)
-        self._engine.reweigh(self._service, (1 - part) * self._weight)
+        self._reweigh()
+
+    def _reweigh(self) -> None:
+        """Divide the service's weight among both revisions; while the second gets no requests, the first has all."""
+        part = min(max(self._percent / 100, _LEAST_WEIGHT), 1 - _LEAST_WEIGHT)
+        is_shared = self._first.canary is not None
+        if self._name in self._engine.models:
+            self._engine.reweigh(self._name, part * self._weight)
+        self._engine.reweigh(self._service, (1 - part) * self._weight if is_shared else self._weight)
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         """Answer by this revision, which has been warmed up, from now on."""
@@ -147,6 +154,7 @@ class ServedCanary:
             if model is not None and model.lane is not None and model.lane.revision is revision:
                 self._problem = problem
                 self._first.canary = None
+                self._reweigh()
                 model.withdraw(problem)
 
         self._calls.call(withdraw)
