@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -271,8 +271,43 @@ def test_revisions_of_one_service_do_not_shorten_each_others_turns() -> None:
 class DirectCalls(LoopCalls):
     """Calls in the same thread: no server runs."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[asyncio.Future[None]] = []
+
     def call(self, act: Callable[[], None]) -> None:
         act()
+
+    def call_async(self, act: Callable[[], Awaitable[None]]) -> None:
+        self.begun.append(asyncio.ensure_future(act()))
+
+
+def test_what_a_second_has_queued_when_it_is_given_up_is_answered_by_the_first() -> None:
+    second, calls = slow_second(), DirectCalls()
+
+    async def scenario() -> list[str]:
+        async with running(FakeWorker(FIRST)) as client:
+            first = client.app.predict
+            canary = ServedCanary("digits", SECOND, client.engine, first, calls, 1.0, lambda _: None)
+            canary.open(100)
+            canary.switch(second.revision(), service().spec.routing_table(SECOND), 0.5)
+            assert isinstance(first.canary, CanaryShare)
+            two = Two(client, client.engine.models[f"digits/{SECOND}"], first.canary)
+            before = await held(second, two_client(two))
+            asking = [asyncio.ensure_future(two.ask([node])) for node in range(3)]
+            await until_accepted(two.second, 4)
+            canary.close()
+            async with asyncio.timeout(WAIT_S):
+                while len(two.second.accepted) > 1:  # but for the one that is held
+                    await asyncio.sleep(0)
+            second.gate.set()
+            answered = list(await asyncio.gather(*asking))
+            await before.outcome
+            await asyncio.gather(*calls.begun)
+            assert [*client.engine.models] == ["digits"]
+            return answered
+
+    assert asyncio.run(scenario()) == [FIRST] * 3
 
 
 def test_the_first_has_all_of_the_services_weight_while_the_second_gets_no_requests() -> None:

@@ -164,13 +164,16 @@ class ServedCanary:
         self.report(problem)
 
     def close(self) -> None:
-        """End. Returns when what it accepted is answered; the service's own revision answers from now on."""
+        """End. Returns when the second revision has nothing to answer any more. What it has queued is asked of the
+        service's own revision, which answers from now on, where that can answer."""
 
         async def end() -> None:
             engine = self._engine
             self._first.canary = None
             if self._name in engine.models:
                 engine.retire(self._name)
+                if engine.models[self._service].state is ModelState.READY:
+                    engine.models[self._name].drop_queued()  # at a small weight, answering it could take long
                 while engine.alive and not engine.is_done_with(self._name):
                     await asyncio.sleep(_POLL_S)
                 engine.remove(self._name)
