@@ -77,3 +77,17 @@ def test_a_second_revision_that_is_not_named_any_more_is_given_up_at_once() -> N
     owner.follower.declare(BOTH)
     owner.follower.declare(RoutingTable(NEW, "r"))
     assert owner.opened[0].is_closed.is_set()
+
+
+def test_a_second_revision_that_is_given_up_while_it_waits_for_the_first_is_not_loaded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    owner = FakeOwner()
+    owner.follower.declare(BOTH)
+    followed = owner.follower._followed
+    assert followed is not None
+    owner.follower.declare(RoutingTable(NEW, "r"))
+    assert followed.loader.stop(WAIT_S), "its thread ends, although the first is not settled"
+    owner.is_settled.set()
+    assert owner.loaded == []
+    assert "cannot be loaded" not in caplog.text

@@ -39,6 +39,7 @@ class _Followed:
     served: CanaryServer
     loader: Loader
     files: RepositoryWatch
+    is_given_up: threading.Event
 
 
 def canary_table(table: RoutingTable, canary: Canary) -> RoutingTable:
@@ -125,15 +126,20 @@ class CanaryFollower:
 
     def _begin(self, canary: Canary) -> _Followed:
         served = self._owner.open_canary(canary.revision, canary.percent)
-        loader = Loader(served, self._load_second, service=self._service, is_second=True)
+        is_given_up = threading.Event()
+        loader = Loader(
+            served, lambda name: self._load_second(name, is_given_up), service=self._service, is_second=True
+        )
         files = RepositoryWatch(loader)
         loader.start()
         files.start()
-        return _Followed(canary.revision, served, loader, files)
+        return _Followed(canary.revision, served, loader, files, is_given_up)
 
-    def _load_second(self, revision: str) -> ServedRevision:
-        while not (self._is_first_settled() or self._stopped.wait(_POLL_S)):
-            pass
+    def _load_second(self, revision: str, is_given_up: threading.Event) -> ServedRevision:
+        while not (is_given_up.is_set() or self._is_first_settled()):
+            is_given_up.wait(_POLL_S)
+        if is_given_up.is_set():
+            raise _GivenUpError
         return self._load(revision)
 
     def _give_up(self, followed: _Followed, patience_s: float) -> None:
@@ -143,4 +149,10 @@ class CanaryFollower:
 
     def _end(self, followed: _Followed, patience_s: float) -> bool:
         followed.files.stop()
+        followed.loader.stop(0.0)  # before: what a stopped loader fails at is not reported
+        followed.is_given_up.set()
         return followed.loader.stop(patience_s)
+
+
+class _GivenUpError(Exception):
+    """The revision is not to be loaded any more."""

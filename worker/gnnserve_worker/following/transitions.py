@@ -221,6 +221,8 @@ def _switch(state: State, to: Answering, table: RoutingTable, load_s: float) -> 
 
 
 def _fail(state: State, error: Exception, now_s: float) -> Step:
+    if state.is_stopped:
+        return replace(state, job=None), ()
     job, declared, was_withdrawn = state.job, state.declared, state.was_withdrawn
     assert declared is not None  # noqa: S101
     if isinstance(job, Verify):
