@@ -298,6 +298,8 @@ def test_overlays_are_counted_and_timed() -> None:
             lines = client.metrics.render().decode()
             assert 'gnnserve_overlay_requests_total{service="digits"} 0.0' in lines
             assert 'stage="overlay"' not in lines
+            # As where another revision is asked what both have read.
+            client.app.predict.read(Head(_WithOverlay(), b"", NO_WISHES), b"")
             reply = await ask(client)
             assert reply.status == 200
             assert b", overlay;dur=" in reply.head

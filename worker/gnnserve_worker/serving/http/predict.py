@@ -17,6 +17,7 @@ from typing import Protocol, assert_never
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_worker.changes.updates import Updates
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http.asked import Asked, Behind
@@ -154,9 +155,6 @@ class Predict:
         overlay, read_ms = question.overlay, 0.0
         if overlay is not None:
             read_ms = monotonic_ms() - begun_ms
-            if len(overlay.features) and revision.types is None:
-                self._model.watch.note_inputs(revision, overlay.features)
-            self._metrics.count_overlay(overlay.new_nodes, overlay.edges, read_ms)
         receive_ms = None
         if head.wishes.all_times:
             receive_ms = monotonic_ms() - begun_ms - read_ms
@@ -166,6 +164,8 @@ class Predict:
     def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
         """`respond` is called later, unless there is a reply at once or the request is cancelled."""
         question = asked.question
+        if question.overlay is not None:
+            self._note_overlay(question.overlay, asked)
         pending = self._model.submit(
             asked.lane, question.nodes, question.objective, question.strict, "embeddings" in question.outputs,
             asked.arrived_ms, lambda outcome: respond(self._respond(asked, outcome)),
@@ -178,6 +178,13 @@ class Predict:
         if question.timeout_ms is not None and isinstance(pending, Pending):
             self._give_up_later(asked, question.timeout_ms, pending, respond)
         return self.refuse(pending, asked.codec.encode_error) if isinstance(pending, Refusal) else pending
+
+    def _note_overlay(self, overlay: Overlay, asked: Asked) -> None:
+        # Not in `read`: of two revisions that read a request, one is asked.
+        revision = asked.lane.revision
+        if len(overlay.features) and revision.types is None:
+            self._model.watch.note_inputs(revision, overlay.features)
+        self._metrics.count_overlay(overlay.new_nodes, overlay.edges, asked.read_ms)
 
     def _give_up_later(
         self, asked: Asked, timeout_ms: float, pending: Pending, respond: Callable[[Reply], None]
