@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import Client, FakeWorker, held, running, service
+from tests.support.serving import TRADE_OFF, Client, FakeWorker, held, running, service
 from tests.support.waiting import WAIT_S
 from tests.worker.test_serving_services import started
 
@@ -110,7 +111,8 @@ def test_seeds_of_a_small_share_stay_in_a_larger_one() -> None:
     ],
 )
 def test_what_the_second_cannot_answer_the_first_does(fields: dict[str, Any]) -> None:
-    second = FakeWorker(SECOND, nodes=5, layers=1)
+    only_x1 = msgspec.structs.replace(TRADE_OFF, variants=TRADE_OFF.variants[:1])
+    second = FakeWorker(SECOND, nodes=5, layers=1, profile=only_x1)
 
     async def scenario() -> tuple[str, int]:
         async with sharing(100, second) as two:

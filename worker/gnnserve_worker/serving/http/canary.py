@@ -62,8 +62,12 @@ class CanaryShare:
             pending = self._ask_canary(asked, respond, ask_first)
             if pending is not None:
                 return pending
-        self.passed_on += 1
-        return ask_first()
+            self.passed_on += 1
+            return ask_first()
+        asked = self._first.read(head, body, arrived_ms, trace)
+        if not isinstance(asked, Asked) or self._bound(asked.question) is not False:
+            self.passed_on += 1  # else the canary read it for nothing: it is the first one's
+        return self._first.begin(asked, respond)
 
     def _ask_canary(
         self, asked: Asked, respond: Callable[[Reply], None], ask_first: Callable[[], Pending | Held | Reply]
