@@ -91,3 +91,10 @@ def test_a_second_revision_that_is_given_up_while_it_waits_for_the_first_is_not_
     owner.is_settled.set()
     assert owner.loaded == []
     assert "cannot be loaded" not in caplog.text
+
+
+def test_a_second_revision_that_does_not_answer_is_given_up_where_it_becomes_the_first() -> None:
+    owner = FakeOwner()
+    owner.follower.declare(BOTH)
+    owner.follower.declare(RoutingTable(OLD, "r"))
+    assert owner.opened[0].is_closed.is_set()

@@ -96,7 +96,7 @@ class CanaryFollower:
         if self._stopped.is_set():
             return
         if followed is not None and (canary is None or canary.revision != followed.revision):
-            if followed.revision == table.revision != self._first():
+            if self._becomes_first(followed, table):
                 threading.Thread(target=self._follow_later, args=(table,), name="canary", daemon=True).start()
                 return
             self._give_up(followed, 0.0)
@@ -109,14 +109,19 @@ class CanaryFollower:
         followed.loader.declare(canary_table(table, canary))
 
     def _follow_later(self, table: RoutingTable) -> None:
-        """Follow the table once its own revision answers, unless another one is declared by then."""
+        """Follow the table once its revision answers as the first, or does not answer as the second any more; not at
+        all if another one is declared by then."""
         while not self._stopped.wait(_POLL_S):
             with self._changing:
                 if self._declared is not table:
                     return
-                if self._first() == table.revision:
+                if self._followed is None or not self._becomes_first(self._followed, table):
                     self._follow(table)
                     return
+
+    def _becomes_first(self, followed: _Followed, table: RoutingTable) -> bool:
+        """Whether this revision answers as the second one, and not yet as the first, which the table makes it."""
+        return followed.revision == table.revision != self._first() and followed.loader.served is not None
 
     def stop(self, patience_s: float) -> bool:
         """Follow no more. Returns whether its threads ended within `patience_s`; amid a load they do not."""
