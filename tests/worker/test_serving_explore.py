@@ -21,9 +21,11 @@ from tests.support.serving import FakeWorker, running
 
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
+from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.inference.made_up import MadeUpVariant
 from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.security.credentials import Credentials
@@ -102,14 +104,49 @@ def test_bad_requests_are_told(repository: Repository, body: dict[str, Any], fie
     assert words in response.json()["error"]["message"]
 
 
-def test_over_several_types_it_is_refused_whichever_way_a_node_is_named(tmp_path: Path) -> None:
-    repository = Repository(tmp_path, "default", "typed")
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """Users who know each other and buy items; every row of the table is the same, so that no edge has influence."""
+    repository = Repository(tmp_path_factory.mktemp("typed"), "default", "shop")
     network = Model(hidden=8, fanouts=(2, 2)).network(2)
     variants = [MadeUpVariant("projected", 1, "projected", Storage.FLOAT32, "float32")]
     made = publish_made_up_typed(repository, made_up_typed_graph(20, 2, 3, 2), network, variants)
-    (response,) = ask(served_revision(repository.load(made.revision)), ("/v1/explain", {"node": 3}))
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "NoOverlays")
-    assert "several types of nodes, and influence is measured where it has one" in response.json()["error"]["message"]
+    publish_embeddings(repository, "default/shop", made.revision, None, {}, "a test", silent)
+    return repository
+
+
+def test_over_several_types_neighbours_have_their_relation_and_are_tried_in_turns(typed: Repository) -> None:
+    revision = load(typed)
+    assert revision.lists_by_relation is not None
+    first, second = (listed.tolist() for _, listed in revision.lists_by_relation(3))
+    whole, some, *named = ask(
+        revision,
+        ("/v1/explain", {"node": 3}),
+        ("/v1/explain", {"node": 3, "count": 2}),
+        *(("/v1/explain", {"node": node, "count": 2}) for node in ("user/3", {"type": "user", "id": 3})),
+    )
+    told = whole.json()
+    assert told["relations"] == [
+        {"name": "knows", "type": "user", "degree": 2},
+        {"name": "rev_buys", "type": "item", "degree": 2},
+    ]
+    assert (told["node"], told["degree"], told["variant"], told["class"]) == ("user/3", 4, "projected", told["class"])
+    assert all(each["influence"] == pytest.approx(0, abs=1e-6) for each in told["neighbours"])
+    expected = {("knows", f"user/{one}") for one in first} | {("rev_buys", f"item/{one - 20}") for one in second}
+    assert {(each["relation"], each["id"]) for each in told["neighbours"]} == expected
+    assert {each["relation"] for each in some.json()["neighbours"]} == {"knows", "rev_buys"}
+    assert [each.json() for each in named] == [some.json()] * 2
+
+
+def test_a_node_of_a_type_without_answers_is_shown_with_its_neighbours_alone(typed: Repository) -> None:
+    told, unknown = ask(load(typed), ("/v1/explain", {"node": "item/3"}), ("/v1/explain", {"node": "item/20"}))
+    answer = told.json()
+    assert told.status_code == 200, told.text
+    assert answer["unexplained"] == "answers are about nodes of type user"
+    assert {"class", "probability", "variant"}.isdisjoint(answer)
+    assert all("influence" not in each and each["relation"] == "buys" for each in answer["neighbours"])
+    assert (answer["label"], {each["label"] for each in answer["neighbours"]} <= {0, 1}) == (None, True)
+    assert 'node "item/20" is not in the graph' in unknown.json()["error"]["message"]
 
 
 # The page
@@ -178,6 +215,30 @@ def test_a_node_is_found_and_shown_with_neighbours_answers_and_recommendations(t
     assert tab.complaints() == []
     host = urlsplit(url).netloc
     assert {urlsplit(each).netloc for each in tab.requested() if each.startswith("http")} == {host}
+
+
+def test_a_node_of_several_types_is_shown_by_relation_and_leads_to_those_of_others(
+    tab: Browser, typed: Repository
+) -> None:
+    with started(Credentials(), of=RealWorker(typed)) as served:  # type: ignore[arg-type]
+        tab.open(f"http://127.0.0.1:{served.port}/explore#node=3")
+        tab.wait_for("document.querySelectorAll('#recommended tr').length === 10")
+        assert tab.text("#relations") == "knows: 2 user · rev_buys: 2 item"
+        assert [tab.text("#neighbours").count(one) for one in ("knows", "rev_buys")] == [2, 2]
+        assert tab.text("#answers").startswith("projected")
+        # An item has no answer of its own; its users lead on.
+        to_item = (
+            "[...document.querySelectorAll('#neighbours button')].find((one) => one.textContent.startsWith('item'))"
+        )
+        tab.evaluate(f"{to_item}.click()")
+        tab.wait_for("document.querySelector('#said').textContent.startsWith('Node item/')")
+        assert "answers are about nodes of type user" in tab.text("#explained")
+        assert tab.evaluate(
+            "document.querySelector('#s-answers').hidden && document.querySelector('#s-recommended').hidden"
+        )
+        tab.evaluate("document.querySelector('#neighbours button').click()")
+        tab.wait_for("document.querySelector('#said').textContent.startsWith('Node user/')")
+        assert tab.complaints() == []
 
 
 def test_a_node_that_is_not_there_is_told_in_words(tab: Browser, url: str) -> None:

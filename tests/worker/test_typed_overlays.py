@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.serving import FakeWorker, running
 from tests.support.typed import shop, typed_source, write_folder
 from tests.support.typed_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel, with_overlay
 from tests.worker.test_typed import generated, saved, service_of
 
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch, warm_up
@@ -138,6 +142,49 @@ def test_random_overlays_are_answered_as_torch_geometric_does(given: Given) -> N
         bodies = [drawn_overlay(data, draw) for _ in range(4)]
         for body, found in zip(bodies, answered(loaded, [read(served, body) for body in bodies]), strict=True):
             np.testing.assert_allclose(found, expected_of(data, model, body), atol=1e-4, rtol=1e-4)
+
+
+def test_an_influence_is_what_the_answer_loses_where_the_node_does_not_read_the_other(given: Given) -> None:
+    """As torch_geometric's model answers over the graph without one entry of the node's own lists."""
+    data, loaded, model = given
+    user = 4
+
+    async def explained() -> dict[str, Any]:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(served_revision(loaded))
+            told: dict[str, Any] = (await client.http.post("/v1/explain", json={"node": user, "count": 100})).json()
+            return told
+
+    def probabilities(of: TypedGraphData) -> np.ndarray:
+        with torch.no_grad():
+            found: np.ndarray = torch.softmax(model(of)[user], dim=0).numpy()
+        return found
+
+    told = asyncio.run(explained())
+    whole = probabilities(data)
+    column = int(whole.argmax())
+    assert (told["class"], told["probability"]) == (data.classes[column], pytest.approx(whole[column], abs=1e-4))
+    expected = {
+        (one.name, f"{one.source}/{sender}"): whole[column] - probabilities(without(data, place, user, sender))[column]
+        for place, one in enumerate(data.relations)
+        if one.target == "user"
+        for sender in one.lists.list_of(user).tolist()
+    }
+    found = {(each["relation"], each["id"]): each["influence"] for each in told["neighbours"]}
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert max(abs(influence) for influence in expected.values()) > 1e-3
+    sizes = [abs(each["influence"]) for each in told["neighbours"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def without(data: TypedGraphData, place: int, reader: int, sender: int) -> TypedGraphData:
+    """The graph in which a node does not read another one by a relation."""
+    one, relations = data.relations[place], list(data.relations)
+    keeps = ~((one.lists.targets() == reader) & (one.lists.indices == sender))
+    counts = np.bincount(one.lists.targets()[keeps], minlength=len(one.lists.indptr) - 1)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    relations[place] = replace(one, lists=Graph(indptr, one.lists.indices[keeps]))
+    return replace(data, relations=tuple(relations))
 
 
 def test_a_revision_with_overlays_warms_up(given: Given) -> None:

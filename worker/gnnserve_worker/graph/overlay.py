@@ -39,6 +39,9 @@ class Overlay(msgspec.Struct, frozen=True):
     """Number of entries that lists gain: an edge that goes both ways counts twice."""
     stride: int = 1
     """Nodes that `packed` has for each one: more than 1 where a node has several lists (`typed_overlay.py`)."""
+    stand_ins: np.ndarray | None = None
+    """For each row of `features`, the number of the stored node whose rows of tables its node has, -1: they are made of
+    the features. int64; None: all are made of features."""
 
     @property
     def origins(self) -> np.ndarray:

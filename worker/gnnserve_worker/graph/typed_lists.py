@@ -37,6 +37,16 @@ class TypedGraph(Graph):
             return self.indices[:0]
         return np.concatenate([self.one_list(place) for place in range(first, first + count)])
 
+    def lists_by_relation(self, node: int) -> list[tuple[int, np.ndarray]]:
+        """Each relation that it reads, by its place, and the nodes that it reads by it: int32 numbers, ascending."""
+        first, _ = self._lists_of(node)
+        return [(place, self.one_list(first + slot)) for slot, place in enumerate(self._read_by(node))]
+
+    def _read_by(self, node: int) -> list[int]:
+        ends = zip(self.typed.first_nodes[1:], self.typed.types, strict=True)
+        name = next(kind.name for end, kind in ends if node < end)
+        return [place for place, relation in enumerate(self.typed.relations) if relation.target == name]
+
     def one_list(self, place: int) -> np.ndarray:
         """The nodes of one list: int32 numbers, ascending."""
         return Graph.list_of(self, place)

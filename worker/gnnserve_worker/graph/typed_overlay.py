@@ -10,7 +10,7 @@ Requests bring a few nodes and edges, so this is not compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -67,6 +67,26 @@ def arrange_typed_overlay(
     if not features.flags.writeable:
         features = features.copy()
     return Overlay(new_nodes, features, packed, nodes, len(listed), stride), arranged
+
+
+def arrange_stand_in(
+    graph: TypedGraph, node: int, width: int, lists: Sequence[np.ndarray]
+) -> tuple[Overlay, np.ndarray]:
+    """A new node with the rows of a stored one and lists of its own, which no other node reads; returns it as an
+    overlay, and as the one seed (int64).
+
+    `width`: columns of a row of features. `lists`: numbers of stored nodes, ascending, for each relation that the type
+    of `node` reads, in their order.
+    """
+    stride, kind = int(graph.layout[1]), int(np.searchsorted(graph.typed.first_nodes, node, side="right")) - 1
+    lengths = [len(listed) for listed in lists] + [0] * (stride - len(lists))
+    origins = np.full(stride, -1, np.int64)
+    origins[0] = -1 - kind
+    entries = sum(lengths)
+    packed = np.concatenate([[stride, entries], origins, [0], np.cumsum(lengths), *lists]).astype(np.int64)
+    features = np.zeros((1, width), np.float32)
+    stands_for = np.array([node], np.int64)
+    return Overlay(1, features, packed, stride, entries, stride, stands_for), np.array([graph.nodes], np.int64)
 
 
 def smallest_typed_overlay(graph: TypedGraph) -> Overlay:

@@ -46,6 +46,8 @@ class BatchView(msgspec.Struct, frozen=True):
     features: np.ndarray | None
     """Features of new nodes, and of those with other ones: float32 [rows, features], as in the source. None: there are
     no overlay nodes."""
+    stand_ins: np.ndarray | None = None
+    """`Overlay.stand_ins` of all of `features`; None: there are none."""
 
     def touches(self, part: slice) -> bool:
         """Whether any of that part of its seeds sees another graph than the stored one, or has a key of its own."""
@@ -53,15 +55,15 @@ class BatchView(msgspec.Struct, frozen=True):
 
     def of_seeds(self, part: slice) -> BatchView:
         """The view of a part of its seeds."""
-        return BatchView(self.sampling.of_seeds(part), self.features)
+        return BatchView(self.sampling.of_seeds(part), self.features, self.stand_ins)
 
     def of_places(self, places: np.ndarray) -> BatchView:
         """The view of its seeds at these places."""
-        return BatchView(self.sampling.of_places(places), self.features)
+        return BatchView(self.sampling.of_places(places), self.features, self.stand_ins)
 
     def of_distinct(self, views: np.ndarray) -> BatchView:
         """The view of a batch's distinct seeds. `views`, int32: that of each."""
-        return BatchView(self.sampling.of_others(views), self.features)
+        return BatchView(self.sampling.of_others(views), self.features, self.stand_ins)
 
 
 def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView | None:
@@ -95,7 +97,19 @@ def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView |
     joined = overlays[0] if len(overlays) == 1 else np.concatenate(overlays) if overlays else _NOTHING
     _number(nodes, np.array(of_parts, np.int64), joined, seeds, packed)
     all_features = None if not features else features[0] if len(features) == 1 else np.concatenate(features)
-    return BatchView(SampleView(packed), all_features)
+    return BatchView(SampleView(packed), all_features, _stand_ins_of(parts))
+
+
+def _stand_ins_of(parts: Sequence[Part]) -> np.ndarray | None:
+    overlays = [part.overlay for part in parts if part.overlay is not None]
+    if all(overlay.stand_ins is None for overlay in overlays):
+        return None
+    return np.concatenate(
+        [
+            np.full(len(overlay.features), -1, np.int64) if overlay.stand_ins is None else overlay.stand_ins
+            for overlay in overlays
+        ]
+    )
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

@@ -6,7 +6,7 @@ Narrow, so that they can be tried without kernels or files: a manifest, a few fa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -29,7 +29,7 @@ from gnnserve_worker.graph.living_ids import LivingIds, look_up_one
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.typed_lists import TypedGraph
-from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
+from gnnserve_worker.graph.typed_overlay import arrange_stand_in, arrange_typed_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
@@ -94,6 +94,8 @@ class TypedOverlaySupport:
     """Columns of a row of features: those of the widest type, or of an embedding."""
     arrange: ArrangeTyped
     """`arrange_typed_overlay` of the revision's graph."""
+    stand_in: Callable[[int, Sequence[np.ndarray]], tuple[Overlay, np.ndarray]]
+    """`arrange_stand_in` of it: of a stored node (its number), and the lists that it is to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,9 @@ class ServedRevision:
     neighbours_of: Callable[[int], np.ndarray] | None = None
     """Positions in the neighbour list of a stored node, as it is now, int32; over several types, numbers of the nodes
     that it reads by any relation. None: the graph is not known."""
+    lists_by_relation: Callable[[int], Sequence[tuple[int, np.ndarray]]] | None = None
+    """Of a graph of several types, what a stored node (its number) reads by each relation of its type, as it is now:
+    the relation's place, and numbers of nodes, int32. None: nodes have one type."""
     labels: np.ndarray | None = None
     """Labels of stored nodes as the graph's source has them: int64 [nodes], classes, -1 where unknown; or uint8 [nodes,
     classes]. Mapped."""
@@ -195,8 +200,7 @@ class ServedRevision:
         drawn = {variant.name: _most_drawn(variant.fanouts) for variant in self.manifest.variants}
         most_drawn = max([*drawn.values(), *(drawn[one.first] + drawn[one.then] for one in self.manifest.cascades)])
         object.__setattr__(self, "most_drawn_per_seed", most_drawn)
-        # Where the graph changes, room for new nodes of each type is counted.
-        types = self.types if self.typed_overlays is None else self.typed_overlays.graph
+        types = self.numbered_types
         object.__setattr__(self, "first_new", self.nodes if types is None else types.first_nodes[-1])
         object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
         are_texts = bool(self.classes) and isinstance(self.classes[0], str)
@@ -225,6 +229,11 @@ class ServedRevision:
     def needed(self) -> Capabilities:
         """What a variant must be capable of to answer at all."""
         return STORED_GRAPH if self.replica is None else _CHANGED_GRAPH
+
+    @property
+    def numbered_types(self) -> TypedGraphManifest | None:
+        """`types` as nodes are numbered: where the graph changes, room for new nodes of each type is counted."""
+        return self.types if self.typed_overlays is None else self.typed_overlays.graph
 
     @property
     def joins_types(self) -> bool:
@@ -316,6 +325,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         indexes=indexes,
         index_follower=None if replica is None or not indexes else IndexFollower(replica, indexes[0], reach_of(loaded)),
         neighbours_of=loaded.graph.list_of,
+        lists_by_relation=loaded.graph.lists_by_relation if isinstance(loaded.graph, TypedGraph) else None,
         labels=loaded.labels,
     )
 
@@ -376,8 +386,14 @@ def _typed_support(loaded: LoadedRevision) -> TypedOverlaySupport | None:
         return None
     widths = [0 if one.columns is None else one.columns.features for one in loaded.type_rows]
     widths += [len(one.default) for one in loaded.type_rows if one.default is not None]
-    arrange = partial(arrange_typed_overlay, loaded.graph)
-    return TypedOverlaySupport(loaded.graph.typed, loaded.type_rows, max(widths), arrange)
+    graph, width = loaded.graph, max(widths)
+    return TypedOverlaySupport(
+        graph.typed,
+        loaded.type_rows,
+        width,
+        partial(arrange_typed_overlay, graph),
+        lambda node, lists: arrange_stand_in(graph, node, width, lists),
+    )
 
 
 def _overlay_support(loaded: LoadedRevision, manifest: RevisionManifest) -> OverlaySupport | None:

@@ -59,10 +59,21 @@ class TypedRowMaker:
             self.layout, view.sampling.packed, typed.type_ends, typed.segments, typed.nodes, typed.neighbours,
             len(self.table.own.values), count, read, own_read,
         )  # fmt: skip
-        values, scales = self._make(features, read[:, :found], self.relations, self.sources, self.table.rows)
+        read, own_read = read[:, :found], own_read[:, :found_own]
+        values, scales = self._make(features, read, self.relations, self.sources, self.table.rows)
         kinds = range(len(self.own))
-        own_values, own_scales = self._make(features, own_read[:, :found_own], self.own, kinds, self.table.own)
+        own_values, own_scales = self._make(features, own_read, self.own, kinds, self.table.own)
+        if view.stand_ins is not None:
+            self._copy(view.stand_ins, read, own_read, RowsBehind(values, scales, own_values, own_scales))
         return RowsBehind(values, scales, own_values, own_scales)
+
+    def _copy(self, stand_ins: np.ndarray, read: np.ndarray, own_read: np.ndarray, made: RowsBehind) -> None:
+        """Put the table's rows of stored nodes in place of those made for nodes that stand for them."""
+        first_nodes, sources = unpack_layout(self.layout)[2], np.array(self.sources, np.int64)
+        stored = stand_ins[read[1]]
+        moved = self.first_rows[read[0]] - first_nodes[sources[read[0]]]
+        _copy_rows(self.table.rows, np.where(stored < 0, -1, stored + moved), made.values, made.scales)
+        _copy_rows(self.table.own, stand_ins[own_read[1]], made.own_values, made.own_scales)
 
     def make_all(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
         """All rows that the table has of these nodes (numbers, int64), made of their features: float32 [nodes, columns
@@ -100,6 +111,15 @@ class TypedRowMaker:
 
 
 _NO_ROWS = np.zeros((2, 0), np.int64)
+
+
+def _copy_rows(rows: Rows, places: np.ndarray, values: np.ndarray | None, scales: np.ndarray | None) -> None:
+    """`places`: for each of `values` the row that takes its place, int64; -1: it stays."""
+    is_copied = places >= 0
+    if values is not None:
+        values[is_copied] = rows.values[places[is_copied]]
+    if scales is not None and len(scales):
+        scales[is_copied] = rows.scales[places[is_copied]]
 
 
 def typed_row_maker(

@@ -221,10 +221,17 @@ def _describe_types(schemas: dict[str, Any], revision: ServedRevision | None, as
         del schemas["TypedOverlay"], schemas["TypedNodeFeatures"]
     if revision is not None and revision.types is None and not joins:
         del recommends["type"]
+    if revision is not None and revision.types is None:
+        del schemas["ExplainAnswer"]["properties"]["relations"], schemas["Neighbour"]["properties"]["relation"]
+        del schemas["ReadRelation"]
     if revision is not None and revision.types is not None:
         named = {"type": {"type": "string", "enum": [kind.name for kind in revision.types.types]}, "id": {}}
         of_type = {"type": "object", "properties": named, "required": ["type", "id"]}
-        properties["nodes"]["items"] = {"anyOf": [{"type": "integer"}, {"type": "string"}, of_type]}
+        of_any = [{"type": "integer"}, {"type": "string"}, of_type]
+        properties["nodes"]["items"] = {"anyOf": of_any}
+        for node in (recommends["node"], schemas["ExplainRequest"]["properties"]["node"]):
+            node.pop("type", None)
+            node["anyOf"] = of_any
 
 
 def _with_content(schemas: dict[str, Any], revision: ServedRevision | None) -> dict[str, Any]:

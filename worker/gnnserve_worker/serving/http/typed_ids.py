@@ -7,8 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.node_ids import POSSIBLE_IDS
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value
 
 _MEMBERS = ("type", "id")
@@ -66,6 +69,20 @@ def read_id_with_type(given: Any, where: str, types: TypedGraphManifest, revisio
         ErrorCode.INVALID_TYPE if name is None else ErrorCode.UNKNOWN_NODE, where, f"{said}; types are {there}",
         _remedy(revision, types.target),
     )  # fmt: skip
+
+
+def find_number(id_: TypedId, graph: TypedGraphManifest, revision: ServedRevision) -> int:
+    """The number of a node of the graph; -1: there is no such node. `graph`: `numbered_types` of the revision."""
+    kind = graph.place_of(id_.type)
+    ids = revision.type_ids[id_.type]
+    if ids is None:
+        position = id_.id if isinstance(id_.id, int) and 0 <= id_.id < graph.types[kind].nodes else -1
+    elif isinstance(id_.id, str):
+        position = int(ids.find_texts([id_.id])[0])
+    else:
+        is_possible = id_.id in POSSIBLE_IDS
+        position = int(ids.find_integers(np.array([id_.id], np.int64))[0]) if is_possible else -1
+    return position if position < 0 else graph.first_nodes[kind] + position
 
 
 def not_asked_about(

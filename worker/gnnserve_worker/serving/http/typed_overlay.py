@@ -19,7 +19,7 @@ from gnnserve_worker.inference.served import ServedRevision, TypedOverlaySupport
 from gnnserve_worker.serving.http.features import write_row
 from gnnserve_worker.serving.http.overlay import check_sizes
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value
-from gnnserve_worker.serving.http.typed_ids import TypedId, not_asked_about, read_id
+from gnnserve_worker.serving.http.typed_ids import TypedId, find_number, not_asked_about, read_id
 
 _NEW_REMEDY = "a new node goes into overlay.nodes, with its features if its type has any"
 
@@ -139,17 +139,7 @@ class _Reader:
         return number
 
     def _find(self, id_: TypedId) -> int:
-        """The number of a node of the graph; -1: there is no such node."""
-        kind = self._graph.place_of(id_.type)
-        ids = self._revision.type_ids[id_.type]
-        if ids is None:
-            position = id_.id if isinstance(id_.id, int) and 0 <= id_.id < self._graph.types[kind].nodes else -1
-        elif isinstance(id_.id, str):
-            position = int(ids.find_texts([id_.id])[0])
-        else:
-            is_possible = -(2**63) <= id_.id < 2**63
-            position = int(ids.find_integers(np.array([id_.id], np.int64))[0]) if is_possible else -1
-        return position if position < 0 else self._graph.first_nodes[kind] + position
+        return find_number(id_, self._graph, self._revision)
 
 
 def _by_name(graph: TypedGraphManifest) -> dict[str, list[tuple[int, RelationManifest]]]:

@@ -1,25 +1,30 @@
 """`POST /v1/explain`: the influence of single edges on a node's answer, by occlusion.
 
-The node is asked as a new one of an overlay: with its own features and all of its neighbours, then with one of them
-left out in turn. So nothing but the edge differs between two answers, and the engine computes them as it does every
+The node is asked as a new one of an overlay: as it is stored and with all of its neighbours, then with one of them left
+out in turn. So nothing but the edge differs between two answers, and the engine computes them as it does every
 prediction, with the draws of one seed. Where a node has more neighbours than the variant draws, an edge counts as far
-as it is drawn.
+as it is drawn. Of a node that has no answer, its neighbours are told alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
-from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour
+from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
 from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE
-from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.http.node_ids import find_listed, find_texts
+from gnnserve_worker.serving.http.explore.one_type import one_type_subject
+from gnnserve_worker.serving.http.explore.subject import Lists, Subject, Without, label_of
+from gnnserve_worker.serving.http.explore.typed import typed_subject
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_variant, shown_value
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.model import ServedModel, monotonic_ms
@@ -29,65 +34,108 @@ _SEED = 0
 _REMEDY = 'send an object such as {"node": 3}, with a node id as predictions take it'
 _decoder = msgspec.json.Decoder(ExplainRequest[int])
 _text_decoder = msgspec.json.Decoder(ExplainRequest[str])
+_typed_decoder = msgspec.json.Decoder(TypedExplainRequest)
+
+
+class _Edge(NamedTuple):
+    """An edge that is left out."""
+
+    place: int
+    """Of its list in `Subject.lists`."""
+    neighbour: int
+
+
+class _Influences(NamedTuple):
+    """What a variant's answer rests on."""
+
+    column: int
+    """Of the class that it gives the highest score for."""
+    probability: float
+    of_edges: list[float]
 
 
 async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer | Outcome:
     """The answer, or what became of the predictions that it is made of. Raises RequestError."""
     revision = lane.revision
     request = _read(body, revision)
-    if revision.types is not None:
-        problem = "the graph has several types of nodes, and influence is measured where it has one"
-        raise RequestError(ErrorCode.NO_OVERLAYS, "node", problem, "ask a service of such a graph")
-    node = _position_of(request, revision)
-    support, features = _features_of(node, revision)
+    subject = (one_type_subject if revision.types is None else typed_subject)(request, revision)
+    edges = list(islice(_in_turns(subject), request.count))
+    if isinstance(subject.without, str):
+        untold: list[float | UnsetType] = [UNSET] * len(edges)
+        return _answer(subject, _neighbours(subject, edges, untold, revision), revision, unexplained=subject.without)
     variant = _variant_of(request, revision)
-    assert revision.neighbours_of is not None  # noqa: S101  (a revision whose features are known has a graph)
-    neighbours = np.unique(revision.neighbours_of(node)).astype(np.int64)
-    tried = neighbours[: request.count]
-    whole = await _ask(model, lane, variant, support, features, neighbours)
+    found = await _influences(model, lane, variant, subject, subject.without, edges)
+    if not isinstance(found, _Influences):
+        return found
+    order = sorted(range(len(edges)), key=lambda place: -abs(found.of_edges[place]))
+    neighbours = _neighbours(
+        subject, [edges[place] for place in order], [found.of_edges[place] for place in order], revision
+    )
+    return _answer(
+        subject, neighbours, revision, class_=revision.classes[found.column], probability=found.probability,
+        variant=variant,
+    )  # fmt: skip
+
+
+def _in_turns(subject: Subject) -> Iterator[_Edge]:
+    """The edges of the lists, each once: the first of each list, then the second of each."""
+    distinct = [np.unique(one.neighbours).tolist() for one in subject.lists]
+    for round_ in zip_longest(*distinct):
+        yield from (_Edge(place, neighbour) for place, neighbour in enumerate(round_) if neighbour is not None)
+
+
+async def _influences(
+    model: ServedModel, lane: Lane, variant: str, subject: Subject, without: Without, edges: Sequence[_Edge]
+) -> _Influences | Outcome:
+    revision, lists = lane.revision, [one.neighbours for one in subject.lists]
+    whole = await _ask(model, lane, variant, without, lists)
     if not isinstance(whole, Answer):
         return whole
     column = int(revision.decisive_scores(variant, whole.scores)[0].argmax())
     parts = await asyncio.gather(
-        *(_ask(model, lane, variant, support, features, neighbours[neighbours != left_out]) for left_out in tried)
+        *(_ask(model, lane, variant, without, _left_out(lists, each)) for each in edges),
     )
-    found = []
-    probability = _probability(whole, column, revision)
-    for left_out, part in zip(tried.tolist(), parts, strict=True):
+    probability, found = _probability(whole, column, revision), []
+    for part in parts:
         if not isinstance(part, Answer):
             return part
-        influence = probability - _probability(part, column, revision)
-        found.append(Neighbour(revision.shown_ids(left_out, left_out + 1)[0], influence, label_of(left_out, revision)))
-    found.sort(key=lambda each: -abs(each.influence))
-    return ExplainAnswer(
-        node=revision.shown_ids(node, node + 1)[0],
-        class_=revision.classes[column],
-        probability=probability,
-        label=label_of(node, revision),
-        degree=len(revision.neighbours_of(node)),
-        neighbours=tuple(found),
-        variant=variant,
-        revision=revision.manifest.revision,
+        found.append(probability - _probability(part, column, revision))
+    return _Influences(column, probability, found)
+
+
+def _left_out(lists: Lists, edge: _Edge) -> Lists:
+    return [one[one != edge.neighbour] if place == edge.place else one for place, one in enumerate(lists)]
+
+
+def _neighbours(
+    subject: Subject, edges: Sequence[_Edge], influences: Sequence[float | UnsetType], revision: ServedRevision
+) -> tuple[Neighbour, ...]:
+    """Those that have not left meanwhile."""
+    return tuple(
+        Neighbour(shown, influence, label_of(edge.neighbour, revision), subject.lists[edge.place].name)
+        for edge, influence in zip(edges, influences, strict=True)
+        if (shown := subject.shown(edge.neighbour)) is not None
     )
 
 
-def label_of(position: int, revision: ServedRevision) -> Any:
-    """The label of a node by the graph's source; None: it has none, or came later."""
-    if revision.labels is None or position >= len(revision.labels):
-        return None
-    known = revision.labels[position]
-    if revision.multi_label:
-        return [revision.classes[column] for column in np.flatnonzero(known).tolist()]
-    return None if known < 0 else revision.classes[int(known)]
+def _answer(
+    subject: Subject, neighbours: tuple[Neighbour, ...], revision: ServedRevision, **found: Any
+) -> ExplainAnswer:
+    relations = tuple(one.relation for one in subject.lists if one.relation is not None)
+    return ExplainAnswer(
+        node=subject.shown(subject.node),
+        label=label_of(subject.node, revision),
+        degree=subject.degree,
+        neighbours=neighbours,
+        revision=revision.manifest.revision,
+        relations=UNSET if revision.types is None else relations,
+        **found,
+    )
 
 
-async def _ask(
-    model: ServedModel, lane: Lane, variant: str, support: OverlaySupport, features: np.ndarray, neighbours: np.ndarray
-) -> Outcome:
-    """The outcome about a new node with these features and neighbours."""
-    new = np.array([lane.revision.nodes], np.int64)
-    edges = np.stack([neighbours, np.broadcast_to(new, neighbours.shape)], axis=1)
-    overlay, seeds = support.arrange(features, np.empty(0, np.int64), np.ascontiguousarray(edges), new)
+async def _ask(model: ServedModel, lane: Lane, variant: str, without: Without, lists: Lists) -> Outcome:
+    """The outcome about the node where it reads these nodes."""
+    overlay, seeds = without(lists)
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def deliver(given: Outcome) -> None:
@@ -116,7 +164,7 @@ def _probability(answer: Answer, column: int, revision: ServedRevision) -> float
 
 def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
     try:
-        request: ExplainRequest[Any] = (_text_decoder if revision.has_text_ids else _decoder).decode(body)
+        request: ExplainRequest[Any] = _decoder_of(revision).decode(body)
     except msgspec.ValidationError as error:
         raise RequestError(ErrorCode.INVALID_TYPE, "body", str(error), _REMEDY) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -128,26 +176,10 @@ def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
     return request
 
 
-def _position_of(request: ExplainRequest[Any], revision: ServedRevision) -> int:
-    try:
-        ids = (request.node,)
-        return int((find_texts(ids, revision) if revision.has_text_ids else find_listed(ids, revision, ""))[0])
-    except RequestError as error:
-        raise RequestError(error.code, "node", error.problem, error.remedy) from None
-
-
-def _features_of(node: int, revision: ServedRevision) -> tuple[OverlaySupport, np.ndarray]:
-    support = revision.overlays
-    if support is None or revision.links is not None:
-        raise RequestError(ErrorCode.NO_OVERLAYS, "node", revision.no_overlays or "no overlays are taken", "")
-    if support.features_of is None or revision.neighbours_of is None:
-        raise RequestError(
-            ErrorCode.NO_OVERLAYS,
-            "node",
-            "the revision does not keep the features of its nodes as they were, which leaving out an edge needs",
-            "store a variant as Float32 with all columns, without normalisation by rows",
-        )
-    return support, np.ascontiguousarray(support.features_of(np.array([node], np.int64)), np.float32)
+def _decoder_of(revision: ServedRevision) -> msgspec.json.Decoder[Any]:
+    if revision.types is not None:
+        return _typed_decoder
+    return _text_decoder if revision.has_text_ids else _decoder
 
 
 def _variant_of(request: ExplainRequest[Any], revision: ServedRevision) -> str:
