@@ -58,6 +58,8 @@ class EmbeddingsManifest(msgspec.Struct, frozen=True, rename="camel"):
     """`Positions`: the graph numbers its nodes from 0."""
     format: EmbeddingsFormat
     files: dict[str, WrittenFile]
+    type: str | UnsetType = UNSET
+    """Type of the nodes; absent: the graph has one type, or nodes of all types were written."""
 
 
 INDEX_SCHEMA_VERSION = 1

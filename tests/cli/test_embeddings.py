@@ -20,6 +20,7 @@ from gnnserve_worker.generation.embeddings import files
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
+from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
 from gnnserve_worker.repository.repository import Repository
 
 NODES, HIDDEN = 20, 4
@@ -90,6 +91,50 @@ def test_chosen_nodes_become_an_array_with_their_ids(tmp_path: Path, ids: str) -
     assert "2 nodes, 4 columns, by x1 over all neighbours" in again
 
 
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    """Users who are classified, items that they buy, and a variant that draws two neighbours by each relation."""
+    network = Model(hidden=HIDDEN, fanouts=(2, 2)).network(3)
+    variants = [MadeUpVariant("projected", 1, "projected", Storage.FLOAT32, "float32")]
+    data = made_up_typed_graph(NODES, 3, 5, 3)
+    user, item = data.types
+    named = replace(item, ids=string_ids(*lay_out([f"item-{node}" for node in range(NODES)])))
+    data = replace(data, types=(user, named))
+    return publish_made_up_typed(Repository(tmp_path / "shop", "default", "shop"), data, network, variants).revision
+
+
+def test_nodes_of_each_type_are_exported_by_their_own_ids(tmp_path: Path, shop: str) -> None:
+    root = tmp_path / "shop"
+    loaded = Repository(root, "default", "shop").load(shop)
+    told = run(root, shop, "projected", "--neighbours", "sampled", "--out", tmp_path / "users.npy")
+    assert "users.npy: 20 user nodes, 4 columns, by projected over sampled neighbours, seed 0" in told
+    users = infer_batch(loaded, "projected", np.arange(NODES), 0).embeddings
+    np.testing.assert_array_equal(np.load(tmp_path / "users.npy"), users)
+
+    out, chosen = tmp_path / "items.parquet", tmp_path / "nodes.txt"
+    chosen.write_text("item-7\nitem-0\n")
+    arguments = ("--type", "item", "--nodes-file", chosen, "--out", out, "--json")
+    described = json.loads(run(root, shop, "projected", *arguments))
+    assert (described["type"], described["nodeIds"], described["nodes"]) == ("item", "Strings", 2)
+    assert pq.read_table(out)["id"].to_pylist() == ["item-7", "item-0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--type", "tag"], "--type: there are no nodes of type 'tag' with embeddings; name one of user, item"),
+        (["--nodes", "20"], "the graph has no node 20 of type user"),
+        (["--type", "item", "--nodes", "3"], "the graph has no node '3' of type item"),
+    ],
+)
+def test_what_a_graph_of_several_types_does_not_have_is_told(
+    tmp_path: Path, shop: str, arguments: list[str], problem: str
+) -> None:
+    out = tmp_path / "vectors.npy"
+    told = run(tmp_path / "shop", shop, "projected", "--out", out, *arguments, code=ExitCode.BAD_INPUT)
+    assert problem in told
+
+
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     revision = publish(tmp_path / "repository")
 
@@ -110,6 +155,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest
         (["--nodes", "1,-1"], "--nodes: the graph has no node -1"),
         (["--nodes", "9999999999999999999"], "the graph has no node 9999999999999999999"),
         (["--nodes", "one"], "the graph has no node 'one'"),
+        (["--type", "user"], "--type: the nodes of this graph are of one type; leave it out"),
         (["--out", "vectors.csv"], "--out: 'vectors.csv' has the end of no format; end it in .parquet or .npy"),
         (["--out", "missing/vectors.npy"], "'missing' is no folder"),
         (["--nodes-file", "missing"], "--nodes-file: 'missing' cannot be read"),

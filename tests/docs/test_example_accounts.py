@@ -22,7 +22,7 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.inference.served import OverlaySupport
+from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.wishes import NO_WISHES
 

@@ -41,7 +41,8 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
-from gnnserve_worker.inference.served import OverlaySupport, ServedRevision, served_revision
+from gnnserve_worker.inference.overlay_support import OverlaySupport
+from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
 from gnnserve_worker.repository.loaded import LoadedRevision

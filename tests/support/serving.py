@@ -31,7 +31,8 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.links import ServedLinks
-from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
+from gnnserve_worker.inference.overlay_support import OverlaySupport
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.app import ServingApp

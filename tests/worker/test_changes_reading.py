@@ -24,7 +24,8 @@ from gnnserve_worker.graph.change_batch import (
 )
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
-from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
+from gnnserve_worker.inference.overlay_support import OverlaySupport
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes import checks, reading
 from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.mistakes import place_of_id, place_of_label

@@ -12,7 +12,7 @@ from tests.support.serving import FakeWorker
 
 from gnnserve_api.repository import SourceColumn
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.inference.served import OverlaySupport
+from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 

@@ -23,7 +23,8 @@ from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
+from gnnserve_worker.inference.overlay_support import OverlaySupport
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http import overlay as json_overlay
 from gnnserve_worker.serving.http.codecs import json as json_codec
 from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec

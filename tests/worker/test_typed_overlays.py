@@ -19,10 +19,15 @@ from tests.support.typed import shop, typed_source, write_folder
 from tests.support.typed_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel, with_overlay
 from tests.worker.test_typed import generated, saved, service_of
 
+from gnnserve_api.embeddings import Neighbours
+from gnnserve_api.errors import InputError
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
+from gnnserve_worker.generation.embeddings.compute import embedding_blocks
+from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.served import ServedRevision, served_revision
@@ -213,6 +218,35 @@ def test_what_is_wrong_with_an_overlay_is_told(given: Given, overlay: dict[str, 
     with pytest.raises(RequestError) as raised:
         read(served_revision(given[1]), {"nodes": [0], "overlay": overlay})
     assert said in str(raised.value)
+
+
+def test_embeddings_over_all_neighbours_are_the_hidden_states_of_each_type_that_is_read(
+    given: Given, tmp_path: Path
+) -> None:
+    data, loaded, model = given
+    drawing = replace(loaded.variants["projected"], fanouts=(1, 1))
+    sampled = replace(loaded, variants={"projected": drawing})
+    states = hidden_states(model, data)
+    for name in ("user", "item"):
+        of = nodes_to_embed(loaded, name)
+        nodes = of.first + np.arange(of.count)
+        blocks = [*embedding_blocks(sampled, "projected", nodes, Neighbours.ALL, 0, tmp_path)]
+        np.testing.assert_allclose(np.concatenate(blocks), states[name], atol=1e-4)
+    with pytest.raises(InputError, match="nodes of type tag have no embeddings: no node that is classified reads them"):
+        nodes_to_embed(loaded, "tag")
+
+
+def hidden_states(model: Any, data: TypedGraphData) -> dict[str, np.ndarray]:
+    """What the last layer of torch_geometric's model reads of each type."""
+    read: list[Any] = []
+    hook = model.convs[-1].register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    with torch.no_grad():
+        model(data)
+    hook.remove()
+    if isinstance(read[0], dict):
+        return {name: state.numpy() for name, state in read[0].items()}
+    firsts = describe_typed(data).first_nodes
+    return {kind.name: read[0][firsts[place] : firsts[place + 1]].numpy() for place, kind in enumerate(data.types)}
 
 
 def test_an_embedding_is_as_wide_as_hidden_layers(given: Given) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import UNSET
 
 from gnnserve_api.embeddings import EmbeddingsManifest, Neighbours
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.one_type import require_one_type
 from gnnserve_api.protocol import MAX_SEED
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot, between
@@ -21,9 +21,7 @@ from gnnserve_cli.render import count, output, print_json, put
 if TYPE_CHECKING:
     import numpy as np
 
-    from gnnserve_worker.repository.loaded import LoadedRevision
-
-_INT64 = 2**63
+    from gnnserve_worker.generation.embeddings.nodes import EmbeddedNodes
 
 
 def export(
@@ -59,6 +57,16 @@ def export(
         Path | None,
         typer.Option("--nodes-file", metavar="FILE", help="Nodes, an id on each line. Unset: all.", show_default=False),
     ] = None,
+    node_type: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="Nodes of this type, in a graph of several. Unset: of the type that is classified; where links are "
+            "scored, of all.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -82,15 +90,16 @@ def export(
     from gnnserve_worker.export.write import build_exact  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.compute import check_embeddings  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings, files_of  # noqa: PLC0415
+    from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed  # noqa: PLC0415
     from gnnserve_worker.models.build import build_network  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
-    require_one_type(found.revisions[0], "embeddings are exported of")
     check_embeddings(found.revisions[0], variant)
     _check_files(files_of(path)[1])
     build = build_exact if neighbours is Neighbours.ALL else build_network
     loaded = Repository(repository, found.namespace, found.service, build).load(revision)
-    wanted = Wanted(variant, None if listed is None else _positions_of(listed, loaded), neighbours, seed)
+    of = nodes_to_embed(loaded, node_type)
+    wanted = Wanted(variant, of, None if listed is None else _places_of(listed, of), neighbours, seed)
     written_by = f"gnnserve {importlib.metadata.version('gnnserve')}"
     with showing_progress() as on_progress:
         made = export_embeddings(loaded, f"{found.namespace}/{found.service}", wanted, path, written_by, on_progress)
@@ -129,37 +138,20 @@ def _listed(nodes: str | None, nodes_file: Path | None) -> tuple[int | str, ...]
     return [line for line in lines if line]
 
 
-def _positions_of(listed: tuple[int | str, ...] | list[str], loaded: LoadedRevision) -> np.ndarray:
-    """Positions of the nodes, int64. Raises InputError that names the first id that the graph does not have."""
-    import numpy as np  # noqa: PLC0415
-
-    kind = NodeIdKind.POSITIONS if loaded.ids is None else loaded.ids.kind
-    ids = listed if isinstance(listed, tuple) else tuple(listed) if kind is NodeIdKind.STRINGS else as_integers(listed)
-    wanted_type = str if kind is NodeIdKind.STRINGS else int
-    for each in ids:
-        if type(each) is not wanted_type or (isinstance(each, int) and not -_INT64 <= each < _INT64):
-            raise _unknown(each)
-    if loaded.ids is None:
-        positions = np.array([each if 0 <= int(each) < loaded.graph.nodes else -1 for each in ids], np.int64)
-    elif kind is NodeIdKind.STRINGS:
-        positions = loaded.ids.find_texts([str(each) for each in ids])
-    else:
-        positions = loaded.ids.find_integers(np.array(ids, np.int64))
-    if (unknown := np.flatnonzero(positions < 0)).size:
-        raise _unknown(ids[int(unknown[0])])
-    return positions
-
-
-def _unknown(each: int | str) -> InputError:
-    return InputError("--nodes", f"the graph has no node {each!r}", "name nodes as the graph's source does")
+def _places_of(listed: tuple[int | str, ...] | list[str], of: EmbeddedNodes) -> np.ndarray:
+    """Places of the nodes, int64. Raises InputError that names the first id that there is no node of."""
+    if isinstance(listed, tuple):
+        return of.find(listed)
+    return of.find(tuple(listed) if of.id_kind is NodeIdKind.STRINGS else as_integers(listed))
 
 
 def _print(made: EmbeddingsManifest, path: Path) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     over = "all neighbours" if made.neighbours is Neighbours.ALL else f"sampled neighbours, seed {made.seed}"
+    nodes = count(made.nodes, "node" if made.type is UNSET else f"{made.type} node")
     put(
         output(),
-        Text(f"{path}: {count(made.nodes, 'node')}, {count(made.columns, 'column')}, by {made.variant} over {over}"),
+        Text(f"{path}: {nodes}, {count(made.columns, 'column')}, by {made.variant} over {over}"),
         Text(f"{made.service}, revision {made.revision}; {path.with_suffix('.json')} has checksums"),
     )

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -23,24 +22,27 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_api.typed import TypedGraphManifest, TypeManifest
-from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds, look_up_one
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
-from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.typed_lists import TypedGraph
-from gnnserve_worker.graph.typed_overlay import arrange_stand_in, arrange_typed_overlay
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.links import ServedLinks, served_links
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.overlay_support import (
+    OverlaySupport,
+    TypedOverlaySupport,
+    overlay_support,
+    typed_support,
+    why_no_overlays,
+)
 from gnnserve_worker.inference.thresholds import decisive_scores
-from gnnserve_worker.models.rows import RowMaker, keeper_of
 from gnnserve_worker.nearest.parts import index_parts
 from gnnserve_worker.nearest.revision_index import RevisionIndex
-from gnnserve_worker.repository.loaded import LoadedRevision, TypeRowRecipe
+from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
 
@@ -52,50 +54,6 @@ _CHANGED_GRAPH = Capabilities(changes=True)
 
 class TableError(InputError):
     """A routing table asks for variants that its revision does not have: correct the table, or the manifest."""
-
-
-class Arrange(Protocol):
-    def __call__(
-        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
-    ) -> tuple[Overlay, np.ndarray]: ...  # pragma: no cover
-
-
-@dataclass(frozen=True, slots=True)
-class OverlaySupport:
-    """What is needed to read requests that bring nodes, edges and features along."""
-
-    columns: FeatureColumns
-    """Features of a node, as in the source."""
-    arrange: Arrange
-    """`arrange_overlay` of the revision's graph."""
-    features_of: Callable[[np.ndarray], np.ndarray] | None = None
-    """Features of stored nodes (positions, int64) as in the source, float32 [nodes, features]. None: the revision does
-    not keep them, or not exactly."""
-
-
-class ArrangeTyped(Protocol):
-    def __call__(
-        self,
-        features: np.ndarray,
-        new_types: np.ndarray,
-        overridden: np.ndarray,
-        edges: np.ndarray,
-        seeds: np.ndarray,
-    ) -> tuple[Overlay, np.ndarray]: ...  # pragma: no cover
-
-
-@dataclass(frozen=True, slots=True)
-class TypedOverlaySupport:
-    """The same for a graph of several types."""
-
-    graph: TypedGraphManifest
-    types: tuple[TypeRowRecipe, ...]
-    width: int
-    """Columns of a row of features: those of the widest type, or of an embedding."""
-    arrange: ArrangeTyped
-    """`arrange_typed_overlay` of the revision's graph."""
-    stand_in: Callable[[int, Sequence[np.ndarray]], tuple[Overlay, np.ndarray]]
-    """`arrange_stand_in` of it: of a stored node (its number), and the lists that it is to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +126,8 @@ class ServedRevision:
     """Positions in the neighbour list of a stored node, as it is now, int32; over several types, numbers of the nodes
     that it reads by any relation. None: the graph is not known."""
     lists_by_relation: Callable[[int], Sequence[tuple[int, np.ndarray]]] | None = None
-    """Of a graph of several types, what a stored node (its number) reads by each relation of its type, as it is now:
-    the relation's place, and numbers of nodes, int32. None: nodes have one type."""
+    """What a stored node (its number) of a graph of several types reads by each relation of its type, as it is now: the
+    relation's place, and numbers of nodes, int32. None: nodes have one type."""
     labels: np.ndarray | None = None
     """Labels of stored nodes as the graph's source has them: int64 [nodes], classes, -1 where unknown; or uint8 [nodes,
     classes]. Mapped."""
@@ -297,7 +255,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     """`replica`: what applies changes to it, where it was opened for them."""
     if loaded.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
-    no_overlays = _why_no_overlays(loaded.manifest, is_typed=isinstance(loaded.graph, TypedGraph))
+    no_overlays = why_no_overlays(loaded.manifest, is_typed=isinstance(loaded.graph, TypedGraph))
     infer = with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades)
     indexes = _indexes_of(loaded, loaded.manifest)
     edges = loaded.graph.edges if replica is None else replica.first_edges
@@ -310,7 +268,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         infer=infer if replica is None else replica.guarded(infer),
         warm_up=partial(_warm_up, loaded),
         ids=loaded.ids if replica is None else replica.graph.ids,
-        typed_overlays=_typed_support(loaded),
+        typed_overlays=typed_support(loaded),
         types=_types_of(loaded),
         type_ids=_type_ids_of(loaded),
         replica=replica,
@@ -318,7 +276,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         is_gone=None if replica is None else replica.graph.is_gone,
         would_wait=(lambda: False) if replica is None else lambda: replica.is_busy,
         files=loaded.files,
-        overlays=None if no_overlays else _overlay_support(loaded, loaded.manifest),
+        overlays=None if no_overlays else overlay_support(loaded, loaded.manifest),
         no_overlays=no_overlays,
         held_out=_held_out(loaded, loaded.manifest),
         links=served_links(loaded.manifest, loaded.decoder),
@@ -368,42 +326,6 @@ def _held_out(loaded: LoadedRevision, manifest: RevisionManifest) -> HeldOut | N
     truths = np.array(loaded.labels[spread])
     is_known = np.ones(len(spread), bool) if truths.ndim == 2 else truths >= 0
     return HeldOut(spread[is_known], truths[is_known])
-
-
-def _why_no_overlays(manifest: RevisionManifest, *, is_typed: bool) -> str:
-    """Empty: at least one variant can answer such requests."""
-    if is_typed:
-        return "its graph has several types of nodes, and what requests bring to it is written in JSON"
-    if not any(family_of(variant).capabilities.overlay for variant in manifest.variants):
-        return "its variants read features that were propagated over the graph as it was generated"
-    if manifest.row_source is None or manifest.edge_rules is None:
-        return "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"
-    return ""
-
-
-def _typed_support(loaded: LoadedRevision) -> TypedOverlaySupport | None:
-    if not isinstance(loaded.graph, TypedGraph) or not loaded.type_rows:
-        return None
-    widths = [0 if one.columns is None else one.columns.features for one in loaded.type_rows]
-    widths += [len(one.default) for one in loaded.type_rows if one.default is not None]
-    graph, width = loaded.graph, max(widths)
-    return TypedOverlaySupport(
-        graph.typed,
-        loaded.type_rows,
-        width,
-        partial(arrange_typed_overlay, graph),
-        lambda node, lists: arrange_stand_in(graph, node, width, lists),
-    )
-
-
-def _overlay_support(loaded: LoadedRevision, manifest: RevisionManifest) -> OverlaySupport | None:
-    if manifest.row_source is None or manifest.edge_rules is None:
-        return None
-    columns = FeatureColumns(loaded.features, manifest.row_source.columns)
-    makers = [variant.rows for variant in loaded.variants.values() if isinstance(variant.rows, RowMaker)]
-    keeper = keeper_of(makers, loaded.features)
-    features_of = None if keeper is None else keeper.features_of
-    return OverlaySupport(columns, partial(arrange_overlay, loaded.graph, manifest.edge_rules), features_of)
 
 
 def _warm_up(loaded: LoadedRevision) -> None:

@@ -2,12 +2,14 @@
 are scored it is what the network ends in, which the decoder reads.
 
 Over all neighbours they are computed layer after layer, so that each edge is read once for each layer, whatever the
-number of layers. Sampled, they are what the variant answers.
+number of layers; over several types block after block, each with all that it reaches. Sampled, they are what the
+variant answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,10 @@ from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
+from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Layer
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
@@ -57,8 +61,8 @@ def gives_embeddings(variant: VariantManifest, *, has_links: bool) -> bool:
 def embedding_blocks(
     revision: LoadedRevision, name: str, nodes: np.ndarray | None, neighbours: Neighbours, seed: int, scratch: Path
 ) -> Iterator[np.ndarray]:
-    """Yield float32 blocks [nodes, hidden] that add up to one row for each of `nodes` (int64, positions in range; None:
-    all, in order).
+    """Yield float32 blocks [nodes, hidden] that add up to one row for each of `nodes` (int64, positions in range, over
+    several types numbers; None: all that the service answers about, in order).
 
     Over all neighbours, the revision must have been loaded with `build_exact`. `scratch`: an empty folder, where layers
     between the first and the last hidden one are kept meanwhile; the caller removes it.
@@ -66,6 +70,8 @@ def embedding_blocks(
     variant = revision.variants[name]
     if neighbours is Neighbours.SAMPLED or not any(variant.fanouts):
         return _served_blocks(revision, name, nodes, seed)
+    if isinstance(revision.graph, TypedGraph):
+        return _served_blocks(_reading_all(revision, variant), name, nodes, seed)
     return _whole_blocks(revision, variant, nodes, scratch)
 
 
@@ -79,6 +85,12 @@ def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None
         if embeddings is None:
             raise ValueError(f"variant {name} has no embeddings")
         yield embeddings
+
+
+def _reading_all(revision: LoadedRevision, variant: LoadedVariant) -> LoadedRevision:
+    """The revision with a variant that draws no neighbours, and reads all of them."""
+    whole = replace(variant, fanouts=(FULL_NEIGHBOURHOOD,) * len(variant.fanouts))
+    return replace(revision, variants={**revision.variants, variant.name: whole})
 
 
 def _whole_blocks(

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import UNSET
 
 from gnnserve_api.embeddings import (
     EMBEDDINGS_SCHEMA_VERSION,
@@ -27,16 +28,15 @@ from gnnserve_api.embeddings import (
     WrittenFile,
 )
 from gnnserve_api.errors import InputError
-from gnnserve_api.one_type import require_one_type
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, embedding_blocks
-from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.generation.embeddings.nodes import EmbeddedNodes
+from gnnserve_worker.generation.embeddings.sink import Ids
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.loaded import LoadedRevision
 
 _GROUP_ROWS = 65_536
 """Rows of a row group of Parquet, at most."""
-Ids = Sequence[int] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,10 @@ class Wanted:
     """What is to be written."""
 
     variant: str
-    nodes: np.ndarray | None
-    """Positions, int64; None: all nodes, in the order of the graph."""
+    of: EmbeddedNodes
+    """The nodes that may be written."""
+    places: np.ndarray | None
+    """Those of them that are, by their places, int64; None: all, in order."""
     neighbours: Neighbours
     seed: int
 
@@ -75,15 +77,14 @@ def export_embeddings(
     `service`: namespace and name."""
     if revision.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
-    require_one_type(revision.manifest, "embeddings are exported of")
     columns = columns_of_embeddings(revision.manifest, check_embeddings(revision.manifest, wanted.variant))
     chosen, paths = files_of(out)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         offset = None if revision.made_of is None else revision.made_of.offset
-        count = revision.graph.nodes if wanted.nodes is None else len(wanted.nodes)
+        count = wanted.of.count if wanted.places is None else len(wanted.places)
         made = tuple(unfinished / path.name for path in paths)
-        rows = _Rows(count, columns, revision.ids, revision.manifest.revision, offset)
+        rows = _Rows(count, columns, wanted.of, revision.manifest.revision, offset)
         _write(_SINKS[chosen](made, rows), revision, wanted, rows, unfinished, on_progress)
         manifest = EmbeddingsManifest(
             schema_version=EMBEDDINGS_SCHEMA_VERSION,
@@ -97,9 +98,10 @@ def export_embeddings(
             seed=wanted.seed if wanted.neighbours is Neighbours.SAMPLED else None,
             nodes=count,
             columns=columns,
-            node_ids=NodeIdKind.POSITIONS if revision.ids is None else revision.ids.kind,
+            node_ids=wanted.of.id_kind,
             format=chosen,
             files={path.name: _entry(path) for path in made[:-1]},
+            type=wanted.of.type or UNSET,
         )
         made[-1].write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
         for path, final in zip(made, paths, strict=True):
@@ -115,19 +117,15 @@ class _Rows:
 
     count: int
     columns: int
-    ids: NodeIds | None
+    of: EmbeddedNodes
     revision: str
     offset: int | None
 
-    def shown(self, nodes: np.ndarray | None, start: int, end: int) -> Ids:
+    def shown(self, places: np.ndarray | None, start: int, end: int) -> Ids:
         """Ids of rows start to end - 1."""
-        if nodes is None:
-            return range(start, end) if self.ids is None else self.ids.shown(start, end)
-        positions: list[int] = nodes[start:end].tolist()
-        if self.ids is None:
-            return positions
-        shown: list[int] | list[str] = [self.ids.shown(position, position + 1)[0] for position in positions]  # type: ignore[assignment]
-        return shown
+        if places is None:
+            return self.of.shown(start, end)
+        return [self.of.shown(place, place + 1)[0] for place in places[start:end].tolist()]  # type: ignore[return-value]
 
 
 def _write(
@@ -137,9 +135,12 @@ def _write(
     stage = f"embeddings of {wanted.variant}"
     try:
         on_progress(Progress(stage, 0, rows.count))
-        blocks = embedding_blocks(revision, wanted.variant, wanted.nodes, wanted.neighbours, wanted.seed, scratch)
+        nodes = np.arange(wanted.of.count, dtype=np.int64) if wanted.places is None else wanted.places
+        blocks = embedding_blocks(
+            revision, wanted.variant, nodes + wanted.of.first, wanted.neighbours, wanted.seed, scratch
+        )
         for group in _grouped(blocks):
-            sink.write(rows.shown(wanted.nodes, done, done + len(group)), group)
+            sink.write(rows.shown(wanted.places, done, done + len(group)), group)
             done += len(group)
             on_progress(Progress(stage, done, rows.count))
     finally:
@@ -160,7 +161,7 @@ def _grouped(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
 
 class _Parquet:
     def __init__(self, paths: Sequence[Path], rows: _Rows) -> None:
-        is_text = rows.ids is not None and rows.ids.kind is NodeIdKind.STRINGS
+        is_text = rows.of.id_kind is NodeIdKind.STRINGS
         self._rows = rows
         self._id_type = pa.string() if is_text else pa.int64()
         self._schema = pa.schema(

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnserve_api.protocol import NodeFeatures
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.inference.served import OverlaySupport
+from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, cut, shown_value
 
 RANGE_REMEDY = f"give a number from {np.finfo(np.float32).min:.7g} to {np.finfo(np.float32).max:.7g}"

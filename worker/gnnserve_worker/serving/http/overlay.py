@@ -17,7 +17,8 @@ import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import RequestOverlay
-from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
+from gnnserve_worker.inference.overlay_support import OverlaySupport
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.features import keep_features, write_features
 from gnnserve_worker.serving.http.node_ids import POSSIBLE_IDS, unknown_node
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value

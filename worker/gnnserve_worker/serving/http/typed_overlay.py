@@ -15,7 +15,8 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import TypedEdge, TypedNodeFeatures, TypedOverlay
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest
 from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.served import ServedRevision, TypedOverlaySupport
+from gnnserve_worker.inference.overlay_support import TypedOverlaySupport
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.features import write_row
 from gnnserve_worker.serving.http.overlay import check_sizes
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value

@@ -19,7 +19,8 @@ from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.change_batch import BatchFormError, ChangeBatch, ChangeCounts, ChangeIds, decode_batch
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import lay_out
-from gnnserve_worker.inference.served import ServedRevision, TypedOverlaySupport
+from gnnserve_worker.inference.overlay_support import TypedOverlaySupport
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.checks import (
     AnyLabel,
     check_counts,

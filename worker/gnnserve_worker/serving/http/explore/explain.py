@@ -41,7 +41,7 @@ class _Edge(NamedTuple):
     """An edge that is left out."""
 
     place: int
-    """Of its list in `Subject.lists`."""
+    """The place of its list in `Subject.lists`."""
     neighbour: int
 
 
@@ -49,7 +49,7 @@ class _Influences(NamedTuple):
     """What a variant's answer rests on."""
 
     column: int
-    """Of the class that it gives the highest score for."""
+    """The column of the class that it gives the highest score for."""
     probability: float
     of_edges: list[float]
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.served import OverlaySupport, ServedRevision
+from gnnserve_worker.inference.overlay_support import OverlaySupport
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.node_ids import find_integers, find_listed, find_texts
 from gnnserve_worker.serving.http.overlay import BRING_IT, NamedIds, check_finite, check_sizes, place_ids, support_of
 from gnnserve_worker.serving.http.pairs import wrong_task

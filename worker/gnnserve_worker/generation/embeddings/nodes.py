@@ -1,0 +1,104 @@
+"""The nodes that embeddings are of: all of a graph of one type, or those of one type, by the ids of that type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.repository import NodeIdKind, RevisionManifest
+from gnnserve_worker.generation.embeddings.sink import Ids
+from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.repository.loaded import LoadedRevision
+
+_INT64 = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedNodes:
+    """Nodes that stand one behind the other in a revision's graph."""
+
+    type: str
+    """Empty: of whatever type."""
+    first: int
+    """Position of the first one, or over several types its number."""
+    count: int
+    ids: NodeIds | None
+    """None: they are called by their places here, from 0."""
+    ids_from: int = 0
+    """Place of the first one in `ids`."""
+
+    @property
+    def id_kind(self) -> NodeIdKind:
+        return NodeIdKind.POSITIONS if self.ids is None else self.ids.kind
+
+    def shown(self, start: int, end: int) -> Ids:
+        """Ids of the nodes at places start to end - 1."""
+        if self.ids is None:
+            return range(start, end)
+        return self.ids.shown(self.ids_from + start, self.ids_from + end)
+
+    def find(self, ids: tuple[int | str, ...]) -> np.ndarray:
+        """Places of the nodes, int64. Raises InputError that names the first id that is none of them."""
+        wanted = str if self.id_kind is NodeIdKind.STRINGS else int
+        for each in ids:
+            if type(each) is not wanted or (isinstance(each, int) and not -_INT64 <= each < _INT64):
+                raise self._unknown(each)
+        if self.ids is None:
+            found = np.array([each if 0 <= int(each) < self.count else -1 for each in ids], np.int64)
+        elif self.id_kind is NodeIdKind.STRINGS:
+            found = self.ids.find_texts([str(each) for each in ids]) - self.ids_from
+        else:
+            found = self.ids.find_integers(np.array(ids, np.int64)) - self.ids_from
+        if (unknown := np.flatnonzero((found < 0) | (found >= self.count))).size:
+            raise self._unknown(ids[int(unknown[0])])
+        return found
+
+    def _unknown(self, each: int | str) -> InputError:
+        which = f"node {each!r} of type {self.type}" if self.type else f"node {each!r}"
+        return InputError("--nodes", f"the graph has no {which}", "name nodes as the graph's source does")
+
+
+def nodes_to_embed(revision: LoadedRevision, wanted: str | None) -> EmbeddedNodes:
+    """`wanted`: their type; None: those that the service answers about. Raises InputError: there is no such type, or
+    its nodes have no embeddings."""
+    manifest = revision.manifest
+    assert manifest is not None  # noqa: S101  (a published one has it)
+    every = EmbeddedNodes("", 0, revision.answered_nodes, revision.ids)
+    graph = revision.graph
+    given = _of_types(revision, graph) if isinstance(graph, TypedGraph) else _of_ends(revision, manifest)
+    if wanted is None:
+        return given[0] if isinstance(graph, TypedGraph) else every
+    for each in given:
+        if each.type == wanted:
+            return each
+    if not given:
+        raise InputError("--type", "the nodes of this graph are of one type", "leave it out")
+    known = {kind.name for kind in graph.typed.types} if isinstance(graph, TypedGraph) else set()
+    remedy = f"name one of {', '.join(each.type for each in given)}"
+    if wanted in known:
+        problem = f"nodes of type {wanted} have no embeddings: no node that is classified reads them"
+        raise InputError("--type", problem, remedy)
+    raise InputError("--type", f"there are no nodes of type {wanted!r} with embeddings", remedy)
+
+
+def _of_types(revision: LoadedRevision, graph: TypedGraph) -> list[EmbeddedNodes]:
+    """The type that is classified, and those that it reads: their last hidden layer was trained. What the network
+    computes of others there reaches no score."""
+    typed = graph.typed
+    read = {relation.source for relation in typed.relations if relation.target == typed.target.name}
+    return [
+        EmbeddedNodes(kind.name, first, kind.nodes, revision.type_ids[kind.name])
+        for kind, first in zip(typed.types, typed.first_nodes, strict=False)
+        if kind.name in {typed.target.name, *read}
+    ]
+
+
+def _of_ends(revision: LoadedRevision, manifest: RevisionManifest) -> list[EmbeddedNodes]:
+    """Nodes at either end of links that join types, whose ids are texts with their type."""
+    if manifest.links is None or not manifest.links.first.type:
+        return []
+    ends = {end.type: end for end in (manifest.links.first, manifest.links.second)}
+    return [EmbeddedNodes(end.type, end.start, end.end - end.start, revision.ids, end.start) for end in ends.values()]
