@@ -73,10 +73,13 @@ class GraphVersion(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
 
     made_of: ChangedSource
     columns: tuple[SourceColumn, ...]
-    """The source's columns in the order of the features; empty if the source does not name them."""
-    edge_rules: EdgeRules
+    """The source's columns in the order of the features, type after type; empty if the source does not name them."""
+    edge_rules: EdgeRules | None
+    """None: nodes are of several types, and each relation has rules of its own."""
     files: dict[str, FileEntry]
     """Features as in the source, in files beside those of the graph. Serving does not read them."""
+    type_columns: tuple[int, ...] | UnsetType = UNSET
+    """How many of `columns` are of each type, where there are several; else absent."""
 
 
 class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

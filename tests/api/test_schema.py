@@ -348,11 +348,6 @@ BREAKS_RULE = {
         "model": {"fanouts": [5, 5, 5]},
         "variants": {"stored": [2], "storedFollowChanges": True},
     },
-    "updates.compaction.retrain must be left out with graph.source.typed: the log of a graph of several types is not "
-    "compacted": {
-        **TYPED,
-        "updates": {"log": {"sqlite": {}}, "compaction": {"retrain": True}},
-    },
     "exactly one of sqlite and postgres must be set": {**MINIMAL, "updates": {"log": {}}},
     "worker.replicas must be at most 1 with updates.log.sqlite: several workers share a log in PostgreSQL, "
     "updates.log.postgres": {**MINIMAL, "updates": {"log": {"sqlite": {}}}, "worker": {"replicas": 2}},

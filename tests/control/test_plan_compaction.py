@@ -582,10 +582,8 @@ def test_workers_without_room_begin_it() -> None:
     assert "Compaction does not keep up" in message(namespace, "UpdatesFollowed")
 
 
-def test_the_log_of_a_graph_of_several_types_is_never_compacted() -> None:
+def test_the_log_of_a_graph_of_several_types_is_compacted_too() -> None:
     namespace = living(graph={"source": {"typed": {"npz": {"uri": "file:///shop"}}}})
     tell(namespace, *[FULL] * len(namespace.workers()))
     namespace.settle()
-    assert len(namespace.jobs()) == 1
-    assert namespace.reason("UpdatesFollowed") == "False DeltaFull"
-    assert "ompaction" not in message(namespace, "UpdatesFollowed")
+    assert len(namespace.jobs()) == 2

@@ -103,7 +103,10 @@ class PlainTypedGraph:
                 self.change_edge(place, ends[0], ends[1], adds=adds)
                 body[field].append([f"{one.source}/{ends[0]}", one.name, f"{one.target}/{ends[1]}"])
         for kind in kinds:
-            for id_ in self._some(draw, kind.name, int(draw.integers(0, 2))):
+            count = int(draw.integers(0, 2))
+            if len(self.rows[kind.name]) == 4:
+                continue  # edges need some
+            for id_ in self._some(draw, kind.name, count):
                 self.remove_node(kind.name, id_)
                 body["removedNodes"].append(f"{kind.name}/{id_}")
         return body

@@ -20,6 +20,7 @@ from gnnserve_worker.compaction.folding import Folded, fold
 from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, encode_batch
 from gnnserve_worker.graph.living_graph import FoundNodes
+from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.progress import silent
@@ -239,7 +240,10 @@ class TestSourceChanges:
         self.note(changes, [], new=[], overridden=[], labelled=[4], labels=b'["no class"]')
         labels = changes.labels_of(np.array([0, 1, 1], np.int64), np.array([0, 1, 3, 4]))
         np.testing.assert_array_equal(labels, [-1, 0, 1, -1])
-        np.testing.assert_array_equal(changes.newly_labelled(np.array([0, 1, 3, 4]), 3), [2])
+        none = np.zeros(0, np.int64)
+        splits = changes.splits_of(Splits(np.array([0, 2]), np.array([1]), none), np.array([0, 1, 3, 4]), 3)
+        # Node 0 has lost its label, and 2 has left.
+        assert [each.tolist() for each in (splits.train, splits.validation, splits.test)] == [[2], [1], []]
 
     def test_lists_of_labels_are_rows(self) -> None:
         changes = self.changes(np.zeros((2, 2), np.float32))

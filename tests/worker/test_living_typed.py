@@ -17,9 +17,6 @@ from tests.worker.test_typed import generated, service_of
 from tests.worker.test_typed_overlays import Given, made, read
 
 from gnnserve_api.changes import CHANGES_TYPE
-from gnnserve_api.errors import InputError
-from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
-from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
     Applied,
@@ -319,15 +316,6 @@ def test_a_binary_batch_brings_no_node_without_an_id(unchanged: LivingRevision, 
     refusal = unchanged.check(read_changes(encode_batch(bad), BINARY, served)[1])
     assert isinstance(refusal, ChangeRefusal)
     assert f"{refusal.field}: {refusal.message}" == f"nodes[0].id: '{text}' has a type and no id"
-
-
-def test_a_log_over_several_types_is_not_compacted(shops: Path) -> None:
-    repository = Repository(shops / "repository", "default", "shop")
-    source = {"npz": {"uri": "file:///shop"}}
-    options = UpdatesOptions(SqliteFile(shops / "log.sqlite"), "a uid", ROOM_BYTES)
-    with pytest.raises(InputError, match="the log of a graph of several types is not compacted"):
-        compact(service_of(source, {}), repository, options)
-    assert not (shops / "log.sqlite").exists()
 
 
 def test_changes_end_where_their_memory_does(shops: Path) -> None:

@@ -94,7 +94,7 @@ def test_equal_graphs_differ_in_nothing_and_sparse_features_are_compared(tmp_pat
 
 
 def test_blocks_and_batches_may_be_as_small_as_one_edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_BLOCK_ENTRIES", "_MOST_EDGES", "_BLOCK_BYTES"):
+    for name in ("_BLOCK_ENTRIES", "MOST_EDGES", "_BLOCK_BYTES"):
         monkeypatch.setattr(f"gnnserve_worker.compaction.differences.{name}", 1)
     plain, draw = PlainGraph(NODES, 9, UNDIRECTED), np.random.default_rng(9)
     service, fresh = Service(tmp_path, plain), [*range(10_000, 9_000, -1)]

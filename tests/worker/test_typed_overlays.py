@@ -22,6 +22,7 @@ from tests.worker.test_typed import generated, saved, service_of
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
+from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.graph.sources.load import load_typed_source
@@ -48,6 +49,14 @@ def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def made(folder: Path, architecture: str, variants: dict[str, Any] | None = None) -> Given:
+    data, service, model = described(folder, architecture, variants)
+    return data, generated(folder, service), model
+
+
+def described(
+    folder: Path, architecture: str, variants: dict[str, Any] | None = None
+) -> tuple[TypedGraphData, GNNService, Any]:
+    """The graph, a service over it with given weights, and torch_geometric's model, which has them."""
     source = write_folder(folder / "graph", shop())
     data = load_typed_source(typed_source(source))
     torch.manual_seed(3)
@@ -57,7 +66,7 @@ def made(folder: Path, architecture: str, variants: dict[str, Any] | None = None
         model(data)
     spec = {**saved(model, folder / "model.safetensors"), "architecture": architecture}
     spec |= {"RGCN": {"bases": 2}, "GAT": {"heads": 2, "outputHeads": 3}}.get(architecture, {})
-    return data, generated(folder, service_of(source, spec, variants)), model
+    return data, service_of(source, spec, variants), model
 
 
 def drawn_overlay(data: TypedGraphData, draw: np.random.Generator) -> dict[str, Any]:

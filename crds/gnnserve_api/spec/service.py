@@ -256,7 +256,6 @@ class GNNServiceSpec(ApiModel):
     _typed_variants_are_projected = typed_rules.typed_variants_are_projected
     _typed_scores_are_not_stored = typed_rules.typed_scores_are_not_stored
     _typed_layers_stay = typed_rules.typed_layers_stay
-    _typed_logs_stay = typed_rules.typed_logs_stay
     _links_are_not_propagated = task_rules.links_are_not_propagated
     _links_of_types_are_light_gcns = task_rules.links_of_types_are_light_gcns
     _links_are_trained = task_rules.links_are_trained

@@ -7,7 +7,6 @@ from typing import Protocol
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Projection, Variants
 
 _TYPED = "has(self.graph.source.typed)"
@@ -22,7 +21,6 @@ class _Spec(Protocol):
     graph: Graph
     model: Model
     variants: Variants
-    updates: UpdatesSpec | None
 
 
 def is_typed(spec: _Spec) -> bool:
@@ -97,15 +95,6 @@ def typed_scores_are_not_stored(spec: _Spec) -> bool | str:
 )
 def typed_layers_stay(spec: _Spec) -> bool:
     return not is_typed(spec) or not spec.variants.stored_follow_changes
-
-
-@rule(
-    f"!{_TYPED} || !has(self.updates) || !has(self.updates.compaction.retrain) || !self.updates.compaction.retrain",
-    "updates.compaction.retrain must be left out with graph.source.typed: the log of a graph of several types is not "
-    "compacted",
-)
-def typed_logs_stay(spec: _Spec) -> bool:
-    return not is_typed(spec) or spec.updates is None or not spec.updates.compaction.retrain
 
 
 def reads_products(spec: _Spec) -> bool:

@@ -5,8 +5,7 @@ answers. When they take too much, a Job makes the graph anew at the end of the l
 and is published as any other: workers switch to it while they answer.
 
 Each revision is compacted by a Job of its own, whose template names it. So an operator that starts anew goes on with
-the Job that is there, and one that has failed stays as the record of it. Logs of graphs of several types are not
-compacted.
+the Job that is there, and one that has failed stays as the record of it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from msgspec import UNSET
 
 from gnnserve_api.device import size_bytes
 from gnnserve_api.reasons import Reason
-from gnnserve_api.spec import typed_rules
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.updates import UpdatesProblemKind, UpdatesState
@@ -54,7 +52,7 @@ def decide_compaction(
 ) -> GenerationDecision | None:
     """Decide about the Job that compacts the published revision, which is of the wanted recipe. None: there is none,
     and none is due."""
-    if spec.updates is None or typed_rules.is_typed(spec) or repair.record.pending:
+    if spec.updates is None or repair.record.pending:
         return None
     jobs = _find_jobs(wanted, published, repository, observed)
     is_due = not spec.suspend and repair.problem is None and _is_due(spec.updates, published, observed)

@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import UNSET
 
 from gnnserve_api.reasons import Reason
-from gnnserve_api.spec import typed_rules
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import UpdatesStatus
 from gnnserve_api.updates import UpdatesProblemKind, UpdatesState
@@ -41,7 +40,7 @@ _CURES = {
     "spec.worker.resources.limits.memory.",
 }
 _EARLIER = " Or have compaction begin earlier (spec.updates.compaction.deltaPercent)."
-"""A cure of `DeltaFull` where the log is compacted."""
+"""A cure of `DeltaFull`."""
 
 
 def decide_updates(
@@ -56,7 +55,7 @@ def decide_updates(
         return Verdict(None, Reason.NOT_SERVING, "No worker answers yet: whether changes are followed is not known.")
     states = {pod: route.updates for pod, route in routes if route.updates is not UNSET}
     failure = _find_failure(compaction)
-    if (problem := _find_problem(spec, states, compaction) or failure or _find_behind(states)) is not None:
+    if (problem := _find_problem(states, compaction) or failure or _find_behind(states)) is not None:
         return problem
     silent = next((pod for pod, _ in routes if pod not in states), None)
     if silent is not None:
@@ -113,9 +112,7 @@ def _find_failure(compaction: GenerationDecision | None) -> Verdict | None:
     return Verdict(False, Reason.COMPACTION_FAILED, words)
 
 
-def _find_problem(
-    spec: GNNServiceSpec, states: Mapping[str, UpdatesState], compaction: GenerationDecision | None
-) -> Verdict | None:
+def _find_problem(states: Mapping[str, UpdatesState], compaction: GenerationDecision | None) -> Verdict | None:
     found = [
         # A newer worker may tell of another kind: then its words are what is known.
         (_REASONS.get(state.problem.kind, Reason.LOG_UNAVAILABLE), pod, state.problem.message)
@@ -126,14 +123,12 @@ def _find_problem(
         for told, pod, message in found:
             if told is reason:
                 words = f"Worker {pod} says: {sentence(message)}. {_CURES[reason]}"
-                late = _words_of_compaction(spec, compaction) if reason is Reason.DELTA_FULL else ""
+                late = _words_of_compaction(compaction) if reason is Reason.DELTA_FULL else ""
                 return Verdict(False, reason, words + late)
     return None
 
 
-def _words_of_compaction(spec: GNNServiceSpec, compaction: GenerationDecision | None) -> str:
-    if typed_rules.is_typed(spec):
-        return ""
+def _words_of_compaction(compaction: GenerationDecision | None) -> str:
     if compaction is None:
         return _EARLIER
     return f"{_EARLIER} Compaction does not keep up: {(compaction.problem or compaction).message}"

@@ -43,7 +43,8 @@ def carry_over(
     with repository.stage(manifest.recipe, folded.data.digest, manifest.checkpoint, manifest.given) as staged:
         for done, (name, table) in enumerate(tables.items()):
             progress(Progress(_STAGE, done, len(tables), name))
-            staged.carry_table(name, manifest.tables[name], table, folded.kept)
+            carried = folded.kept.rows_of(manifest.tables[name])
+            staged.carry_table(name, carried.table, table, carried.rows, carried.own_rows)
         source = manifest.row_source
         assert source is not None  # noqa: S101
         for file in sorted({variant.weights for variant in variants} | ({source.tensors} if source.tensors else set())):
@@ -53,7 +54,7 @@ def carry_over(
             scope=manifest.scope,
             ranking=manifest.ranking,
             variants=variants,
-            profile=_profile(manifest.profile, [*variants, *cascades], len(folded.kept) / folded.living.first_nodes),
+            profile=_profile(manifest.profile, [*variants, *cascades], folded.kept.count / folded.living.first_nodes),
             generator=manifest.generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
             training=manifest.training,

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from gnnserve_api.errors import InputError, RepositoryError
+from gnnserve_api.errors import RepositoryError
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec import typed_rules
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_worker.changes.log import ChangeLog
 from gnnserve_worker.changes.options import UpdatesOptions
@@ -48,12 +47,6 @@ def compact(
     model. Returns the revision as it was where the log has nothing beyond it. Raises InputError for what the user must
     fix, RepositoryError, and ResourceError where a later try may help; what is published then stays.
     """
-    if typed_rules.is_typed(service.spec):
-        raise InputError(
-            "spec.graph.source.typed",
-            "the log of a graph of several types is not compacted: a worker that starts applies all of it",
-            "leave it as it is, and raise spec.updates.maxDelta where changes take more memory than that",
-        )
     with opened_log(updates.log, updates.uid) as log:
         waiting = Progress("wait for another process that is generating", 0, 1)
         with repository.locked(on_wait=lambda: progress(waiting)):
@@ -115,9 +108,9 @@ def _compact(
 
 
 def _sizes(folded: Folded) -> str:
-    made_of, graph = folded.data.made_of, folded.data.graph
+    made_of, data = folded.data.made_of, folded.data
     assert made_of is not None  # noqa: S101
-    return f"{graph.nodes:,} nodes, {graph.edges:,} edges as of offset {made_of.offset:,}"
+    return f"{data.nodes:,} nodes, {data.edges:,} edges as of offset {made_of.offset:,}"
 
 
 def _tidy(

@@ -7,6 +7,7 @@ by comparing: nodes by their ids, features by rows, and lists by blocks of nodes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,9 +15,9 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import NodeIds, texts_of
 from gnnserve_worker.graph.living_lists import LivingLists
-from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.graph.store import Features, Graph, GraphData
 
-_MOST_EDGES = 1 << 17
+MOST_EDGES = 1 << 17
 """Edges of one batch."""
 _BLOCK_BYTES = 16 * 1024 * 1024
 """Features that are compared, or brought by one batch, at a time."""
@@ -29,44 +30,84 @@ def node_changes(
 ) -> Iterator[ChangeBatch]:  # fmt: skip
     """Batches that take nodes away, bring new ones and set features, to be applied in order. `ids` and `features` (as
     in the source): of the graph before. `places`: the position there of each node of `after`, int64; -1: it is new."""
-    nodes, width = features.shape
-    stays = np.zeros(nodes, np.bool_)
-    stays[places[places >= 0]] = True
-    rows = max(1, _BLOCK_BYTES // (4 * width))
-    for gone in _parts(np.flatnonzero(~stays), _MOST_EDGES):
+    width = features.shape[1]
+    for gone in parts_of(gone_of(features.shape[0], places), MOST_EDGES):
         yield _batch(ChangeCounts(removed_nodes=len(gone)), ids_at(ids, gone), width)
-    for new in _parts(np.flatnonzero(places < 0), rows):
-        yield _batch(ChangeCounts(new_nodes=len(new)), ids_at(after.ids, new), width, _rows(after.features, new))
-    for known in _parts(np.flatnonzero(places >= 0), rows):
-        found = _rows(after.features, known)
-        is_other = (found != _rows(features, places[known])).any(axis=1)
-        if is_other.any():
-            other = known[is_other]
-            yield _batch(ChangeCounts(overrides=len(other)), ids_at(after.ids, other), width, found[is_other])
+    for new, rows in new_rows(after.features, places):
+        yield _batch(ChangeCounts(new_nodes=len(new)), ids_at(after.ids, new), width, rows)
+    for other, rows in other_rows(features, after.features, places):
+        yield _batch(ChangeCounts(overrides=len(other)), ids_at(after.ids, other), width, rows)
 
 
 def edge_changes(lists: LivingLists, after: GraphData, places: np.ndarray) -> Iterator[ChangeBatch]:
     """Batches that bring and remove edges, each to be applied before the next is asked for. `lists`: those of the graph
     that changes, which has the nodes of `after` and no others. `places`: their positions there, int64."""
-    graph, rules = after.graph, after.edge_rules
-    place_after = np.zeros(int(places.max(initial=-1)) + 1, np.int64)
-    place_after[places] = np.arange(len(places))
-    ends = np.cumsum(np.diff(graph.indptr) + lists.lengths(places))
+    for come, go in edge_differences(lists, places, names_of(places), after.graph, len(places), after.edge_rules):
+        ids = ids_at(after.ids, np.concatenate((come, go)).ravel())
+        yield _batch(ChangeCounts(edges=len(come), removed_edges=len(go)), ids, after.features.shape[1])
+
+
+def gone_of(nodes: int, places: np.ndarray) -> np.ndarray:
+    """Which of so many nodes are at none of these places: int64, ascending."""
+    stays = np.zeros(nodes, np.bool_)
+    stays[places[places >= 0]] = True
+    return np.flatnonzero(~stays)
+
+
+class Rows(NamedTuple):
+    nodes: np.ndarray
+    """Positions in the graph after, int64."""
+    features: np.ndarray
+    """float32 [nodes, columns]"""
+
+
+def new_rows(after: Features, places: np.ndarray) -> Iterator[Rows]:
+    """Features of the nodes that are new, some at a time."""
+    for new in parts_of(np.flatnonzero(places < 0), _rows_at_once(after)):
+        yield Rows(new, _rows(after, new))
+
+
+def other_rows(before: Features, after: Features, places: np.ndarray) -> Iterator[Rows]:
+    """Those of the nodes that have others now."""
+    for known in parts_of(np.flatnonzero(places >= 0), _rows_at_once(after)):
+        found = _rows(after, known)
+        is_other = (found != _rows(before, places[known])).any(axis=1)
+        if is_other.any():
+            yield Rows(known[is_other], found[is_other])
+
+
+def names_of(places: np.ndarray) -> np.ndarray:
+    """By place, which of the nodes at these (int64) has it: int64."""
+    names = np.zeros(int(places.max(initial=-1)) + 1, np.int64)
+    names[places] = np.arange(len(places))
+    return names
+
+
+class EdgeDifference(NamedTuple):
+    come: np.ndarray
+    """Edges that are new: (source, target), int64 [edges, 2], positions in the graph after."""
+    go: np.ndarray
+    """Those that are no more."""
+
+
+def edge_differences(
+    lists: LivingLists, own: np.ndarray, names: np.ndarray, graph: Graph, senders: int, rules: EdgeRules
+) -> Iterator[EdgeDifference]:
+    """What makes some lists into those of `graph`, a part to be applied before the next is asked for. `own`: the list
+    that belongs to each of the graph's, int64. `names`: what the nodes that they name are called in the graph, of which
+    there are so many `senders`."""
+    ends = np.cumsum(np.diff(graph.indptr) + lists.lengths(own))
     start = 0
     while start < graph.nodes:
         read = int(ends[start - 1]) if start else 0
         end = max(start + 1, int(np.searchsorted(ends, read + _BLOCK_ENTRIES, side="right")))
         begins, stops = graph.indptr[start:end], graph.indptr[start + 1 : end + 1]
-        wanted = _keys(begins, stops, graph.indices, start, graph.nodes, None)
-        begins, stops = lists.bounds[places[start:end]].T
-        found = _keys(begins, stops, lists.indices, start, graph.nodes, place_after)
-        added, removed = (
-            _as_edges(keys, graph.nodes, rules) for keys in (_beyond(wanted, found), _beyond(found, wanted))
-        )
-        for at in range(0, max(len(added), len(removed)), _MOST_EDGES):
-            come, go = added[at : at + _MOST_EDGES], removed[at : at + _MOST_EDGES]
-            ids = ids_at(after.ids, np.concatenate((come, go)).ravel())
-            yield _batch(ChangeCounts(edges=len(come), removed_edges=len(go)), ids, after.features.shape[1])
+        wanted = _keys(begins, stops, graph.indices, start, senders, None)
+        begins, stops = lists.bounds[own[start:end]].T
+        found = _keys(begins, stops, lists.indices, start, senders, names)
+        added, removed = (_as_edges(keys, senders, rules) for keys in (_beyond(wanted, found), _beyond(found, wanted)))
+        for at in range(0, max(len(added), len(removed)), MOST_EDGES):
+            yield EdgeDifference(added[at : at + MOST_EDGES], removed[at : at + MOST_EDGES])
         start = end
 
 
@@ -83,9 +124,13 @@ def _batch(counts: ChangeCounts, ids: ChangeIds, width: int, features: np.ndarra
     return ChangeBatch(counts, ids, np.zeros((0, width), np.float32) if features is None else features)
 
 
-def _parts(nodes: np.ndarray, most: int) -> Iterator[np.ndarray]:
+def parts_of(nodes: np.ndarray, most: int) -> Iterator[np.ndarray]:
     for start in range(0, len(nodes), most):
         yield nodes[start : start + most]
+
+
+def _rows_at_once(features: Features) -> int:
+    return max(1, _BLOCK_BYTES // max(1, 4 * int(features.shape[1])))
 
 
 def _rows(features: Features, nodes: np.ndarray) -> np.ndarray:

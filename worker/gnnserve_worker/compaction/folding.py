@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Protocol, cast
 
 from gnnserve_api.repository import ChangedSource
 from gnnserve_worker.changes.follower import NoRoomError, Said, catch_up
 from gnnserve_worker.changes.log import ChangeLog
+from gnnserve_worker.compaction.kept_nodes import Kept, KeptNodes
 from gnnserve_worker.compaction.source_changes import SourceChanges
-from gnnserve_worker.graph.store import FeatureColumn, Features, GraphData, Splits
+from gnnserve_worker.compaction.source_features import SourceFeatures
+from gnnserve_worker.compaction.typed_folding import TypedFolding
+from gnnserve_worker.graph.change_batch import ChangeBatch
+from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph
+from gnnserve_worker.graph.living_typed import LivingTypedGraph
+from gnnserve_worker.graph.store import FeatureColumn, Features, GraphData
+from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import paths
@@ -22,16 +28,28 @@ _STAGE = "apply the log of changes"
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    data: GraphData
-    kept: np.ndarray
-    """The position that each of its nodes has in the revision that changes were applied to: int64."""
+    data: GraphData | TypedGraphData
+    kept: Kept
+    """Which nodes of the revision that changes were applied to are its nodes."""
     living: LivingRevision
     """That revision."""
 
 
+class Folding(Protocol):
+    """What changes make of a graph, of one kind of graphs."""
+
+    def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
+        """To be called for each batch that is applied."""
+        ...  # pragma: no cover
+
+    def data(self, digest: str, made_of: ChangedSource) -> tuple[GraphData | TypedGraphData, Kept]:
+        """The graph as it is now, under that digest."""
+        ...  # pragma: no cover
+
+
 def fold(
     loaded: LoadedRevision,
-    features: Features,
+    features: SourceFeatures,
     log: ChangeLog,
     log_uid: str,
     room_bytes: int,
@@ -39,11 +57,8 @@ def fold(
 ) -> Folded | None:
     """Apply the log as far as it goes, or as there is room. `loaded`: opened with that room. `features`: of its graph,
     as in the source. None: there is nothing to apply. Raises LogError."""
-    manifest = loaded.manifest
-    if manifest is None or manifest.row_source is None or manifest.edge_rules is None:
-        raise ValueError("a revision that cannot follow changes")
-    changes = SourceChanges(features, loaded.classes)
-    living = LivingRevision(loaded, room_bytes, changes.note)
+    folding = _folding_of(loaded, features)
+    living = LivingRevision(loaded, room_bytes, folding.note)
     last = log.position().last
     if (total := last - living.base_offset) > 0:
         progress(Progress(_STAGE, 0, total))
@@ -59,21 +74,48 @@ def fold(
         return None
     living.make_stored_rows_anew()
     made_of = _made_of(loaded, log, log_uid, living.offset)
-    kept = living.graph.kept
-    data = GraphData(
-        source=loaded.source,
-        digest=paths.version_digest(made_of.source, made_of.log, made_of.offset, made_of.checksum),
-        graph=living.graph.lists.of_these(kept),
-        features=changes.features_of(kept),
-        labels=changes.labels_of(loaded.labels, kept),
-        classes=loaded.classes,
-        splits=_splits(loaded, changes, kept),
-        edge_rules=manifest.edge_rules,
-        ids=living.graph.ids.of_these(kept),
-        feature_columns=tuple(FeatureColumn(one.name, one.width, one.fill) for one in manifest.row_source.columns),
-        made_of=made_of,
-    )
+    digest = paths.version_digest(made_of.source, made_of.log, made_of.offset, made_of.checksum)
+    data, kept = folding.data(digest, made_of)
     return Folded(data, kept, living)
+
+
+def _folding_of(loaded: LoadedRevision, features: SourceFeatures) -> Folding:
+    graph = loaded.living
+    if isinstance(graph, LivingTypedGraph):
+        return TypedFolding(loaded, cast("Sequence[Features | None]", features), graph)
+    if graph is None or loaded.manifest is None:
+        raise ValueError("a revision that was not opened for changes")
+    return _OneTypeFolding(loaded, cast("Features", features), graph)
+
+
+class _OneTypeFolding:
+    def __init__(self, loaded: LoadedRevision, features: Features, graph: LivingGraph) -> None:
+        """`graph`: that of `loaded`."""
+        self._loaded, self._graph = loaded, graph
+        self._changes = SourceChanges(features, loaded.classes)
+
+    def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
+        self._changes.note(batch, found)
+
+    def data(self, digest: str, made_of: ChangedSource) -> tuple[GraphData, Kept]:
+        loaded, changes, manifest = self._loaded, self._changes, self._loaded.manifest
+        if manifest is None or manifest.row_source is None or manifest.edge_rules is None:
+            raise ValueError("a revision that cannot follow changes")
+        kept = self._graph.kept
+        data = GraphData(
+            source=loaded.source,
+            digest=digest,
+            graph=self._graph.lists.of_these(kept),
+            features=changes.features_of(kept),
+            labels=changes.labels_of(loaded.labels, kept),
+            classes=loaded.classes,
+            splits=changes.splits_of(loaded.splits, kept, len(loaded.labels)),
+            edge_rules=manifest.edge_rules,
+            ids=self._graph.ids.of_these(kept),
+            feature_columns=tuple(FeatureColumn(one.name, one.width, one.fill) for one in manifest.row_source.columns),
+            made_of=made_of,
+        )
+        return data, KeptNodes(kept)
 
 
 def _made_of(loaded: LoadedRevision, log: ChangeLog, log_uid: str, offset: int) -> ChangedSource:
@@ -82,14 +124,3 @@ def _made_of(loaded: LoadedRevision, log: ChangeLog, log_uid: str, offset: int) 
     (record, *_) = log.read(offset - 1, 1)
     source = manifest.graph if before is None else before.source
     return ChangedSource(source, log_uid, offset, record.total_changes, record.checksum)
-
-
-def _splits(loaded: LoadedRevision, changes: SourceChanges, kept: np.ndarray) -> Splits:
-    """Nodes stay in the split that they are in; new ones that have a label are trained on."""
-    parts = [np.flatnonzero(np.isin(kept, part)) for part in _parts(loaded.splits)]
-    train, validation, test = parts
-    return Splits(np.union1d(train, changes.newly_labelled(kept, len(loaded.labels))), validation, test)
-
-
-def _parts(splits: Splits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return splits.train, splits.validation, splits.test

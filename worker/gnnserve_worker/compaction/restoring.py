@@ -6,6 +6,9 @@ as a worker would apply it; then the tables are written over the newest version,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import cast
+
 import numpy as np
 
 from gnnserve_api.errors import InputError, RepositoryError
@@ -15,9 +18,12 @@ from gnnserve_worker.compaction.answering import find_answering, newest_graph, r
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.differences import edge_changes, ids_at, node_changes
 from gnnserve_worker.compaction.folding import Folded
-from gnnserve_worker.compaction.source_features import features_of
+from gnnserve_worker.compaction.kept_nodes import Kept, KeptNodes
+from gnnserve_worker.compaction.source_features import SourceFeatures, features_of
+from gnnserve_worker.compaction.typed_differences import bring_typed
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal
 from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.repository import paths
@@ -58,9 +64,10 @@ def _restore(
             f"name revision {taken}, which that made",
         )
     features = features_of(service, repository, named, progress)
-    target = repository.read_graph(graph)
+    is_typed = service.spec.graph.source.typed is not None
+    target = repository.read_typed_graph(graph) if is_typed else repository.read_graph(graph)
     progress(Progress("load revision", 0, 1))
-    room_bytes = _room_bytes(named, features.shape[0], target)
+    room_bytes = _room_bytes(named, repository.graph_of(named).nodes, target)
     loaded = repository.load(named.revision, room_bytes)
     progress(Progress("load revision", 1, 1))
     brought = bring(loaded, features, target, room_bytes, progress)
@@ -68,32 +75,47 @@ def _restore(
 
 
 def bring(
-    loaded: LoadedRevision, features: Features, target: GraphData, room_bytes: int, progress: ProgressListener
+    loaded: LoadedRevision,
+    features: SourceFeatures,
+    target: GraphData | TypedGraphData,
+    room_bytes: int,
+    progress: ProgressListener,
 ) -> Folded:
     """Make a revision's graph, and all that its variants read, those of another graph of the same source. `loaded`:
     opened with that room. `features`: of its graph, as in the source."""
     living = LivingRevision(loaded, room_bytes)
-    everyone = ids_at(target.ids, np.arange(target.graph.nodes))
+
+    def apply(batch: ChangeBatch) -> None:
+        (said,) = living.apply(living.offset + 1, [batch])
+        if isinstance(said, ChangeRefusal):
+            raise RepositoryError(f"graph {target.digest}", f"{said.field}: {said.message}", said.remedy)
+
     progress(Progress(_STAGE, 0, 1))
-    for batch in node_changes(loaded.ids, features, target, living.graph.ids.find(everyone)):
-        _apply(batch, living, target)
-    places = living.graph.ids.find(everyone)
-    for batch in edge_changes(living.graph.lists, target, places):
-        _apply(batch, living, target)
+    if isinstance(target, TypedGraphData):
+        kept: Kept = bring_typed(loaded, cast("Sequence[Features | None]", features), target, living, apply)
+    else:
+        kept = _bring_one_type(loaded, cast("Features", features), target, living, apply)
     living.make_stored_rows_anew()
     progress(Progress(_STAGE, 1, 1, f"{living.changes_since_base:,} changes"))
-    return Folded(target, places, living)
+    return Folded(target, kept, living)
 
 
-def _apply(batch: ChangeBatch, living: LivingRevision, target: GraphData) -> None:
-    (said,) = living.apply(living.offset + 1, [batch])
-    if isinstance(said, ChangeRefusal):
-        raise RepositoryError(f"graph {target.digest}", f"{said.field}: {said.message}", said.remedy)
+def _bring_one_type(
+    loaded: LoadedRevision, features: Features, target: GraphData, living: LivingRevision,
+    apply: Callable[[ChangeBatch], None],
+) -> KeptNodes:  # fmt: skip
+    everyone = ids_at(target.ids, np.arange(target.graph.nodes))
+    for batch in node_changes(loaded.ids, features, target, living.graph.ids.find(everyone)):
+        apply(batch)
+    places = living.graph.ids.find(everyone)
+    for batch in edge_changes(living.graph.lists, target, places):
+        apply(batch)
+    return KeptNodes(places)
 
 
-def _room_bytes(named: RevisionManifest, nodes: int, target: GraphData) -> int:
+def _room_bytes(named: RevisionManifest, nodes: int, target: GraphData | TypedGraphData) -> int:
     """Memory that changes may take, which is more than they can: every row of `nodes` nodes and of the target's, and
     every list. What is not used costs nothing."""
     rows = sum(entry.bytes for entry in named.files.values())
-    growth = 1 + target.graph.nodes // max(1, nodes)
-    return _TIMES * (rows * (1 + growth) + _ENTRY_BYTES * target.graph.edges + _NODE_BYTES * target.graph.nodes)
+    growth = 1 + target.nodes // max(1, nodes)
+    return _TIMES * (rows * (1 + growth) + _ENTRY_BYTES * target.edges + _NODE_BYTES * target.nodes)

@@ -1,6 +1,7 @@
 """What changes have made of a source's features and labels, which workers keep in the form of tables alone, if at all.
 
-Only what changed is in memory, by the position that a node has while changes are applied.
+Only what changed is in memory, by the position that a node has while changes are applied. Of several types each has its
+own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from gnnserve_api.classes import Classes
 from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.living_graph import FoundNodes
-from gnnserve_worker.graph.store import Features
+from gnnserve_worker.graph.store import Features, Splits
 
 _FEWEST = 1024
 _BLOCK_BYTES = 16 * 1024 * 1024
@@ -36,14 +37,30 @@ class SourceChanges:
     def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
         """To be called for each batch that is applied."""
         new = len(found.new)
-        for row, node in zip(batch.features[:new], found.new.tolist(), strict=True):
+        self.note_rows(found.new, batch.features[:new], found.overridden, batch.features[new:])
+        self.note_labels(batch, found)
+
+    @property
+    def width(self) -> int:
+        """Features of a node."""
+        return int(self._features.shape[1])
+
+    def note_rows(
+        self, new: np.ndarray, new_rows: np.ndarray, overridden: np.ndarray, other_rows: np.ndarray
+    ) -> None:  # fmt: skip
+        """The part of `note` about features: rows (float32) of these nodes (positions, int64)."""
+        for row, node in zip(new_rows, new.tolist(), strict=True):
             self._rows[self._place(node)] = row
-        for row, node in zip(batch.features[new:], found.overridden.tolist(), strict=True):
+        for row, node in zip(other_rows, overridden.tolist(), strict=True):
             is_known = node in self._places
             place = self._place(node)
             if not is_known:
                 self._rows[place] = self._own(node)
             np.copyto(self._rows[place], row, where=~np.isnan(row))
+
+    def note_labels(self, batch: ChangeBatch, found: FoundNodes) -> None:
+        """The part of `note` about labels."""
+        new = len(found.new)
         if batch.labels:
             nodes = (*found.new.tolist(), *found.labelled.tolist())
             labels = msgspec.json.decode(batch.labels)
@@ -100,10 +117,17 @@ class SourceChanges:
                 out[place] = self._encoded(label, labels)
         return out
 
-    def newly_labelled(self, kept: np.ndarray, first: int) -> np.ndarray:
-        """Places among `kept` of nodes from position `first` on that have a label: int64, ascending."""
-        nodes = sorted(node for node, label in self._labels.items() if node >= first and self._is_known(label))
-        return np.flatnonzero(np.isin(kept, np.array(nodes, np.int64)))
+    def splits_of(self, splits: Splits, kept: np.ndarray, first: int) -> Splits:
+        """Splits of the nodes at these positions (int64, ascending), of which those from `first` on are new. Nodes stay
+        in the split that they are in, unless they have lost their label; new ones that have one are trained on."""
+        new = [node for node, label in self._labels.items() if node >= first and self._is_known(label)]
+        lost = [node for node, label in self._labels.items() if not self._is_known(label)]
+        of_known = np.where(np.isin(kept, np.array(lost, np.int64)), -1, kept)
+        train, validation, test = (
+            np.flatnonzero(np.isin(of_known, part)) for part in (splits.train, splits.validation, splits.test)
+        )
+        labelled = np.flatnonzero(np.isin(kept, np.array(new, np.int64)))
+        return Splits(np.union1d(train, labelled), validation, test)
 
     def _is_known(self, label: object) -> bool:
         return isinstance(label, list) or label in self._classes

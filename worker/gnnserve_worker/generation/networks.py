@@ -88,6 +88,8 @@ def rows_of(features: Features, nodes: np.ndarray, device: torch.device = CPU) -
     """The rows of `features` for `nodes` (global ids), dense or sparse as `features` are; those that propagation has
     filled become dense, which are multiplied several times as fast."""
     if isinstance(features, np.ndarray):
+        if not features.flags.writeable:  # mapped from a file, which torch does not take
+            return torch.from_numpy(features[nodes]).to(device)
         return torch.from_numpy(features)[torch.from_numpy(nodes.astype(np.int64))].to(device)
     rows = features[nodes]
     numbers = rows.shape[0] * rows.shape[1]

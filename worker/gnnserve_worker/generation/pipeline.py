@@ -70,7 +70,9 @@ def generate(
         # Imported here: profiling loads every kernel, which a start that finds its revision does not need yet.
         from gnnserve_worker.generation.typed.generate import generate_typed  # noqa: PLC0415
 
-        return generate_typed(spec, source, identity, repository, progress, use_gpu=use_gpu)
+        return generate_typed(
+            spec, source, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version
+        )
     # Errors of the input are found here, before torch is loaded and before anything is written.
     graph, links = _import_graph(spec, repository, graph_version, progress)
     if links is not None:

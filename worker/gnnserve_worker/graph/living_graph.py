@@ -82,9 +82,14 @@ class LivingGraph:
         return LivingGraph(lists, self.readers, ids, self.rules, self.most_nodes)
 
     @property
+    def taken(self) -> int:
+        """Positions that are taken, those of nodes that have left among them."""
+        return self.ids.count
+
+    @property
     def kept(self) -> np.ndarray:
         """Positions of the nodes that are there: int64, ascending."""
-        return np.flatnonzero(~self.ids.is_gone[: self.ids.count])
+        return self.ids.kept
 
     @property
     def is_gone(self) -> np.ndarray:

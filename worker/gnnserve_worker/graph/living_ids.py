@@ -45,6 +45,11 @@ class LivingIds:
         """How many nodes the graph has."""
         return self.count - self.gone
 
+    @property
+    def kept(self) -> np.ndarray:
+        """Positions of the nodes that are there: int64, ascending."""
+        return np.flatnonzero(~self.is_gone[: self.count])
+
     # As of NodeIds
 
     def find_integers(self, wanted: np.ndarray) -> np.ndarray:

@@ -62,9 +62,14 @@ class LivingLists:
         name no others."""
         places = np.zeros(len(self.bounds) if len(nodes) else 0, np.int32)
         places[nodes] = np.arange(len(nodes), dtype=np.int32)
-        indptr = np.concatenate(([0], np.cumsum(self.lengths(nodes)))).astype(np.int64)
+        return self.renumbered(nodes, places)
+
+    def renumbered(self, lists: np.ndarray, places: np.ndarray) -> Graph:
+        """These lists (int64) as a graph of its own, in their order. `places`: what the nodes that they name are called
+        there, by what they are called here, int32."""
+        indptr = np.concatenate(([0], np.cumsum(self.lengths(lists)))).astype(np.int64)
         indices = np.empty(int(indptr[-1]), np.int32)
-        _renumber(self.bounds, self.indices, nodes, places, indptr, indices)
+        _renumber(self.bounds, self.indices, lists, places, indptr, indices)
         return Graph(indptr, indices)
 
     def change(self, entries: np.ndarray, *, adds: bool, merges: bool) -> np.ndarray:

@@ -116,6 +116,15 @@ class LivingTypedGraph(LivingGraph):
     def is_gone(self) -> np.ndarray:
         return self.left
 
+    @property
+    def taken(self) -> int:
+        return sum(ids.count for ids in self.ids_of)
+
+    @property
+    def kept(self) -> np.ndarray:
+        firsts = zip(self.places.first_nodes.tolist(), self.ids_of, strict=False)
+        return np.concatenate([first + ids.kept for first, ids in firsts])
+
     def nodes_of_lists(self, lists: np.ndarray) -> np.ndarray:
         return self.places.readers_of_lists(lists)
 

@@ -118,5 +118,14 @@ class GraphData:
     """None: it is its source's, without changes of a log."""
 
     @property
+    def nodes(self) -> int:
+        return self.graph.nodes
+
+    @property
+    def edges(self) -> int:
+        """Entries of neighbour lists."""
+        return self.graph.edges
+
+    @property
     def multi_label(self) -> bool:
         return self.labels.ndim == 2

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.repository import ChangedSource
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.store import FeatureColumn, Features, Finding, Graph, Splits
 
@@ -85,6 +86,8 @@ class TypedGraphData:
     """Positions of nodes of the target type."""
     findings: tuple[Finding, ...] = ()
     """What importing changed or left out."""
+    made_of: ChangedSource | None = None
+    """None: it is its source's, without changes of a log."""
 
     @property
     def target(self) -> NodeType:

@@ -127,3 +127,19 @@ def merged_lists(typed: TypedGraphManifest, lists: Sequence[Graph]) -> tuple[np.
             indices[moved + np.arange(own.edges)] = own.indices + typed.first_nodes[source]
         first_list += kind.nodes * len(relations)
     return indptr, indices
+
+
+def parted_lists(typed: TypedGraphManifest, indptr: np.ndarray, indices: np.ndarray) -> tuple[Graph, ...]:
+    """The lists of each relation, from which `merged_lists` makes these."""
+    parted, first_list = [], 0
+    for kind in typed.types:
+        relations = [one for one in typed.relations if one.target == kind.name]
+        for slot, one in enumerate(relations):
+            own = np.arange(first_list + slot, first_list + kind.nodes * len(relations), len(relations))
+            begins, lengths = indptr[own], indptr[own + 1] - indptr[own]
+            starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+            entries = np.repeat(begins - starts[:-1], lengths) + np.arange(starts[-1])
+            first_node = typed.first_nodes[typed.place_of(one.source)]
+            parted.append(Graph(starts, (indices[entries] - first_node).astype(np.int32)))
+        first_list += kind.nodes * len(relations)
+    return tuple(parted)

@@ -86,8 +86,8 @@ class LivingRevision:
         self._inferences = 0
         """How many there were when changes were published last."""
         self._loaded = loaded
-        self.first_nodes, self.first_edges = self.graph.ids.count, self.graph.lists.used_entries
-        """Nodes of the revision's own, and entries of its lists."""
+        self.first_nodes, self.first_edges = self.graph.taken, self.graph.lists.used_entries
+        """Nodes of the revision's own, of all types, and entries of its lists."""
         drafting = TypedDrafting if isinstance(self.graph, LivingTypedGraph) else Drafting
         self.drafting = drafting(loaded, self._give_way)
         self._written: WeakSet[WrittenSince] = WeakSet()

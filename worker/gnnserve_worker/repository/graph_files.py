@@ -5,9 +5,9 @@ Features are kept of graphs that a log of changes is part of alone: what else th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -26,9 +26,6 @@ from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
 from gnnserve_worker.graph.store import FeatureColumn, Features, Graph, GraphData, Splits
 from gnnserve_worker.repository import checks, files, paths
 from gnnserve_worker.repository.positions import positions_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def arrays_of(data: GraphData) -> dict[str, np.ndarray]:
@@ -92,48 +89,80 @@ def write_version(folder: Path, data: GraphData, features: Mapping[str, np.ndarr
         return UNSET
     return GraphVersion(
         made_of=data.made_of,
-        columns=tuple(SourceColumn(column.name, column.width, column.fill) for column in data.feature_columns),
+        columns=described_columns(data.feature_columns),
         edge_rules=data.edge_rules,
         files={name: files.write_array(folder / name, array) for name, array in features.items()},
     )
 
 
-def read_graph(folder: Path) -> GraphData:
-    """A graph that a log of changes is part of, verified by checksum, its arrays mapped. DamagedError: it is not what
-    was written."""
+def described_columns(columns: Sequence[FeatureColumn]) -> tuple[SourceColumn, ...]:
+    return tuple(SourceColumn(column.name, column.width, column.fill) for column in columns)
+
+
+def columns_of(described: Sequence[SourceColumn]) -> tuple[FeatureColumn, ...]:
+    return tuple(FeatureColumn(column.name, column.width, column.fill) for column in described)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedVersion:
+    """The folder of a graph that a log of changes is part of, verified by checksum."""
+
+    folder: Path
+    manifest: GraphManifest
+    version: GraphVersion
+    verified: checks.VerifiedFiles
+
+    @property
+    def remedy(self) -> str:
+        return checks.remedy(self.folder)
+
+    def mapped(self, name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
+        path = self.folder / name
+        return checks.open_array(path, np.dtype(dtype), shape, self.remedy, self.verified.mapped.get(path))
+
+    def labels(self, nodes: int) -> np.ndarray:
+        """Those of so many nodes, which are the ones that are classified."""
+        if self.manifest.multi_label:
+            return self.mapped(paths.LABELS, np.uint8, nodes, len(self.manifest.classes))
+        return self.mapped(paths.LABELS, np.int64, nodes)
+
+    def splits(self) -> Splits:
+        return Splits(
+            train=self.mapped(paths.TRAIN, np.int64, self.manifest.train_nodes),
+            validation=self.mapped(paths.VALIDATION, np.int64, self.manifest.validation_nodes),
+            test=self.mapped(paths.TEST, np.int64, self.manifest.test_nodes),
+        )
+
+
+def verify_version(folder: Path) -> VerifiedVersion:
+    """DamagedError: it is not what was written."""
     manifest = checks.read_graph_manifest(folder)
     if (version := manifest.version) is UNSET:
         raise ValueError(f"{folder} holds a graph without its features")
     entries: dict[str, FileEntry] = {**manifest.files, **version.files}
-    remedy = checks.remedy(folder)
-    verified = checks.verify_files([checks.ListedFiles(folder, entries, remedy)], positions_of(folder, manifest))
+    listed = checks.ListedFiles(folder, entries, checks.remedy(folder))
+    return VerifiedVersion(folder, manifest, version, checks.verify_files([listed], positions_of(folder, manifest)))
 
-    def mapped(name: str, dtype: type[np.generic], *shape: int) -> np.ndarray:
-        path = folder / name
-        return checks.open_array(path, np.dtype(dtype), shape, remedy, verified.mapped.get(path))
 
-    nodes = manifest.nodes
-    labels: tuple[type[np.generic], tuple[int, ...]] = (
-        (np.uint8, (nodes, len(manifest.classes))) if manifest.multi_label else (np.int64, (nodes,))
-    )
+def read_graph(found: VerifiedVersion) -> GraphData:
+    """The graph, its arrays mapped. DamagedError: arrays do not fit the manifest."""
+    manifest, version, mapped = found.manifest, found.version, found.mapped
+    if version.edge_rules is None:
+        raise ValueError(f"{found.folder} holds a graph of several types")
     return GraphData(
         source=manifest.source,
         digest=manifest.digest,
         graph=Graph(
-            mapped(paths.INDPTR, np.int64, nodes + 1),
+            mapped(paths.INDPTR, np.int64, manifest.nodes + 1),
             mapped(paths.INDICES, np.int32, manifest.edges),
         ),
-        features=_read_features(folder, manifest, version, verified, remedy),
-        labels=mapped(paths.LABELS, labels[0], *labels[1]),
+        features=_read_features(found),
+        labels=found.labels(manifest.nodes),
         classes=manifest.classes,
-        splits=Splits(
-            train=mapped(paths.TRAIN, np.int64, manifest.train_nodes),
-            validation=mapped(paths.VALIDATION, np.int64, manifest.validation_nodes),
-            test=mapped(paths.TEST, np.int64, manifest.test_nodes),
-        ),
+        splits=found.splits(),
         edge_rules=version.edge_rules,
         ids=open_ids(manifest, mapped),
-        feature_columns=tuple(FeatureColumn(column.name, column.width, column.fill) for column in version.columns),
+        feature_columns=columns_of(version.columns),
         made_of=version.made_of,
     )
 
@@ -154,19 +183,17 @@ def open_ids_of(kind: NodeIdKind, nodes: int, mapped: Callable[..., np.ndarray])
     return NodeIds(kind, mapped(paths.IDS, np.uint8, int(offsets[-1])), offsets, slots)
 
 
-def _read_features(
-    folder: Path, manifest: GraphManifest, version: GraphVersion, verified: checks.VerifiedFiles, remedy: str
-) -> Features:
-    shape = (manifest.nodes, manifest.features)
-    if paths.FEATURES in version.files:
-        path = folder / paths.FEATURES
-        return checks.open_array(path, np.dtype(np.float32), shape, remedy, verified.mapped.get(path))
+def _read_features(found: VerifiedVersion) -> Features:
+    shape = (found.manifest.nodes, found.manifest.features)
+    if paths.FEATURES in found.version.files:
+        return found.mapped(paths.FEATURES, np.float32, *shape)
     # Few graphs have sparse features, and scipy takes a moment.
     import scipy.sparse as sp  # noqa: PLC0415
 
     try:
-        parts = [verified.mapped[folder / name] for name in paths.SPARSE_FEATURES]
+        parts = [found.verified.mapped[found.folder / name] for name in paths.SPARSE_FEATURES]
         return sp.csr_array(tuple(parts), shape=shape)
     except (KeyError, ValueError) as error:
-        path = folder / paths.FEATURE_DATA
-        raise DamagedError(path, f"is no matrix of {shape[0]:,} by {shape[1]:,}: {error}", remedy) from error
+        path = found.folder / paths.FEATURE_DATA
+        problem = f"is no matrix of {shape[0]:,} by {shape[1]:,}: {error}"
+        raise DamagedError(path, problem, found.remedy) from error

@@ -42,7 +42,7 @@ from gnnserve_worker.repository.positions import positions_of
 from gnnserve_worker.repository.revision_files import RevisionFiles
 from gnnserve_worker.repository.room import room_of
 from gnnserve_worker.repository.staged import StagedRevision, to_json
-from gnnserve_worker.repository.typed_files import write_typed_graph
+from gnnserve_worker.repository.typed_files import read_typed_graph, write_typed_graph
 from gnnserve_worker.repository.watched import FileChange, WatchedFiles, stamp_at
 
 _log = logging.getLogger(__name__)
@@ -143,8 +143,12 @@ class Repository:
 
     def made_of(self, manifest: RevisionManifest) -> ChangedSource | None:
         """What the graph of a revision is made of beside its source; None: nothing."""
-        version = checks.read_graph_manifest(self._layout.graph(manifest.graph)).version
+        version = self.graph_of(manifest).version
         return None if version is UNSET else version.made_of
+
+    def graph_of(self, manifest: RevisionManifest) -> GraphManifest:
+        """What is written of the graph of a revision."""
+        return checks.read_graph_manifest(self._layout.graph(manifest.graph))
 
     def graph_versions(self, log: str, source: str | None = None) -> list[GraphManifest]:
         """Graphs that changes of a service's log are part of, those that have most of it first. `source`: digest of the
@@ -158,7 +162,11 @@ class Repository:
 
     def read_graph(self, digest: str) -> GraphData:
         """One of `graph_versions`, with its features. DamagedError: it is not what was written."""
-        return graph_files.read_graph(self._layout.graph(digest))
+        return graph_files.read_graph(graph_files.verify_version(self._layout.graph(digest)))
+
+    def read_typed_graph(self, digest: str) -> TypedGraphData:
+        """The same of several types."""
+        return read_typed_graph(graph_files.verify_version(self._layout.graph(digest)))
 
     def read_file(self, manifest: RevisionManifest, name: str) -> bytes:
         """One of a revision's files. DamagedError: it is not what was published."""

@@ -112,11 +112,13 @@ class StagedRevision:
         self._tables[name] = table
         return table
 
-    def carry_table(self, name: str, table: TableManifest, rows: Table, nodes: np.ndarray) -> None:
-        """Write a table of another revision over again, in its format: the rows of these of its nodes (int64), in
-        their order. `rows`: as it is open."""
-        carried = self._carry_rows(paths.rows_of(name), rows.rows, nodes)
-        own = None if table.own is None else self._carry_rows(paths.own_rows_of(name), rows.own, nodes)
+    def carry_table(
+        self, name: str, table: TableManifest, rows: Table, places: np.ndarray, own_places: np.ndarray
+    ) -> None:
+        """Write a table of another revision over again, in its format: these of its rows, and of those of nodes
+        themselves (int64), in their order. `rows`: as it is open."""
+        carried = self._carry_rows(paths.rows_of(name), rows.rows, places)
+        own = None if table.own is None else self._carry_rows(paths.own_rows_of(name), rows.own, own_places)
         self._tables[name] = msgspec.structs.replace(table, rows=carried, own=own)
 
     def _carry_rows(self, name: str, rows: Rows, nodes: np.ndarray) -> RowsManifest:

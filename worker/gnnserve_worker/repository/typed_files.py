@@ -1,25 +1,33 @@
 """The arrays of the folder of a graph of several types, and the checks that kernels rely on.
 
-Lists of all types are one array, as `graph/typed_lists.py` has them. Labels, splits and the ids without a folder are of
-the type that is classified; ids of the other types lie in `types/<name>/`.
+Lists of all types are one array, as `graph/typed_lists.py` has them. Labels, splits, and the ids and features without a
+folder are of the type that is classified; those of the other types lie in `types/<name>/`. As of one type, features are
+kept of graphs that a log of changes is part of alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.errors import DamagedError
-from gnnserve_api.repository import TYPED_SCHEMA_VERSION, GraphManifest, NodeIdKind
+from gnnserve_api.repository import TYPED_SCHEMA_VERSION, GraphManifest, GraphVersion, NodeIdKind
 from gnnserve_api.typed import TypeManifest
 from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, typed_graph
+from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
+from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, parted_lists, typed_graph
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.repository import files, paths
-from gnnserve_worker.repository.graph_files import id_arrays, open_ids_of
+from gnnserve_worker.repository.graph_files import (
+    VerifiedVersion,
+    columns_of,
+    described_columns,
+    id_arrays,
+    open_ids_of,
+)
 from gnnserve_worker.sampling.typed_layout import unpack_layout
 
 Mapped = Callable[..., np.ndarray]
@@ -37,14 +45,14 @@ def write_typed_graph(folder: Path, data: TypedGraphData) -> GraphManifest:
         paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
         paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
         paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
-        **id_arrays(data.target.ids),
     }
-    for kind in data.types[1:]:
-        arrays |= {paths.of_type(kind.name, name): array for name, array in id_arrays(kind.ids).items()}
-    files.require_free(folder, sum(array.nbytes for array in arrays.values()))
-    for kind in data.types[1:]:
-        if kind.ids is not None:
-            files.make_folder((folder / paths.of_type(kind.name, paths.IDS)).parent)
+    for kind in data.types:
+        arrays |= {_path_of(data, kind, name): array for name, array in id_arrays(kind.ids).items()}
+    features = _feature_arrays(data)
+    files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
+    for parent in sorted({(folder / name).parent for name in (*arrays, *features)} - {folder}):
+        files.make_folder(parent)
+    version = _write_version(folder, data, features)
     return GraphManifest(
         schema_version=TYPED_SCHEMA_VERSION,
         digest=data.digest,
@@ -59,7 +67,68 @@ def write_typed_graph(folder: Path, data: TypedGraphData) -> GraphManifest:
         validation_nodes=len(data.splits.validation),
         test_nodes=len(data.splits.test),
         files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
+        version=version,
         typed=typed,
+    )
+
+
+def _path_of(data: TypedGraphData, kind: NodeType, name: str) -> str:
+    return name if kind is data.target else paths.of_type(kind.name, name)
+
+
+def _feature_arrays(data: TypedGraphData) -> dict[str, np.ndarray]:
+    """What is kept of its features, by file."""
+    if data.made_of is None:
+        return {}
+    return {_path_of(data, kind, paths.FEATURES): features for kind, features in _dense_features(data)}
+
+
+def _dense_features(data: TypedGraphData) -> Iterator[tuple[NodeType, np.ndarray]]:
+    for kind in data.types:
+        if kind.features is not None:
+            rows = kind.features if isinstance(kind.features, np.ndarray) else kind.features.toarray()
+            yield kind, np.asarray(rows, np.float32)
+
+
+def _write_version(folder: Path, data: TypedGraphData, features: Mapping[str, np.ndarray]) -> GraphVersion | UnsetType:
+    """Write what `_feature_arrays` gave. UNSET: it is the graph of its source."""
+    if data.made_of is None:
+        return UNSET
+    return GraphVersion(
+        made_of=data.made_of,
+        columns=tuple(column for kind in data.types for column in described_columns(kind.feature_columns)),
+        edge_rules=None,
+        files={name: files.write_array(folder / name, array) for name, array in features.items()},
+        type_columns=tuple(len(kind.feature_columns) for kind in data.types),
+    )
+
+
+def read_typed_graph(found: VerifiedVersion) -> TypedGraphData:
+    """The graph, its arrays mapped but for its lists. DamagedError: arrays do not fit the manifest."""
+    manifest, version, mapped = found.manifest, found.version, found.mapped
+    if not manifest.typed or version.type_columns is UNSET:
+        raise ValueError(f"{found.folder} holds a graph of one type")
+    typed, ids = manifest.typed, open_type_ids(manifest, mapped)
+    graph = open_typed_graph(manifest, mapped, found.folder / paths.INDICES, found.remedy)
+    types, columns = [], list(version.columns)
+    for kind, count in zip(typed.types, version.type_columns, strict=True):
+        own, columns = columns[:count], columns[count:]
+        file = paths.FEATURES if kind is typed.target else paths.of_type(kind.name, paths.FEATURES)
+        features = None if kind.features is None else mapped(file, np.float32, kind.nodes, kind.features)
+        types.append(NodeType(kind.name, kind.nodes, features, columns_of(own), ids[kind.name]))
+    relations = tuple(
+        Relation(one.source, one.name, one.target, lists, one.reverse_of, one.merges, one.both_ways)
+        for one, lists in zip(typed.relations, parted_lists(typed, graph.indptr, graph.indices), strict=True)
+    )
+    return TypedGraphData(
+        source=manifest.source,
+        digest=manifest.digest,
+        types=tuple(types),
+        relations=relations,
+        labels=found.labels(typed.target.nodes),
+        classes=manifest.classes,
+        splits=found.splits(),
+        made_of=version.made_of,
     )
 
 

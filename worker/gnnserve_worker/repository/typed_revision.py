@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from msgspec import UNSET
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError, RepositoryError
@@ -95,6 +96,7 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
         features=manifest.features,
         folder=revision.folder,
         living=living,
+        made_of=None if manifest.version is UNSET else manifest.version.made_of,
         draft=None if draft is None else Draft(draft, drafted, None),
         typed_stored=tuple(maker for maker, _ in followed),
         typed_makers=() if living is None else tuple(made.values()),

@@ -102,22 +102,41 @@ def spread_table(
     table: Table, described: TypedTableManifest, typed: TypedGraphManifest, grown: TypedGraphManifest
 ) -> SpreadTable:
     """A copy of the table with room for the rows of new nodes behind those of each relation, and of each type."""
+    moved = laid_out(described, typed, grown)
+    blocks = [
+        (first, to, typed.types[typed.place_of(relation.source)].nodes)
+        for relation, first, to in zip(typed.relations, described.first_rows, moved.first_rows, strict=True)
+        if first is not None and to is not None
+    ]
+    own_blocks = [
+        (typed.first_nodes[kind], grown.first_nodes[kind], typed.types[kind].nodes)
+        for kind in range(own_types(described, typed))
+    ]
+    spread = Table(
+        table.kind,
+        table.columns,
+        _spread_rows(table.rows, blocks, moved.rows),
+        _spread_rows(table.own, own_blocks, moved.own_rows),
+    )
+    return SpreadTable(spread, moved.first_rows)
+
+
+def laid_out(
+    described: TypedTableManifest, typed: TypedGraphManifest, other: TypedGraphManifest
+) -> TypedTableManifest:  # fmt: skip
+    """Where a table has its rows over a graph that has other numbers of nodes. `typed`: that of `described`."""
     first_rows: list[int | None] = []
-    blocks, own_blocks, rows, own_rows = [], [], 0, 0
+    rows = 0
     for relation, first in zip(typed.relations, described.first_rows, strict=True):
         first_rows.append(None if first is None else rows)
         if first is not None:
-            place = typed.place_of(relation.source)
-            blocks.append((first, rows, typed.types[place].nodes))
-            rows += grown.types[place].nodes
-    for kind, large, first in zip(typed.types, grown.types, typed.first_nodes, strict=False):
-        if first + kind.nodes <= described.own_rows:
-            own_blocks.append((first, own_rows, kind.nodes))
-            own_rows += large.nodes
-    spread = Table(
-        table.kind, table.columns, _spread_rows(table.rows, blocks, rows), _spread_rows(table.own, own_blocks, own_rows)
-    )
-    return SpreadTable(spread, tuple(first_rows))
+            rows += other.types[typed.place_of(relation.source)].nodes
+    return TypedTableManifest(rows, tuple(first_rows), other.first_nodes[own_types(described, typed)])
+
+
+def own_types(described: TypedTableManifest, typed: TypedGraphManifest) -> int:
+    """How many types the table has rows of nodes themselves of: the first ones."""
+    return sum(end <= described.own_rows for end in typed.first_nodes[1:])
 
 
 def _spread_rows(rows: Rows, blocks: Sequence[tuple[int, int, int]], count: int) -> Rows:

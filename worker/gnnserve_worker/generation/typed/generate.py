@@ -13,6 +13,7 @@ from importlib.metadata import version
 import msgspec
 import numpy as np
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName
 from gnnserve_api.repository import (
     NOT_RANKED,
@@ -47,6 +48,7 @@ from gnnserve_worker.generation.typed.checkpoint import check_typed
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_training_set
 from gnnserve_worker.generation.typed.tables import States, hidden_states, plan_table
 from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.tail import tail_of
@@ -71,10 +73,11 @@ def generate_typed(
     progress: ProgressListener,
     *,
     use_gpu: bool,
+    graph_version: str | None = None,
 ) -> RevisionManifest:
-    """Generate the revision, which is not published yet. Raises as `pipeline.generate`."""
+    """Generate the revision, which is not published yet. `graph_version` and errors: as of `pipeline.generate`."""
     progress(Progress("import graph", 0, 1))
-    data = load_typed_source(source, progress)
+    data = load_typed_source(source, progress) if graph_version is None else _read_version(repository, graph_version)
     typed = describe_typed(data)
     counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
     progress(Progress("import graph", 1, 1, counts))
@@ -134,6 +137,18 @@ def generate_typed(
                 else None,
                 row_source=_write_row_source(subject, states, layers[0], staged),
             )
+
+
+def _read_version(repository: Repository, digest: str) -> TypedGraphData:
+    data = repository.read_typed_graph(digest)
+    for kind in data.types:
+        if not kind.nodes:
+            raise InputError(
+                "spec.graph.source.typed",
+                f"changes have removed all nodes of type {kind.name}, so that nothing can be learned about the type",
+                "add nodes of the type, or leave the networks as they are: without retraining",
+            )
+    return data
 
 
 def _write_row_source(

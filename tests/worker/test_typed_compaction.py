@@ -1,0 +1,207 @@
+"""A graph of several types that a log was folded into is the one that is built anew, and goes on to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.support.living_typed import PlainTypedGraph
+from tests.support.typed import shop, write_tables
+from tests.worker.test_living_typed import CLOSE, EVERYTHING, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
+from tests.worker.test_typed import service_of
+from tests.worker.test_typed_overlays import described
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.changes.log import Entry
+from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
+from gnnserve_worker.changes.registry import opened_log
+from gnnserve_worker.compaction.carrying import carry_over
+from gnnserve_worker.compaction.compact import compact
+from gnnserve_worker.compaction.restoring import bring
+from gnnserve_worker.generation import pipeline
+from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, encode_batch
+from gnnserve_worker.graph.living_typed import LivingTypedGraph
+from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.progress import silent
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+
+UID = "f7b4c2a0-0000-4000-8000-000000000002"
+
+
+@pytest.fixture(autouse=True)
+def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+
+
+@dataclass
+class Service:
+    """A service that has a log of changes."""
+
+    folder: Path
+    service: GNNService
+    sequence: int = 0
+
+    def __post_init__(self) -> None:
+        self.repository = Repository(self.folder / "repository", "default", "shop")
+        self.updates = UpdatesOptions(SqliteFile(self.folder / "log.sqlite"), UID, ROOM_BYTES)
+        self.manifest: RevisionManifest = pipeline.generate(self.service, self.repository)
+
+    def opened(self) -> LivingRevision:
+        """As a worker that starts opens the newest revision, with what the log has beyond it."""
+        return LivingRevision(self.repository.load(self.manifest.revision, ROOM_BYTES), ROOM_BYTES)
+
+    def write(self, living: LivingRevision, batches: Sequence[ChangeBatch]) -> None:
+        """Append them to the log, and let a worker apply them."""
+        with opened_log(self.updates.log, UID) as log:
+            for batch in batches:
+                self.sequence += 1
+                log.append([Entry("tests", self.sequence, batch.counts.items, encode_batch(batch))])
+        said = living.apply(living.offset + 1, batches)
+        assert all(isinstance(one, Applied) for one in said), said
+
+    def compact(self, *, retrain: bool = False) -> LoadedRevision:
+        self.manifest = compact(self.service, self.repository, self.updates, retrain=retrain)
+        return self.repository.load(self.manifest.revision)
+
+
+def assert_it_is(loaded: LoadedRevision, plain: PlainTypedGraph, replayed: LivingRevision | None = None) -> None:
+    """Whether answers over all neighbours are those of the graph built anew, and of a worker that applied the log."""
+    served, expected = served_revision(loaded), plain.scores()
+    seeds = numbers_of(served, plain.target_ids)
+    for name in loaded.variants:
+        found = served.infer(name, seeds.copy(), 0).scores
+        close = 0.05 * float(np.abs(expected).max()) if name.endswith("int8") else CLOSE
+        np.testing.assert_allclose(found, expected, atol=close, rtol=close, err_msg=name)
+        if replayed is not None:
+            other = served_by(replayed)
+            of_other = other.infer(name, numbers_of(other, plain.target_ids), 0).scores
+            np.testing.assert_allclose(found, of_other, atol=1e-6, rtol=1e-6, err_msg=name)
+
+
+def assert_it_is_written(service: Service, plain: PlainTypedGraph) -> None:
+    """Whether the version holds the graph built anew: lists, features and ids."""
+    data, (built, _) = service.repository.read_typed_graph(service.manifest.graph), plain.built()
+    for one, other in zip(data.relations, built.relations, strict=True):
+        assert (one.key, one.reverse_of, one.merges, one.both_ways) == (
+            other.key, other.reverse_of, other.merges, other.both_ways,
+        )  # fmt: skip
+        np.testing.assert_array_equal(one.lists.indptr, other.lists.indptr)
+        np.testing.assert_array_equal(one.lists.indices, other.lists.indices)
+    for kind, same in zip(data.types, built.types, strict=True):
+        assert kind.nodes == same.nodes
+        if same.features is None:
+            assert kind.features is None
+        else:
+            np.testing.assert_array_equal(kind.features, same.features)
+
+
+@pytest.mark.parametrize("architecture", ["GraphSAGE", "GAT", "RGCN"])
+def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path: Path, architecture: str) -> None:
+    data, spec, model = described(tmp_path, architecture, VARIANTS)
+    service, plain, draw = Service(tmp_path, spec), PlainTypedGraph(data, model), np.random.default_rng(4)
+    first, features = service.manifest, [kind.features for kind in data.types]
+    for last in (6, 12):
+        living = service.opened()
+        served = served_by(living)
+        service.write(living, [batch_of(plain.random_batch(draw, 9), served) for _ in range(6)])
+        loaded = service.compact()
+        assert loaded.made_of is not None
+        assert loaded.made_of.offset == last
+        assert {*loaded.variants} == {"projected", "projected-int8", "stored1", "stored1-int8"}
+        assert_it_is(loaded, plain, living)
+        assert_it_is_written(service, plain)
+    living = service.opened()
+    assert living.offset == living.base_offset == 12
+    service.write(living, [batch_of(plain.random_batch(draw, 9), served_by(living)) for _ in range(3)])
+    service.compact()
+    # The first model, whose log is cut, over the newest version.
+    target = service.repository.read_typed_graph(service.manifest.graph)
+    before = service.repository.load(first.revision, ROOM_BYTES)
+    brought = bring(before, features, target, ROOM_BYTES, silent)
+    older = msgspec.structs.replace(first, recipe="older")
+    restored = carry_over(older, before, brought, service.repository, silent)
+    assert_it_is(service.repository.load(restored.revision), plain)
+
+
+@pytest.fixture
+def called(tmp_path: Path) -> Service:
+    """A service over users and tags that are called by texts."""
+    source = write_tables(tmp_path / "tables", shop(), ids={"user": "u", "tag": "t"})
+    model = {"training": {"epochs": 1}}
+    return Service(tmp_path, service_of(source, model, {"stored": [1], "storage": ["float16"]}))
+
+
+def shown(served: ServedRevision) -> dict[str, list[Any]]:
+    assert served.types is not None
+    return {kind.name: [*served.shown_ids_of(kind, 0, 100)] for kind in served.types.types}
+
+
+def test_nodes_keep_their_ids_and_labels_are_those_that_changes_gave(called: Service) -> None:
+    living = called.opened()
+    served = served_by(living)
+    called.write(living, [batch_of(EVERYTHING, served)])
+    loaded = called.compact()
+    assert shown(served_revision(loaded)) == shown(served)
+    data = called.repository.read_typed_graph(called.manifest.graph)
+    names = shown(served)["user"]
+    assert data.labels[names.index("new")] == 1
+    assert data.labels[names.index("u4")] == -1
+    assert names.index("new") in data.splits.train
+    assert names.index("u4") not in np.concatenate([data.splits.train, data.splits.validation, data.splits.test])
+    assert [column.name for column in data.target.feature_columns] == ["f0", "f1", "f2", "f3"]
+    again = called.opened()
+    called.write(again, [batch_of({"nodes": [{"id": "tag/t2"}], "removedNodes": ["user/new"]}, served_by(again))])
+    assert shown(served_revision(called.compact())) == shown(served_by(again))
+
+
+def test_networks_are_trained_anew_on_the_version_where_that_is_asked(called: Service) -> None:
+    living = called.opened()
+    called.write(living, [batch_of(EVERYTHING, served_by(living))])
+    before = called.manifest.model
+    loaded = called.compact(retrain=True)
+    assert called.manifest.model != before
+    assert loaded.made_of is not None
+    assert shown(served_revision(loaded)) == shown(served_by(living))
+
+
+def test_a_type_may_lose_all_of_its_nodes_and_gets_others_later(called: Service) -> None:
+    living = called.opened()
+    called.write(living, [batch_of({"removedNodes": [f"tag/t{i}" for i in range(5)]}, served_by(living))])
+    loaded = called.compact()
+    assert shown(served_revision(loaded))["tag"] == []
+    before = called.repository.load(called.manifest.revision)
+    living = called.opened()
+    body = {"nodes": [{"id": "tag/t9"}], "edges": [["item/3", "has", "tag/t9"]]}
+    called.write(living, [batch_of(body, served_by(living))])
+    loaded = called.compact()
+    assert shown(served_revision(loaded))["tag"] == ["t9"]
+    seeds = np.arange(before.answered_nodes)
+    for name in loaded.variants:
+        served, replayed = served_revision(loaded), served_by(living)
+        np.testing.assert_array_equal(
+            served.infer(name, seeds.copy(), 0).scores, replayed.infer(name, seeds.copy(), 0).scores
+        )
+    called.write(living, [batch_of({"removedNodes": ["tag/t9"]}, served_by(living))])
+    with pytest.raises(InputError, match="changes have removed all nodes of type tag"):
+        called.compact(retrain=True)
+
+
+def test_the_log_is_cut_behind_the_older_of_two_versions(called: Service) -> None:
+    for tag in range(3):
+        living = called.opened()
+        called.write(living, [batch_of({"removedNodes": [f"tag/t{tag}"]}, served_by(living))])
+        called.compact()
+    with opened_log(called.updates.log, UID) as log:
+        assert (log.position().first, log.position().last) == (3, 3)
+    graph = called.opened().graph
+    assert isinstance(graph, LivingTypedGraph)
+    assert graph.taken == len(graph.kept) == 30 + 20 + 2
