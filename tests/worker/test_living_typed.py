@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.worker.test_typed import generated, service_of
 from tests.worker.test_typed_overlays import Given, made, read
 
 from gnnserve_api.changes import CHANGES_TYPE
+from gnnserve_api.errors import DamagedError
+from gnnserve_api.repository import sealed
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
     Applied,
@@ -33,6 +36,7 @@ from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.repository.staged import to_json
 from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.reading import columns_by_id, read_changes
 from gnnserve_worker.serving.http.question import RequestError
@@ -316,6 +320,61 @@ def test_a_binary_batch_brings_no_node_without_an_id(unchanged: LivingRevision, 
     refusal = unchanged.check(read_changes(encode_batch(bad), BINARY, served)[1])
     assert isinstance(refusal, ChangeRefusal)
     assert f"{refusal.field}: {refusal.message}" == f"nodes[0].id: '{text}' has a type and no id"
+
+
+@pytest.mark.parametrize("room_bytes", [None, ROOM_BYTES], ids=["as it is", "with room for changes"])
+class TestTablesThatAreDamaged:
+    @pytest.mark.parametrize("table", ["projected-float16", "stored1-float16", "projected"])
+    @pytest.mark.parametrize(
+        ("typed", "said"),
+        [
+            ({"first_rows": (10**6,)}, "rows, and those of .* are to be from 1,000,000 on"),
+            ({"first_rows": (-1,)}, "rows, and those of .* are to be from -1 on"),
+            ({"first_rows": (None,)}, "holds no rows of"),
+            ({"own_rows": 3}, "holds 3 rows of nodes themselves, expected"),
+        ],
+        ids=["rows behind the end", "rows before the first", "no rows", "too few rows of nodes themselves"],
+    )
+    def test_rows_that_are_not_there_are_told(
+        self, shops: Path, tmp_path: Path, room_bytes: int | None, table: str, typed: dict[str, Any], said: str
+    ) -> None:
+        """The manifest was written wrong, and with a checksum that matches."""
+        folder, repository = copied(shops, tmp_path)
+        manifest = repository.revisions()[0]
+        before = manifest.tables[table].typed
+        assert before
+        changed = {
+            key: value * len(before.first_rows) if key == "first_rows" else value for key, value in typed.items()
+        }
+        wrong = msgspec.structs.replace(manifest.tables[table], typed=msgspec.structs.replace(before, **changed))
+        rewrite(folder / "revision.json", to_json(sealed(
+            msgspec.structs.replace(manifest, tables={**manifest.tables, table: wrong})
+        )))  # fmt: skip
+        with pytest.raises(DamagedError, match=said):
+            repository.load(manifest.revision, room_bytes)
+
+    def test_a_table_of_products_is_compared_with_its_checksum(
+        self, shops: Path, tmp_path: Path, room_bytes: int | None
+    ) -> None:
+        folder, repository = copied(shops, tmp_path)
+        path = folder / "tables" / "projected.npy"
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        rewrite(path, bytes(content))
+        with pytest.raises(DamagedError, match="was altered: its SHA-256 is"):
+            repository.load(folder.name, room_bytes)
+
+
+def copied(shops: Path, to: Path) -> tuple[Path, Repository]:
+    """The folder of the only revision of a copy."""
+    shutil.copytree(shops / "repository", to / "repository")
+    repository = Repository(to / "repository", "default", "shop")
+    return repository.folder / "revisions" / repository.revisions()[0].revision, repository
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(content)
 
 
 def test_changes_end_where_their_memory_does(shops: Path) -> None:

@@ -58,9 +58,10 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
         grown = with_room(stored.typed, revision.tables, revision.room)
         living, draft = living_typed_graphs(stored, ids, grown, revision.room)
     graph = stored if living is None else living.graph
-    tables = {name: _open_spread(revision, table, stored, graph) for name, table in revision.tables.items()}
+    # Before tables are copied with room for changes: rows that are not there cannot be.
     for one in revision.variants:
         _check_fit(revision, one, stored)
+    tables = {name: _open_spread(revision, table, stored, graph) for name, table in revision.tables.items()}
     variants = {one.name: _open_variant(revision, one, graph, tables[one.table], recipe) for one in revision.variants}
     followed = () if living is None or recipe is None else _followed(revision, graph, tables, recipe)
     sources = {id(products.table): products for _, products in followed}
@@ -215,24 +216,31 @@ def _followed(
 
 
 def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: TypedGraph) -> None:
-    """Raise DamagedError where the variant's table does not fit the graph as it is stored."""
-    if (misfit := _misfit(revision.tables[variant.table], graph, variant)) is not None:
-        raise DamagedError(revision.folder / paths.rows_of(variant.table), misfit, revision.remedy)
+    """Raise DamagedError where a table that the variant reads does not fit the graph as it is stored."""
+    followed = followed_of(variant)
+    read = [(variant.table, variant.network.layers, variant.columns)]
+    if followed is not None:
+        products = followed.layers[0].products
+        read.append((products, followed.network.layers, revision.tables[products].columns))
+    for name, layers, columns in read:
+        if (misfit := _misfit(revision.tables[name], graph, variant.name, layers, columns)) is not None:
+            raise DamagedError(revision.folder / paths.rows_of(name), misfit, revision.remedy)
 
 
-def _misfit(table: TableManifest, graph: TypedGraph, variant: VariantManifest) -> str | None:
-    """What of the table contradicts the graph, so that kernels would read beyond its rows; None: nothing."""
+def _misfit(table: TableManifest, graph: TypedGraph, variant: str, layers: int, columns: int) -> str | None:
+    """What of the table contradicts the graph, so that kernels would read beyond its rows; None: nothing. `variant`:
+    name of one that reads so many columns of it, and computes so many layers from it."""
     if not table.typed or len(table.typed.first_rows) != len(graph.typed.relations):
         return f"does not say where the rows of each of {len(graph.typed.relations)} relations are"
     for first, relation in zip(table.typed.first_rows, graph.typed.relations, strict=True):
         source = graph.typed.types[graph.typed.place_of(relation.source)]
         if first is not None and not 0 <= first <= table.typed.rows - source.nodes:
             return f"holds {table.typed.rows:,} rows, and those of {relation.key} are to be from {first:,} on"
-        if first is None and (variant.network.layers > 1 or relation.target == graph.typed.target.name):
-            return f"holds no rows of {relation.key}, which variant {variant.name} reads"
-    wanted = graph.nodes if variant.network.layers > 1 else graph.typed.target.nodes
+        if first is None and (layers > 1 or relation.target == graph.typed.target.name):
+            return f"holds no rows of {relation.key}, which variant {variant} reads"
+    wanted = graph.nodes if layers > 1 else graph.typed.target.nodes
     if table.own is None or table.typed.own_rows < wanted:
         return f"holds {table.typed.own_rows:,} rows of nodes themselves, expected {wanted:,}"
-    if variant.columns != table.columns:
-        return f"holds {table.columns} columns, and {variant.name} is to read {variant.columns} of them"
+    if columns != table.columns:
+        return f"holds {table.columns} columns, and {variant} is to read {columns} of them"
     return None
