@@ -1,4 +1,5 @@
-"""A graph that changes while it is served, on a real cluster: changes last, are compacted, and outlive their worker."""
+"""A graph that changes while it is served, on a real cluster: changes last, are compacted, and outlive their worker;
+and its embeddings, in a database."""
 
 from __future__ import annotations
 
@@ -8,14 +9,18 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import psycopg
 import pytest
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.installation import Installation
+from tests.cluster.harness.layout import HOST_IP, POD_CIDR
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
 
 TOKEN = "a-token-that-writes-0123456789"  # noqa: S105 - of the tests
 NODES, NEW = 1797, 5000
+VIEW = "gnnserve_embeddings.digits"
 EDGES = [[i % NODES, (7 * i + 1) % NODES] for i in range(1000)]
 SPEC: Mapping[str, Any] = {
     **SMALL_SPEC,
@@ -96,3 +101,65 @@ def test_a_worker_that_comes_anew_begins_with_what_is_compacted(service: Service
     state = wait_for("the log to be applied", told)
     assert (state["base"], state["changesSinceBase"]) == (1, 1)
     assert ask_about_new(service, 2)["offset"] == 2
+
+
+@pytest.fixture
+def database(service: Service) -> Iterator[PostgresServer]:
+    """A server with pgvector on this machine, whose address is in the Secret `vectors`."""
+    if service.namespace.cluster.node is None:
+        pytest.skip("about a server on this machine; KUBECONFIG names a cluster on others")
+    with postgres_server(programs_with_pgvector()) as server:
+        uri = server.listen(HOST_IP, POD_CIDR)
+        server.stop()
+        server.start()
+        service.namespace.apply(
+            {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "vectors"}, "stringData": {"uri": uri}}
+        )
+        yield server
+
+
+def test_embeddings_reach_a_database_and_a_killed_writer_leaves_the_old_ones_whole(
+    service: Service, database: PostgresServer
+) -> None:
+    revision = service.status()["revision"]
+
+    def written() -> list[tuple[object, ...]]:
+        return database.execute(f'SELECT revision, "offset", count(*), variant FROM {VIEW} JOIN '  # noqa: S608
+                                "gnnserve_embeddings.sets USING (revision, \"offset\") GROUP BY 1, 2, 4")  # fmt: skip
+
+    def writers() -> list[dict[str, Any]]:
+        selector = f"--selector=gnnserve.dev/service={service.name},app.kubernetes.io/component=embeddings"
+        return service.namespace.items("pods", selector)
+
+    sinks = [{"postgres": {"secretName": "vectors", "view": "digits"}}]
+    service.patch({"embeddings": {"variant": "x1", "sinks": sinks}})
+    said = service.wait_for("EmbeddingsPublished", "EmbeddingsPublished")
+    assert f"and 1 database have the embeddings of revision {revision}" in said
+    # The node that came by a change has a row too.
+    first = (revision, 1, NODES + 1, "x1")
+    assert written() == [first]
+    asked = {"node": NEW, "count": 3}
+    wait_for("the index", lambda: service.ask("POST", "/v1/recommend", asked)[0] == http.HTTPStatus.OK)
+
+    with psycopg.connect(database.uri()) as reader:
+        # A reader's transaction holds up the last step, when all rows of the next set are there.
+        reader.execute(f"SELECT 1 FROM {VIEW} LIMIT 1")  # noqa: S608
+        before = {pod["metadata"]["name"] for pod in writers()}
+        service.patch({"embeddings": {"variant": "x4"}})
+        waiting = "SELECT pid FROM pg_locks WHERE NOT granted"
+        wait_for("a writer that waits for the reader", lambda: database.execute(waiting), 120)
+        (killed,) = {pod["metadata"]["name"] for pod in writers()} - before
+        service.namespace.kubectl("delete", "pod", killed, "--grace-period=0", "--force")
+        assert service.condition("EmbeddingsPublished")["reason"] == "Embedding"
+        assert written() == [first]
+    gone = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'gnnserve-embeddings'"
+    wait_for("the writer's connection to end", lambda: not database.execute(gone))
+    assert written() == [first]
+
+    # Without waiting until Kubernetes tries again.
+    service.namespace.kubectl("delete", "jobs", "--selector=app.kubernetes.io/component=embeddings")
+    service.wait_for("EmbeddingsPublished", "EmbeddingsPublished")
+    assert written() == [(revision, 1, NODES + 1, "x4")]
+    (tables,) = database.execute("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'digits\\_\\_%'")
+    assert tables == (1,)
+    assert service.condition("Ready")["status"] == "True"
