@@ -92,6 +92,27 @@ def test_a_seed_always_goes_to_the_same_revision_and_a_named_variant_to_the_firs
     assert named == {FIRST: 8}
 
 
+@pytest.mark.parametrize("is_in_head", [False, True])
+def test_a_seed_of_the_second_is_answered_by_it_although_the_first_has_no_room(is_in_head: bool) -> None:
+    async def ask(two: Two, seed: int) -> str:
+        head, body = ({"gnnserve-seed": str(seed)}, {}) if is_in_head else ({}, {"seed": seed})
+        response = await two.client.http.post("/v1/predict", json={"nodes": [1], **body}, headers=head)
+        return str(response.json()["revision"]) if response.status_code == 200 else str(response.status_code)
+
+    async def scenario() -> tuple[list[str], int, bytes]:
+        async with sharing(50, slow_second()) as two:
+            lane = two.client.model.lane
+            assert lane is not None
+            lane.batcher._admission._max_queued_seeds = 0
+            found = [await ask(two, seed) for seed in range(40)]
+            return found, two.share.passed_on, two.client.metrics.render()
+
+    found, passed_on, metrics = asyncio.run(scenario())
+    assert found == [SECOND if is_of_canary(seed, 50) else "429" for seed in range(40)]
+    assert passed_on == 0
+    assert f'outcome="refused",service="digits"}} {found.count("429")}.0' in metrics.decode()
+
+
 def test_seeds_of_a_small_share_stay_in_a_larger_one() -> None:
     seeds = [*range(2000), 2**63 - 1]
     small, large = ({seed for seed in seeds if is_of_canary(seed, percent)} for percent in (5, 50))

@@ -39,6 +39,7 @@ from gnnserve_worker.serving.http.tensors.request import (
     RequestInput,
     RequestOutput,
     may_choose_by,
+    may_have_seed,
     read_request,
 )
 from gnnserve_worker.serving.http.tensors.served import NODES
@@ -113,6 +114,9 @@ class InferCodec:
 
     def may_choose(self, _body: bytes) -> bool:
         return self.version is not None or may_choose_by(self._request.parameters)
+
+    def may_have_seed(self, _body: bytes) -> bool:
+        return may_have_seed(self._request.parameters)
 
     def may_have_overlay(self, _body: bytes) -> bool:
         return any(tensor.name != NODES for tensor in self._request.inputs)

@@ -50,23 +50,22 @@ class CanaryShare:
         def ask_first() -> Pending | Held | Reply:
             return self._first.begin(self._first.read(head, body, arrived_ms, trace), respond)
 
-        is_canarys = self._draw()
-        asked = (self._canary if is_canarys else self._first).read(head, body, arrived_ms, trace)
-        bound = self._bound(asked.question) if isinstance(asked, Asked) else None
-        if bound is not None and bound != is_canarys:
-            is_canarys = bound
-            asked = (self._canary if is_canarys else self._first).read(head, body, arrived_ms, trace)
-        if not is_canarys:
-            return self._first.begin(asked, respond)
+        is_drawn, may_have_seed = self._draw(head), head.codec.may_have_seed(body)
+        if not (is_drawn or may_have_seed):
+            return ask_first()
+        # Whose it is must not depend on which of both has room, so that a body with a seed is read in any case.
+        asked = self._canary.read(head, body, arrived_ms, trace, must_parse=may_have_seed)
         if isinstance(asked, Asked):
+            if not self._is_canarys(asked.question, is_drawn):
+                return ask_first()
             pending = self._ask_canary(asked, respond, ask_first)
             if pending is not None:
                 return pending
             self.passed_on += 1
             return ask_first()
         asked = self._first.read(head, body, arrived_ms, trace)
-        if not isinstance(asked, Asked) or self._bound(asked.question) is not False:
-            self.passed_on += 1  # else the canary read it for nothing: it is the first one's
+        if self._is_canarys(asked.question, is_drawn) if isinstance(asked, Asked) else is_drawn:
+            self.passed_on += 1
         return self._first.begin(asked, respond)
 
     def _ask_canary(
@@ -89,15 +88,18 @@ class CanaryShare:
         pending = self._canary.ask(asked, take)
         return pending if isinstance(pending, Pending) else None
 
-    def _draw(self) -> bool:
+    def _draw(self, head: Head) -> bool:
+        """Whether it is the canary's, as far as the head says."""
+        if head.wishes.seed is not None:
+            return is_of_canary(head.wishes.seed, self.percent)
         self._drawn = (self._drawn + _GOLDEN_RATIO) % 1.0
         return self._drawn * 100 < self.percent
 
-    def _bound(self, question: Question) -> bool | None:
-        """Whether the canary has to answer it, or must not; None: it may."""
+    def _is_canarys(self, question: Question, is_drawn: bool) -> bool:
+        """Whether it is the canary's, now that the body is read."""
         if question.variant is not None:
             return False
-        return None if question.seed is None else is_of_canary(question.seed, self.percent)
+        return is_drawn if question.seed is None else is_of_canary(question.seed, self.percent)
 
 
 def is_of_canary(seed: int, percent: int) -> bool:

@@ -123,9 +123,11 @@ class Predict:
         return self._hold(asked, respond) if isinstance(asked, Behind) else asked
 
     def read(  # noqa: PLR0911 - a ladder, one rung a refusal
-        self, head: Head, body: bytes, arrived_ms: float | None = None, trace: RequestTrace | None = None
-    ) -> Asked | Behind | Reply:
-        """`arrived_ms`: when a request arrived that was read before; None: now."""
+        self, head: Head, body: bytes, arrived_ms: float | None = None, trace: RequestTrace | None = None,
+        *, must_parse: bool = False,
+    ) -> Asked | Behind | Reply:  # fmt: skip
+        """`arrived_ms`: when a request arrived that was read before; None: now. `must_parse`: refuse it unread on no
+        account, because what it says is to be known."""
         begun_ms = monotonic_ms()
         if arrived_ms is None:
             arrived_ms = begun_ms
@@ -137,7 +139,7 @@ class Predict:
             return self.refuse(self._model.refuse(), codec.encode_error)
         seeds = codec.estimate_seeds(body, are_texts=lane.revision.has_text_ids)
         refused = self._model.would_refuse(seeds, arrived_ms)
-        if refused is not None and not _may_choose(head, body):
+        if refused is not None and not (must_parse or _may_choose(head, body)):
             return self._refuse_unread(refused, seeds, codec, brings_overlay=codec.may_have_overlay(body))
         revision, max_nodes = lane.revision, lane.batching.max_queued_seeds
         try:

@@ -62,6 +62,9 @@ class BinaryCodec:
     def may_choose(self, body: bytes) -> bool:
         return False
 
+    def may_have_seed(self, body: bytes) -> bool:
+        return False
+
     def may_have_overlay(self, body: bytes) -> bool:
         return False
 

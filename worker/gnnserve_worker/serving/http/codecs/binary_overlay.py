@@ -70,6 +70,9 @@ class BinaryOverlayCodec:
     def may_choose(self, body: bytes) -> bool:
         return False
 
+    def may_have_seed(self, body: bytes) -> bool:
+        return False
+
     def may_have_overlay(self, body: bytes) -> bool:
         return not _brings_nothing(body)
 

@@ -50,6 +50,9 @@ class Codec(Protocol):
         """Whether the body could carry an objective or a priority or name a variant, so that it has to be parsed before
         the request is refused."""
 
+    def may_have_seed(self, body: bytes) -> bool:
+        """Whether the body could carry a seed, without parsing it."""
+
     def may_have_overlay(self, body: bytes) -> bool:
         """Whether the body seems to bring an overlay, without parsing it; requests that are refused unread are counted
         by it."""

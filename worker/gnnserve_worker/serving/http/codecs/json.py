@@ -121,6 +121,9 @@ class JsonCodec:
     def may_choose(self, body: bytes) -> bool:
         return any(may_have_field(body, field) for field in (b"objective", b"variant", b"priority"))
 
+    def may_have_seed(self, body: bytes) -> bool:
+        return may_have_field(body, b"seed")
+
     def may_have_overlay(self, body: bytes) -> bool:
         return may_have_field(body, b"overlay")
 

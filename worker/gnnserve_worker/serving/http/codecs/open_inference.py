@@ -81,6 +81,9 @@ class OpenInferenceCodec:
         stated = b"latency_ms" in body or b"tolerance" in body or b"priority" in body
         return stated or self.version is not None or b"\\u00" in body
 
+    def may_have_seed(self, body: bytes) -> bool:
+        return b"seed" in body or b"\\u00" in body
+
     def may_have_overlay(self, body: bytes) -> bool:
         return may_bring(body)
 

@@ -89,6 +89,9 @@ class RecommendCodec:
     def may_choose(self, body: bytes) -> bool:
         return may_have_field(body, b"objective")
 
+    def may_have_seed(self, body: bytes) -> bool:
+        return may_have_field(body, b"seed")
+
     def may_have_overlay(self, body: bytes) -> bool:
         return may_have_field(body, b"overlay")
 

@@ -46,6 +46,11 @@ def may_choose_by(names: Collection[str]) -> bool:
     return _LATENCY in names or _TOLERANCE in names or _PRIORITY in names
 
 
+def may_have_seed(names: Collection[str]) -> bool:
+    """Whether parameters of these names may be a seed of the request's own."""
+    return _SEED in names
+
+
 class RequestInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tensor that a request brings."""
 
