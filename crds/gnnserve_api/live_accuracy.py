@@ -33,11 +33,18 @@ class LabelProblem(StrEnum):
     """A label of that node and that time was taken before."""
 
 
+class TypedNodeId(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A node of a graph of several types: `{"type": "user", "id": 17}`, which is `"user/17"`."""
+
+    type: str
+    id: int | str
+
+
 class LabelsRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """What nodes turned out to be."""
 
     nodes: Annotated[
-        tuple[int | str, ...],
+        tuple[int | str | TypedNodeId, ...],
         Meta(
             description="Node ids of the served graph, as predictions take them.",
             extra_json_schema={"minItems": 1, "maxItems": MOST_LABELS},

@@ -149,10 +149,41 @@ def test_an_odd_number_of_ids_is_no_array_of_pairs() -> None:
     on_worker(of_links(), scenario)
 
 
-def test_nodes_of_the_wrong_type_are_named() -> None:
+def between_types() -> FakeWorker:
     ids = string_ids(*lay_out([*(f"user/{i}" for i in range(3)), *(f"item/{i}" for i in range(4))]))
     ends = EndManifest("user", 0, 3), EndManifest("item", 3, 7)
-    worker = FakeWorker(classes=(), nodes=7, ids=ids, links=links(*ends, "user buys item"))
+    return FakeWorker(classes=(), nodes=7, ids=ids, links=links(*ends, "user buys item"))
+
+
+def test_ids_may_be_objects_where_links_join_types() -> None:
+    pairs = [["user/2", "item/0"], ["user/1", "item/3"]]
+    named = [[{"type": "user", "id": 2}, "item/0"], [{"type": "user", "id": "1"}, {"id": 3, "type": "item"}]]
+    told = [ask(between_types(), {"pairs": given, "seed": 1}) for given in (pairs, named)]
+    assert told[0] == told[1]
+    assert told[0][0] == 200
+
+
+@pytest.mark.parametrize(
+    "given", [3, None, {"type": "user"}, {"type": 3, "id": 4}, {"type": "user", "id": True}, ["user", 3]], ids=repr
+)
+def test_an_id_without_a_type_is_told_by_its_place(given: Any) -> None:
+    found = refused(between_types(), {"pairs": [["user/2", "item/0"], ["user/1", given]]})
+    assert found[1:3] == ("InvalidType", "pairs[1][1]")
+    assert found[3].endswith('name nodes as "user/0"')
+
+
+def test_forms_of_ids_are_described_where_links_join_types() -> None:
+    async def scenario(client: Client) -> None:
+        schemas = (await client.http.get("/openapi.json")).json()["components"]["schemas"]
+        one = schemas["PairsRequest"]["properties"]["pairs"]["items"]["items"]["anyOf"]
+        assert [each["type"] for each in one] == ["string", "object"]
+        assert one[1]["properties"]["type"]["enum"] == ["user", "item"]
+
+    on_worker(between_types(), scenario)
+
+
+def test_nodes_of_the_wrong_type_are_named() -> None:
+    worker = between_types()
     assert ask(worker, {"pairs": [["user/2", "item/0"]]})[0] == 200
     _, code, field, message = refused(worker, {"pairs": [["user/2", "item/0"], ["user/1", "user/2"]]})
     assert (code, field) == ("WrongNodeType", "pairs[1][1]")

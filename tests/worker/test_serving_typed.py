@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.serving import Client, FakeWorker, running, service
+from tests.support.serving import CLASSES, Client, FakeWorker, running, service
 
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.security.access import Access
 
+WRITING = "writing-0123456789ab"
+HEADERS = {"authorization": f"Bearer {WRITING}"}
 PAPERS, AUTHORS = ("p/1", "author/2", "plain"), (70, -3)
 
 
@@ -44,7 +47,7 @@ def by_text() -> TypedWorker:
 
 def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker) -> None:
     async def run() -> None:
-        async with running(worker, service()) as client:
+        async with running(worker, service(), write_access=Access((WRITING,))) as client:
             await scenario(client)
 
     asyncio.run(run())
@@ -95,6 +98,41 @@ def test_what_is_wrong_with_an_id_is_told(worker: Callable[[], TypedWorker], nod
         assert message in response.json()["error"]["message"]
 
     on_worker(scenario, worker())
+
+
+def test_labels_name_nodes_in_every_form() -> None:
+    async def scenario(client: Client) -> None:
+        nodes = [3, "paper/4", {"type": "paper", "id": 5}, {"type": "paper", "id": "6"}, {"type": "author", "id": 70},
+                 "author/70", {"type": "editor", "id": 1}]  # fmt: skip
+        body = {"nodes": nodes, "labels": [CLASSES[0]] * len(nodes)}
+        answer = (await client.http.post("/v1/labels", json=body, headers=HEADERS)).json()
+        assert (answer["accepted"], answer["refused"]) == (4, 3)
+        assert [one["index"] for one in answer["problems"]] == [4, 5, 6]
+        assert answer["problems"][0]["message"] == 'node "author/70" is not in the graph'
+        schemas = (await client.http.get("/openapi.json")).json()["components"]["schemas"]
+        assert len(schemas["LabelsRequest"]["properties"]["nodes"]["items"]["anyOf"]) == 3
+
+    on_worker(scenario, by_position())
+
+
+def test_a_label_of_a_node_counts_once_however_it_is_named() -> None:
+    async def scenario(client: Client) -> None:
+        body: dict[str, Any] = {"nodes": ["paper/4", {"type": "paper", "id": 4}], "labels": [CLASSES[0]] * 2}
+        body["times"] = ["2026-11-23T05:00:00Z"] * 2
+        answer = (await client.http.post("/v1/labels", json=body, headers=HEADERS)).json()
+        assert (answer["accepted"], answer["problems"][0]["reason"]) == (1, "Repeated")
+
+    on_worker(scenario, by_position())
+
+
+def test_large_requests_may_name_all_nodes_by_objects() -> None:
+    nodes = [{"type": "paper", "id": node % 20} for node in range(140_000)]
+
+    async def run() -> None:
+        async with running(by_position(), service(max_seeds=65_536, max_queued_seeds=140_000)) as client:
+            assert (await client.predict(nodes)).status_code == 200
+
+    asyncio.run(run())
 
 
 def test_nodes_of_each_type_and_the_types_are_listed() -> None:

@@ -7,6 +7,8 @@ from datetime import datetime
 
 import numpy as np
 
+from gnnserve_api.live_accuracy import TypedNodeId
+from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.inference.served import ServedRevision
 
 NodeId = int | str
@@ -14,13 +16,21 @@ Label = int | str | tuple[int | str, ...]
 """The label of a node; where nodes have several, all of them."""
 TimedNode = tuple[NodeId, datetime]
 _INT64 = range(-(2**63), 2**63)
+_MOST_DIGITS = 20
 
 
-def find_nodes(ids: Sequence[NodeId], revision: ServedRevision) -> np.ndarray:
+def plain_ids(given: Sequence[NodeId | TypedNodeId], revision: ServedRevision) -> list[NodeId | TypedNodeId]:
+    """Ids as texts with their types where they are objects, in a graph that has types."""
+    if revision.types is None:
+        return [*given]
+    return [f"{one.type}/{one.id}" if isinstance(one, TypedNodeId) else one for one in given]
+
+
+def find_nodes(ids: Sequence[NodeId | TypedNodeId], revision: ServedRevision) -> np.ndarray:
     """Positions int64 of nodes; -1 where the graph has no such node, an id of the other kind among them."""
     positions = np.full(len(ids), -1, np.int64)
     if revision.types is not None:
-        ids = [_within(node, f"{revision.types.target.name}/", revision) for node in ids]
+        ids = [_within(node, revision.types, revision) for node in ids]
     wanted = str if revision.has_text_ids else int
     places = [i for i, node in enumerate(ids) if isinstance(node, wanted) and (wanted is str or node in _INT64)]
     if not places:
@@ -38,12 +48,16 @@ def find_nodes(ids: Sequence[NodeId], revision: ServedRevision) -> np.ndarray:
     return positions
 
 
-def _within(node: NodeId, begins: str, revision: ServedRevision) -> NodeId:
-    """The id within its type, of one that names it: only nodes of one type have labels. `begins`: that type's name."""
-    if not isinstance(node, str) or not node.startswith(begins):
-        return node
-    id_ = node.removeprefix(begins)
-    return int(id_) if not revision.has_text_ids and id_.isascii() and id_.isdigit() else id_
+def _within(node: NodeId | TypedNodeId, types: TypedGraphManifest, revision: ServedRevision) -> NodeId | TypedNodeId:
+    """The id within its type, of one that names it: only nodes of one type have labels, and others are no texts."""
+    name, slash, id_ = node.partition("/") if isinstance(node, str) else ("", "", "")
+    if not slash or name not in {kind.name for kind in types.types}:
+        return node  # an id alone, which may have a slash of its own
+    if name != types.target.name:
+        return TypedNodeId(name, id_)
+    digits = id_.removeprefix("-")
+    is_integer = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
+    return int(id_) if is_integer and not revision.has_text_ids else id_
 
 
 def find_truths(labels: Sequence[Label], revision: ServedRevision) -> tuple[np.ndarray, np.ndarray]:

@@ -18,10 +18,11 @@ from gnnserve_api.live_accuracy import (
     LabelsAnswer,
     LabelsRequest,
     RefusedLabel,
+    TypedNodeId,
 )
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
+from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths, plain_ids
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.http.pairs import wrong_task
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_node_count, counted, shown_value
@@ -46,14 +47,15 @@ def take_labels(
         message = f"{counted(watch.waiting, 'label')} wait for an idle moment of the worker; send these again later"
         return Refusal(RefusalReason.QUEUE_FULL, message, _RETRY_S)
     latest = (datetime.now(UTC) if now is None else now) + _CLOCKS_DIFFER
-    positions = find_nodes(request.nodes, revision).tolist()
+    nodes = plain_ids(request.nodes, revision)
+    positions = find_nodes(nodes, revision).tolist()
     known = find_truths(request.labels, revision)[1].tolist()
     kept: list[tuple[NodeId, Label]] = []
     seen: dict[TimedNode, None] = {}
     problems: list[RefusedLabel] = []
-    for i, (node, label) in enumerate(zip(request.nodes, request.labels, strict=True)):
+    for i, (node, label) in enumerate(zip(nodes, request.labels, strict=True)):
         time = None if request.times is None else request.times[i]
-        if positions[i] < 0:
+        if positions[i] < 0 or isinstance(node, TypedNodeId):
             problems.append(_refused(i, LabelProblem.UNKNOWN_NODE, f"node {shown_value(node)} is not in the graph"))
         elif not known[i]:
             problems.append(_refused(i, LabelProblem.UNKNOWN_LABEL, _unknown_label(label, revision)))

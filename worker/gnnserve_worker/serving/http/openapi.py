@@ -47,6 +47,7 @@ from gnnserve_worker.serving.http.openapi_parts import (
     to_openapi_30,
     told,
 )
+from gnnserve_worker.serving.http.openapi_types import describe_types, with_content
 from gnnserve_worker.serving.http.pairs import PAIR_OUTPUTS, example_pair
 from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH, RECOMMEND_PATH
 from gnnserve_worker.serving.http.recommend_description import describe_recommend
@@ -166,7 +167,7 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     # record may have ids of either kind: the graph's is described.
     of_graph = {name: schema for name, schema in components.items() if not name.endswith("_Any_")}
     plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str|Any)_|\[(?:int|str)\])(?=\")", "", json.dumps(of_graph)))
-    schemas = {name: to_openapi_30(schema) for name, schema in _with_content(plain, revision).items()}
+    schemas = {name: to_openapi_30(schema) for name, schema in with_content(plain, revision).items()}
     # The task that is not served has no schemas.
     has_links = revision is not None and revision.links is not None
     asks, asked = ("PairsRequest", "pairs") if has_links else ("PredictRequest", "nodes")
@@ -192,7 +193,7 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     if not _takes_overlays(revision):
         del schemas["RequestOverlay"], schemas[asks]["properties"]["overlay"]
         del schemas["RecommendRequest"]["properties"]["overlay"]
-    _describe_types(schemas, revision, asks)
+    describe_types(schemas, revision, asks)
     if not _changes(revision):
         del schemas[asks]["properties"]["minOffset"]
         del schemas["RecommendRequest"]["properties"]["minOffset"], schemas["RecommendAnswer"]["properties"]["offset"]
@@ -205,44 +206,6 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     objective["latencyMs"] |= _LATENCY_BOUNDS
     objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
     return schemas
-
-
-def _describe_types(schemas: dict[str, Any], revision: ServedRevision | None, asks: str) -> None:
-    """Ids and overlays of a graph of several types; of one type, what there is for several is left out."""
-    properties, recommends = schemas[asks]["properties"], schemas["RecommendRequest"]["properties"]
-    brought = {"$ref": REFERENCE.format(name="TypedOverlay")}
-    takes = revision is not None and revision.typed_overlays is not None
-    joins = revision is not None and revision.joins_types
-    if takes:
-        properties["overlay"] = brought
-    if takes or joins:
-        recommends["overlay"] = brought
-    else:
-        del schemas["TypedOverlay"], schemas["TypedNodeFeatures"]
-    if revision is not None and revision.types is None and not joins:
-        del recommends["type"]
-    if revision is not None and revision.types is None:
-        del schemas["ExplainAnswer"]["properties"]["relations"], schemas["Neighbour"]["properties"]["relation"]
-        del schemas["ReadRelation"]
-    if revision is not None and revision.types is not None:
-        named = {"type": {"type": "string", "enum": [kind.name for kind in revision.types.types]}, "id": {}}
-        of_type = {"type": "object", "properties": named, "required": ["type", "id"]}
-        of_any = [{"type": "integer"}, {"type": "string"}, of_type]
-        properties["nodes"]["items"] = {"anyOf": of_any}
-        for node in (recommends["node"], schemas["ExplainRequest"]["properties"]["node"]):
-            node.pop("type", None)
-            node["anyOf"] = of_any
-
-
-def _with_content(schemas: dict[str, Any], revision: ServedRevision | None) -> dict[str, Any]:
-    """Changes are those that the graph takes: of one type or of several, in requests and in records of the log."""
-    left, right = ["TypedChangesRequest", "TypedNewNode"], "ChangesRequest"
-    if revision is not None and revision.typed_overlays is not None:
-        left, right = ["ChangesRequest", "NewNode"], "TypedChangesRequest"
-    text = json.dumps({name: schema for name, schema in schemas.items() if name not in {*left, "ChangesContent"}})
-    named = text.replace(REFERENCE.format(name="ChangesContent"), REFERENCE.format(name=right))
-    described: dict[str, Any] = json.loads(named)
-    return described
 
 
 def _takes_overlays(revision: ServedRevision | None) -> bool:

@@ -38,6 +38,29 @@ def ids_of_target(given: Sequence[Any], types: TypedGraphManifest, revision: Ser
     return tuple(found)
 
 
+def as_text(given: Any, where: str, revision: ServedRevision) -> str:
+    """The id of a node of a graph whose ids are texts with their type, as where links join types: "user/17", or
+    {"type": "user", "id": 17}."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, dict) and set(given) == set(_MEMBERS):
+        name, id_ = given["type"], given["id"]
+        if isinstance(name, str) and type(id_) in (int, str):
+            return f"{name}/{id_}"
+    example = revision.shown_ids(0, 1)[0]
+    raise RequestError(
+        ErrorCode.INVALID_TYPE, where, f"expected an id with its type, got {shown_value(given)}",
+        f"name nodes as {shown_value(example)}",
+    )  # fmt: skip
+
+
+def as_texts(given: Sequence[Any], revision: ServedRevision) -> tuple[Any, ...]:
+    """The same of nodes that are asked about."""
+    if all(isinstance(one, str) for one in given):  # most requests: nothing to look at
+        return tuple(given)
+    return tuple(as_text(one, f"nodes[{place}]", revision) for place, one in enumerate(given))
+
+
 def read_id(given: Any, where: str, types: TypedGraphManifest, revision: ServedRevision) -> TypedId:
     """An id with its type, that of the nodes that are classified where none is named. RequestError: it is no id."""
     name, id_ = _parted(given, where, types, revision)

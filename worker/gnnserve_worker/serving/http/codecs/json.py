@@ -67,7 +67,7 @@ from gnnserve_worker.serving.http.question import (
     cut,
     require_offset,
 )
-from gnnserve_worker.serving.http.typed_ids import ids_of_target
+from gnnserve_worker.serving.http.typed_ids import as_texts, ids_of_target
 from gnnserve_worker.serving.http.typed_overlay import arrange_typed
 from gnnserve_worker.serving.http.wishes import OFFSET_WISH_HEADER, VARIANT_HEADER, Wishes
 from gnnserve_worker.serving.requests import Answer
@@ -85,6 +85,8 @@ _typed_decoder = msgspec.json.Decoder(TypedPredictRequest)
 _pairs_decoder = msgspec.json.Decoder(PairsRequest[int])
 _text_pairs_decoder = msgspec.json.Decoder(PairsRequest[str])
 """Decodes pairs for graphs whose node ids are texts."""
+_typed_pairs_decoder = msgspec.json.Decoder(PairsRequest[Any])
+"""Decodes pairs where links join nodes of several types, whose ids may be objects."""
 _encoder = msgspec.json.Encoder()
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
 JSON_HEAD = b"content-type: application/json\r\n"
@@ -240,6 +242,8 @@ def question_of(
     brought_along: Overlay | None = None
     has_pairs = isinstance(request, PairsRequest)
     with told_of_pairs() if has_pairs else nullcontext():
+        if revision.joins_types:
+            nodes = as_texts(nodes, revision)
         if overlay is not None:
             support = support_of(revision, limits)
             brought = read_overlay(nodes, overlay, revision, support, limits)
@@ -336,6 +340,8 @@ def _decode(body: bytes, revision: ServedRevision) -> PredictRequest[Any] | Pair
     try:
         if revision.types is not None:
             return _typed_decoder.decode(body)
+        if revision.joins_types:
+            return _typed_pairs_decoder.decode(body)
         if scores_pairs:
             return (_text_pairs_decoder if revision.has_text_ids else _pairs_decoder).decode(body)
         return (_text_decoder if revision.has_text_ids else _decoder).decode(body)

@@ -72,6 +72,11 @@ def check_values(
     lists = min(limits.max_nodes * columns, numbers)
     pairs = 0 if revision.links is None else max_nodes // 2
     most_containers = max(_ALWAYS_CONTAINERS, pairs + 2 * limits.max_nodes + lists + limits.max_edges + _OTHER)
+    if revision.types is not None or revision.joins_types:
+        # Each id may be an object of two values, and an edge has its relation beside its two ids.
+        ids = max_nodes + limits.max_nodes + 2 * limits.max_edges
+        most_commas += ids + limits.max_edges
+        most_containers += ids
     # Those in texts are counted as well, which is quick, and nearly always enough to know.
     characters = np.frombuffer(body, np.uint8)
     if (

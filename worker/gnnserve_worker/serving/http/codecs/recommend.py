@@ -32,7 +32,6 @@ from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_erro
 from gnnserve_worker.serving.http.codecs.json_mistakes import PREDICTION, BodyForm, field_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
 from gnnserve_worker.serving.http.codecs.recommending.asked import AnyRequest, read_asked
-from gnnserve_worker.serving.http.codecs.recommending.fold import as_text
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find, query_of
 from gnnserve_worker.serving.http.node_ids import find_listed, find_texts
 from gnnserve_worker.serving.http.question import (
@@ -43,7 +42,7 @@ from gnnserve_worker.serving.http.question import (
     cut,
     shown_value,
 )
-from gnnserve_worker.serving.http.typed_ids import ids_of_target
+from gnnserve_worker.serving.http.typed_ids import as_texts, ids_of_target
 from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 
@@ -211,7 +210,7 @@ def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) 
         if revision.types is not None:
             ids = ids_of_target(ids, revision.types, revision)
         elif revision.joins_types:
-            ids = tuple(as_text(one, f"nodes[{place}]", revision) for place, one in enumerate(ids))
+            ids = as_texts(ids, revision)
         found = find_texts(ids, revision) if revision.has_text_ids else find_listed(ids, revision, "")
     except RequestError as error:
         raise RequestError(error.code, f"filter.{error.where}", error.problem, error.remedy) from None

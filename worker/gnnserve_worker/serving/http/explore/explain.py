@@ -177,7 +177,7 @@ def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
 
 
 def _decoder_of(revision: ServedRevision) -> msgspec.json.Decoder[Any]:
-    if revision.types is not None:
+    if revision.types is not None or revision.joins_types:
         return _typed_decoder
     return _text_decoder if revision.has_text_ids else _decoder
 

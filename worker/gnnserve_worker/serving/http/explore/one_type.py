@@ -13,12 +13,13 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.explore.subject import Lists, ReadList, Subject, Without
 from gnnserve_worker.serving.http.node_ids import find_listed, find_texts
 from gnnserve_worker.serving.http.question import RequestError
+from gnnserve_worker.serving.http.typed_ids import as_text
 
 
 def one_type_subject(request: ExplainRequest[Any], revision: ServedRevision) -> Subject:
     """Raises RequestError: there is no such node."""
     try:
-        ids = (request.node,)
+        ids: tuple[Any, ...] = (as_text(request.node, "node", revision),) if revision.joins_types else (request.node,)
         node = int((find_texts(ids, revision) if revision.has_text_ids else find_listed(ids, revision, ""))[0])
     except RequestError as error:
         raise RequestError(error.code, "node", error.problem, error.remedy) from None

@@ -18,7 +18,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.serving.http.codecs.json import question_of
-from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, as_text, fold
+from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, fold
 from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of, reads_one_way, stored_of
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
 from gnnserve_worker.serving.http.node_ids import find_texts
@@ -30,6 +30,7 @@ from gnnserve_worker.serving.http.question import (
     check_node_count,
     shown_value,
 )
+from gnnserve_worker.serving.http.typed_ids import as_text
 from gnnserve_worker.serving.http.wishes import Wishes
 
 AnyRequest = RecommendRequest[Any]

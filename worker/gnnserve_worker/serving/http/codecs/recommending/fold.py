@@ -19,6 +19,7 @@ from gnnserve_api.protocol import TypedOverlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.overlay import check_sizes
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value
+from gnnserve_worker.serving.http.typed_ids import as_text
 
 _JOIN_REMEDY = "give edges of {relation} that join it, as [source, relation, target]"
 
@@ -79,19 +80,6 @@ def fold(
             ErrorCode.MISSING_FIELD, "overlay.edges", problem, _JOIN_REMEDY.format(relation=links.relation)
         )
     return Folded(stored, is_first, whole)
-
-
-def as_text(given: Any, where: str, revision: ServedRevision) -> str:
-    """The id of a node of a graph whose ids are texts with their type: "user/17", or {"type": "user", "id": 17}."""
-    if isinstance(given, str):
-        return given
-    if isinstance(given, dict) and set(given) == {"type", "id"} and isinstance(given["type"], str):
-        return f"{given['type']}/{given['id']}"
-    example = revision.shown_ids(0, 1)[0]
-    raise RequestError(
-        ErrorCode.INVALID_TYPE, where, f"expected an id with its type, got {shown_value(given)}",
-        f"name nodes as {shown_value(example)}",
-    )  # fmt: skip
 
 
 def _check_new(
