@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -93,12 +94,13 @@ def _look_at(cubin: bytes) -> tuple[int, int, list[str]]:
     import triton
 
     program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    path = Path(os.environ["TRITON_CACHE_DIR"]) / "looked_at.cubin"
-    path.write_bytes(cubin)
-    said, code = (
-        subprocess.run([program, option, path], capture_output=True, text=True, check=True).stdout
-        for option in ("-res-usage", "-sass")
-    )
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said, code = (
+            subprocess.run([program, option, file.name], capture_output=True, text=True, check=True).stdout
+            for option in ("-res-usage", "-sass")
+        )
     found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", said)
     assert found, said
     return int(found[1]), int(found[2]) + int(found[3]), re.findall(r"\b(?:RED|ATOM)G?\.\S*ADD\S*", code)
