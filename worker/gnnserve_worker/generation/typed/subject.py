@@ -14,7 +14,7 @@ from gnnserve_api.spec.model import Scope
 from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.typed import Relation, TypedGraphData
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def typed_training_set(
         None if kind.features is None else fit_normalization(kind.features, method, np.flatnonzero(seen[kind.name]))
         for kind in data.types
     ]
-    means = [_means(one.lists, data.type_named(one.source).nodes) for one in data.relations]
+    means = [means_by_relation(data, one) for one in data.relations]
     if scope is Scope.TRANSDUCTIVE:
         return TypedTrainingSet(data, typed, features, means, means, metric)
     visible = [
@@ -52,6 +52,11 @@ def typed_training_set(
         for one in data.relations
     ]
     return TypedTrainingSet(data, typed, features, means, visible, metric)
+
+
+def means_by_relation(data: TypedGraphData, relation: Relation) -> sp.csr_array:
+    """As `TypedTrainingSet.means`. The relation's lists need not be those of the graph."""
+    return _means(relation.lists, data.type_named(relation.source).nodes)
 
 
 def _means(lists: Graph, sources: int) -> sp.csr_array:

@@ -1,8 +1,7 @@
 """Training over a graph of several types: one step an epoch, over the whole neighbourhood of all training nodes.
 
 The graphs of the literature have a few hundred labelled nodes whose neighbourhoods overlap, so that batches would
-compute most nodes again and again. Layers are products before they are means, which is the same by linearity; what
-they are made of is said by the architecture's object (`models/typed/`), whose operators torch's tensors have too.
+compute most nodes again and again.
 """
 
 from __future__ import annotations
@@ -12,30 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
-from torch import nn
 
 from gnnserve_api.spec.model import Model
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.networks import CPU, Rows, SparseRows, multiply_rows, rows_of, to_torch
+from gnnserve_worker.generation.networks import CPU, Rows, SparseRows
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.train import label_loss
+from gnnserve_worker.generation.typed.forward import drawn_weights, embedding_keys, forward, means_of, rows_of_types
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
-from gnnserve_worker.models.typed.architecture import (
-    Heads,
-    RelationalLayer,
-    TypedArchitectureSpec,
-    TypedShape,
-    embedding_key,
-)
+from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, TypedShape
 from gnnserve_worker.progress import Progress, ProgressListener
 
 EMBEDDING_BOUND, EMBEDDING_RATE = 0.01, 0.1
 """Largest initial number of an embedding, and the share of the learning rate that embeddings learn at. They are many
 and few labels reach each: as large and quick as weights they learn training nodes by heart."""
+_CLASSIFIED = (0,)
+"""Places of the types whose nodes have scores."""
 _REPORTED_EPOCHS = 10
 """Epochs between two reports: an epoch of a small graph takes milliseconds."""
 
@@ -62,11 +56,8 @@ def train_typed(
     they depend on the seed alone."""
     settings, splits, labels = model.training, subject.data.splits, subject.data.labels
     torch.manual_seed(settings.seed)
-    embedded = {embedding_key(shape.graph.types[place].name) for place in shape.embedded()}
-    weights = {
-        key: nn.Parameter(_drawn(sizes, EMBEDDING_BOUND if key in embedded else None).to(device))
-        for key, sizes in spec.shapes(shape).items()
-    }
+    embedded = embedding_keys(shape)
+    weights = drawn_weights(spec, shape, EMBEDDING_BOUND, device)
     inputs = _inputs(subject, device)
     learning_rate = settings.learning_rate or spec.learning_rate
     groups: list[dict[str, Any]] = [
@@ -80,13 +71,14 @@ def train_typed(
     best: Tensors = {}
     while epoch < history.ends_at(schedule):
         epoch += 1
-        scores = _forward(spec, shape, weights, inputs, inputs.visible, settings.dropout)
+        scores = forward(spec, shape, weights, inputs.rows, inputs.visible, settings.dropout, _CLASSIFIED)[0]
         loss = label_loss(scores[train], labels[splits.train])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         with torch.no_grad():
-            found = _forward(spec, shape, weights, inputs, inputs.whole, 0.0)[validation].cpu()
+            whole = forward(spec, shape, weights, inputs.rows, inputs.whole, 0.0, _CLASSIFIED)[0]
+            found = whole[validation].cpu()
         expected = labels[splits.validation]
         score = evaluate(found.numpy(), expected, subject.metric)
         history.add(score, float(label_loss(found, expected)))
@@ -103,132 +95,8 @@ def train_typed(
     return best, run
 
 
-def _drawn(sizes: tuple[int, ...], bound: float | None) -> torch.Tensor:
-    """Initial weights: Glorot and Bengio's uniform ones for matrices, 0 for vectors. `bound`: another one."""
-    tensor = torch.zeros(sizes)
-    if len(sizes) > 1:
-        bound = (6 / (sizes[-2] + sizes[-1])) ** 0.5 if bound is None else bound
-        nn.init.uniform_(tensor, -bound, bound)
-    return tensor
-
-
 def _inputs(subject: TypedTrainingSet, device: torch.device) -> _Inputs:
-    rows = [
-        None if one is None else rows_of(one.features, np.arange(kind.nodes), device)
-        for one, kind in zip(subject.features, subject.data.types, strict=True)
-    ]
-    whole = [_sparse(matrix, device) for matrix in subject.means]
+    whole = [means_of(matrix, device) for matrix in subject.means]
     is_same = subject.visible_means is subject.means
-    return _Inputs(rows, whole if is_same else [_sparse(matrix, device) for matrix in subject.visible_means], whole)
-
-
-def _sparse(matrix: sp.csr_array, device: torch.device) -> SparseRows:
-    return SparseRows(to_torch(matrix, device), to_torch(sp.csr_array(matrix.T), device))
-
-
-def _forward(
-    spec: TypedArchitectureSpec, shape: TypedShape, weights: dict[str, nn.Parameter], inputs: _Inputs,
-    means: Sequence[SparseRows], dropout: float,
-) -> torch.Tensor:  # fmt: skip
-    """Scores of all nodes of the first type. `dropout` 0: as in serving."""
-    states: list[Rows | None] = [
-        weights[embedding_key(kind.name)] if rows is None else rows
-        for rows, kind in zip(inputs.rows, shape.graph.types, strict=True)
-    ]
-    layers = spec.layers(weights, shape)
-    for number, layer in enumerate(layers):
-        is_last = number == len(layers) - 1
-        outputs = _layer(shape, layer, states, means, only_first=is_last)
-        if not is_last:
-            outputs = [
-                None if one is None else nn.functional.dropout(one.relu(), dropout, training=dropout > 0)
-                for one in outputs
-            ]
-        states = [*outputs]
-    scores = states[0]
-    if not isinstance(scores, torch.Tensor):
-        raise TypeError("no relation reaches the nodes that are classified")
-    return scores
-
-
-def _layer(
-    shape: TypedShape, layer: RelationalLayer, states: Sequence[Rows | None], means: Sequence[SparseRows], *,
-    only_first: bool,
-) -> list[torch.Tensor | None]:  # fmt: skip
-    """The layer's output of each type, or of the first alone."""
-    graph = shape.graph
-    if layer.heads is not None:
-        return _attend(shape, layer, layer.heads, states, means, only_first=only_first)
-    outputs: list[torch.Tensor | None] = [None] * len(graph.types)
-    wanted = [0] if only_first else [*layer.biases]
-    for kind, state in enumerate(states):
-        if state is None:
-            continue
-        name = graph.types[kind].name
-        read = [
-            place
-            for place, relation in enumerate(graph.relations)
-            if relation.source == name and place in layer.relations and graph.place_of(relation.target) in wanted
-        ]
-        matrices = [layer.relations[place] for place in read]
-        if kind in wanted and kind in layer.own:
-            matrices.append(layer.own[kind])
-        if not matrices:
-            continue
-        # One product for all that read a type: its rows may be wide and sparse.
-        parts = list(torch.split(multiply_rows(state, torch.cat(matrices, dim=1).T), layer.outputs, dim=1))
-        for place, part in zip(read, parts, strict=False):
-            shifted = part + layer.shifts[place] if place in layer.shifts else part
-            _add(outputs, graph.place_of(graph.relations[place].target), multiply_rows(means[place], shifted.T))
-        if len(parts) > len(read):
-            _add(outputs, kind, parts[-1])
-    return [None if one is None else one + layer.biases[kind] for kind, one in enumerate(outputs)]
-
-
-def _attend(
-    shape: TypedShape, layer: RelationalLayer, heads: Heads, states: Sequence[Rows | None],
-    means: Sequence[SparseRows], *, only_first: bool,
-) -> list[torch.Tensor | None]:  # fmt: skip
-    """The same of a layer that attends."""
-    graph, inner = shape.graph, heads.heads * heads.columns
-    outputs: list[torch.Tensor | None] = [None] * len(graph.types)
-    slots = [0] * len(graph.types)
-    own = {
-        kind: multiply_rows(state, matrix.T)
-        for kind, matrix in layer.own.items()
-        if (kind == 0 or not only_first) and (state := states[kind]) is not None
-    }
-    for place, relation in enumerate(graph.relations):
-        kind, state = graph.place_of(relation.target), states[graph.place_of(relation.source)]
-        slot, slots[kind] = slots[kind], slots[kind] + 1
-        if place not in layer.relations or kind not in own or state is None:
-            continue
-        lists = means[place].rows
-        senders, counts = lists.col_indices(), lists.crow_indices().diff()
-        readers = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-        product = multiply_rows(state, layer.relations[place].T)
-        scores = product[senders, inner:] + own[kind][readers, slot * heads.heads : (slot + 1) * heads.heads]
-        scores = nn.functional.leaky_relu(scores, heads.negative_slope)
-        shares = _softmax(scores, readers, len(counts))
-        read = product[senders, :inner].view(-1, heads.heads, heads.columns) * shares[:, :, None]
-        summed = read.new_zeros((len(counts), heads.heads, heads.columns)).index_add(0, readers, read)
-        _add(outputs, kind, summed.mean(dim=1) if heads.averages else summed.flatten(1))
-    return [None if one is None else one + layer.biases[kind] for kind, one in enumerate(outputs)]
-
-
-def _softmax(scores: torch.Tensor, readers: torch.Tensor, count: int) -> torch.Tensor:
-    """Softmax of the scores over each reader's neighbours, by head: float32 [edges, heads]."""
-    places = readers[:, None].expand_as(scores)
-    largest = (
-        scores.detach()
-        .new_zeros((count, scores.shape[1]))
-        .scatter_reduce(0, places, scores.detach(), "amax", include_self=False)
-    )
-    exponentials = (scores - largest[readers]).exp()
-    totals = exponentials.new_zeros(largest.shape).index_add(0, readers, exponentials)
-    return exponentials / totals[readers]
-
-
-def _add(outputs: list[torch.Tensor | None], kind: int, added: torch.Tensor) -> None:
-    before = outputs[kind]
-    outputs[kind] = added if before is None else before + added
+    visible = whole if is_same else [means_of(matrix, device) for matrix in subject.visible_means]
+    return _Inputs(rows_of_types(subject.features, device), visible, whole)
