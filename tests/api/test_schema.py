@@ -41,11 +41,13 @@ BREAKS_RULE = {
         "task": {"links": {}},
         "model": {"architecture": "SGC", "fanouts": [0]},
     },
-    "task.links must not be given with graph.source.typed but for model.architecture LightGCN: other networks score "
-    "links of one type": {
+    "task.links must not be given with graph.source.typed but for variants.pruning.factors [1], projection Auto and "
+    "without variants.stored, fanouts and channels: what is served are embeddings, a row for each node": {
         "graph": {"source": {"typed": {"npz": {"uri": "file:///shop"}}}},
         "task": {"links": {}},
     },
+    "task.links.comparedWith All must not be given but for model.architecture LightGCN and without "
+    "task.links.negatives: no nodes are drawn": {**MINIMAL, "task": {"links": {"comparedWith": "All"}}},
     "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
     "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of": {
         **MINIMAL,

@@ -18,13 +18,14 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.task import Decoder, Links
+from gnnserve_worker.generation.link_training import comparison
 from gnnserve_worker.generation.link_training.course import LinkCourse
 from gnnserve_worker.generation.link_training.decoders import make_decoder
 from gnnserve_worker.generation.link_training.light_gcn import Propagation
 from gnnserve_worker.generation.links.calibration import fit_calibration
 from gnnserve_worker.generation.links.judge import judge_links, roc_auc
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.links import LinkSet, Pairs, pair_keys, part_links
+from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations, pair_keys, part_links
 from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
@@ -212,6 +213,30 @@ def test_light_gcn_propagates_as_torch_geometric_does() -> None:
         assert found.numpy() == pytest.approx(model.get_embedding(edges).numpy(), abs=1e-6)
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 1 << 20])
+def test_a_softmax_over_all_nodes_is_torchs(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss and gradients, whatever the blocks."""
+    links = parted()
+    monkeypatch.setattr(comparison, "_BLOCK", at_once * links.second.nodes)
+    drawn = torch.from_numpy(np.random.default_rng(1).normal(size=(links.nodes, 8)).astype(np.float32))
+    found, expected = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
+    batches = [*comparison.AllNodes(links, TASK).batches(40, np.random.default_rng(2))]
+    assert sorted(zip(*np.concatenate([(one.first, one.second) for one in batches], axis=1), strict=True)) == sorted(
+        zip(links.train.first, links.train.second, strict=True)
+    )
+    assert not {*batches[0].first} & {*batches[1].first}
+    batch = batches[0]
+    loss = comparison.AllNodes(links, TASK).loss(found, batch, np.random.default_rng(3))
+    unit = torch.nn.functional.normalize(expected, dim=1)
+    logits = unit[batch.first] @ unit[links.second.start : links.second.end].T / comparison.TEMPERATURE
+    wanted = torch.nn.functional.cross_entropy(logits, torch.from_numpy(batch.second - links.second.start))
+    loss.backward()
+    wanted.backward()
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert found.grad is not None and expected.grad is not None
+    assert found.grad.numpy() == pytest.approx(expected.grad.numpy(), abs=1e-6)
+
+
 # --- from a manifest to answers
 
 
@@ -243,7 +268,7 @@ def test_variants_score_links_with_one_decoder(decoder: Decoder, tmp_path: Path)
     assert published.links is not None
     assert (published.links.decoder, published.links.dimensions) == (decoder, 8)
     assert published.profile.metric == "rocAuc"
-    links = load_links(service.spec.graph.source, service.spec.task.links or TASK, Path("unused"))[1]
+    links = load_links(service.spec.graph.source, service.spec.task.links or TASK, Path("unused")).links
     for variant in published.profile.variants:
         judged = variant.validation_links
         assert judged is not None and variant.test_links is not None
@@ -267,7 +292,7 @@ def typed_folder(parts: TypedParts, folder: Path) -> str:
     return folder.as_uri()
 
 
-def light_gcn(uri: str, **links: Any) -> GNNService:
+def light_gcn(uri: str, model: dict[str, Any] | None = None, **links: Any) -> GNNService:
     return GNNService.model_validate(
         {
             "apiVersion": "gnnserve.dev/v1alpha1",
@@ -275,20 +300,24 @@ def light_gcn(uri: str, **links: Any) -> GNNService:
             "metadata": {"name": "shop"},
             "spec": {
                 "graph": {"source": {"typed": {"npz": {"uri": uri}}}},
-                "task": {"links": {"relation": "buys", "dimensions": 8, "negatives": 16, **links}},
-                "model": {"architecture": "LightGCN", "fanouts": [0], "training": {"epochs": 3, "batchSize": 32}},
+                "task": {"links": {"relation": "buys", "dimensions": 8, **links}},
+                "model": model
+                or {"architecture": "LightGCN", "fanouts": [0], "training": {"epochs": 3, "batchSize": 32}},
                 "variants": {"pruning": {"factors": [1]}},
             },
         }
     )
 
 
-def test_light_gcn_serves_rows_of_length_one_and_calls_nodes_by_their_type(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compared", [{"negatives": 16}, {"comparedWith": "All"}])
+def test_light_gcn_serves_rows_of_length_one_and_calls_nodes_by_their_type(
+    compared: dict[str, Any], tmp_path: Path
+) -> None:
     parts = shop()
     edges = parts.edges["user", "buys", "item"]
     edges["split"] = (np.arange(len(edges["src"])) % 5).clip(2) - 2
     repository = Repository(tmp_path / "repository", "default", "tiny")
-    published = generate(light_gcn(typed_folder(parts, tmp_path / "shop")), repository)
+    published = generate(light_gcn(typed_folder(parts, tmp_path / "shop"), **compared), repository)
     links = published.links
     assert links is not None and links.relation == "user buys item"
     assert links.validation_links == int((edges["split"] == 1).sum())
@@ -303,6 +332,59 @@ def test_light_gcn_serves_rows_of_length_one_and_calls_nodes_by_their_type(tmp_p
     for user in range(30):
         listed = loaded.graph.list_of(links.first.start + user)
         assert not held_out & {(user, int(node) - links.second.start) for node in listed}
+
+
+TYPED_LINKS = [
+    ("GraphSAGE", {}),
+    ("GAT", {"decoder": "DistMult"}),
+    ("RGCN", {"decoder": "MLP", "negatives": 2}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "task"), TYPED_LINKS)
+def test_a_network_over_types_serves_the_rows_that_it_learnt(
+    architecture: str, task: dict[str, Any], tmp_path: Path
+) -> None:
+    """What every pair is answered by is what the network gives over the links that are learnt from, whatever the type
+    of its features; nodes at neither end have no row."""
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    model = {"architecture": architecture, "hidden": 8, "fanouts": [-1, -1], "training": {"epochs": 2}}
+    service = light_gcn(typed_folder(shop(), tmp_path / "shop"), model, **task)
+    published = generate(service, repository)
+    assert published.links is not None and published.training is not None
+    assert [run.name for run in published.training.runs] == [f"embeddings-{architecture.lower()}"]
+    assert {variant.name for variant in published.variants} == {"x1", "projected"}
+    loaded, links = repository.load(published.revision), published.links
+    rows = infer_batch(loaded, "x1", np.arange(loaded.graph.nodes), key=0, with_embeddings=False).scores
+    at_ends = np.zeros(len(rows), bool)
+    at_ends[links.first.start : links.first.end] = at_ends[links.second.start : links.second.end] = True
+    assert np.abs(rows[at_ends]).max(axis=1).min() > 0
+    assert not rows[~at_ends].any()
+    judged = published.profile.variants[0].test_links
+    assert judged is not None and 0 < judged.roc_auc <= 1
+    # What an interrupted generation has learnt is found, and a finished one whole.
+    assert generate(service, repository).revision == published.revision
+
+
+def test_lists_of_links_that_are_learnt_from_lack_the_others(tmp_path: Path) -> None:
+    """In the scored relation and in its reverse; the other relations stay."""
+    source = light_gcn(typed_folder(shop(), tmp_path / "shop")).spec
+    assert source.task.links is not None
+    loaded = load_links(source.graph.source, source.task.links, tmp_path)
+    assert loaded.typed is not None
+    kept = np.arange(len(loaded.links.train)) % 2 == 0
+    relations = message_relations(loaded.typed, loaded.links, kept)
+    learnt = loaded.links.train.at(np.flatnonzero(kept))
+    expected = sorted(
+        zip(learnt.first - loaded.links.first.start, learnt.second - loaded.links.second.start, strict=True)
+    )
+    for made, whole in zip(relations, loaded.typed.relations, strict=True):
+        if whole.name == "buys":
+            assert sorted(zip(made.lists.indices, made.lists.targets(), strict=True)) == expected
+        elif whole.reverse_of == "buys":
+            assert sorted(zip(made.lists.targets(), made.lists.indices, strict=True)) == expected
+        else:
+            assert made is whole
 
 
 @pytest.mark.parametrize(
@@ -339,6 +421,10 @@ def test_a_graph_of_one_type_has_no_relation(tmp_path: Path) -> None:
         (
             {"model": {"architecture": "LightGCN", "fanouts": [0]}},
             "LightGCN must not be given without task.links",
+        ),
+        (
+            {"task": {"links": {"comparedWith": "All"}}},
+            "task.links.comparedWith All must not be given but for model.architecture LightGCN",
         ),
         ({"task": {}, "variants": {"metric": "MRR"}}, "variants.metric MRR must not be given without task.links"),
     ],

@@ -169,6 +169,28 @@ def test_items_are_recommended_for_users_and_users_for_items(users: Published) -
     assert typed.status_code == 200
 
 
+def test_rows_of_a_network_over_types_recommend_stored_nodes_alone(tmp_path: Path) -> None:
+    model = {"architecture": "GraphSAGE", "hidden": 8, "fanouts": [-1, -1], "training": {"epochs": 2}}
+    spec = of_users(tmp_path) | {"model": model}
+    spec["task"]["links"]["decoder"] = "DistMult"
+    revision = published(tmp_path, spec).served()
+    overlay = {"nodes": [{"id": "user/new"}], "edges": [["user/new", "buys", "item/1"]]}
+    stored, new = ask(
+        revision,
+        {"node": "user/3", "type": "item", "count": 1000, "exclude": "nothing"},
+        {"node": "user/new", "overlay": overlay},
+    )
+    assert stored.status_code == 200, stored.text
+    items = stored.json()["items"]
+    scores, likely = scores_of(revision, [["user/3", item["id"]] for item in items])
+    assert len(items) == 20
+    assert np.allclose([item["score"] for item in items], scores, atol=1e-4)
+    assert np.allclose([item["probability"] for item in items], likely, atol=1e-4)
+    refusal = new.json()["error"]
+    assert (new.status_code, refusal["code"], refusal["field"]) == (400, "NoOverlays", "overlay")
+    assert "those of a network over several types" in refusal["message"]
+
+
 def embeddings_of(revision: ServedRevision) -> dict[str, np.ndarray]:
     nodes = np.arange(revision.nodes)
     rows = revision.infer("x1", nodes, 0).scores

@@ -144,7 +144,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         layers += f", attention of {heads}"
     if network.hops is not None:
         shape = f"{count(network.layers, 'layer')}, hidden {model.hidden}, " * (network.layers > 1)
-        layers = shape + says_hops(network.hops)
+        layers = shape + says_hops(network)
     wanted = [
         *([f"latency within {objective.latency_ms:,.10g} ms"] if objective.latency_ms is not None else []),
         *(

@@ -25,7 +25,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         model.append(f"{network.mlp_hidden:,} between the two products of a layer")
     if network.attention is not None:
         model.append(_heads(network.attention, len(network.fanouts)))
-    model.append(f"fan-outs {fanouts}" if network.hops is None else says_hops(network.hops))
+    model.append(f"fan-outs {fanouts}" if network.hops is None else says_hops(network))
     features = report.features // column_blocks(network.architecture, network.hops)
     if made.training is not None or not made.has_given_weights:
         model.append(f"{made.scope.lower()} training")

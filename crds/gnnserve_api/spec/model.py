@@ -59,11 +59,12 @@ def column_blocks(architecture: str, hops: int | None) -> int:
     return 1 if hops is None or architecture != Architecture.SIGN else 1 + hops
 
 
-def says_hops(hops: int) -> str:
+def says_hops(network: NetworkManifest) -> str:
     """What a network reads that samples nothing."""
-    if not hops:
-        return "its own features alone"
-    return f"features propagated over {hops} {'hop' if hops == 1 else 'hops'}"
+    what = "embeddings" if network.architecture == Architecture.LIGHT_GCN else "features"
+    if not network.hops:
+        return f"its own {what} alone"
+    return f"{what} propagated over {network.hops} {'hop' if network.hops == 1 else 'hops'}"
 
 
 class Scope(StrEnum):
@@ -329,6 +330,10 @@ class Model(ApiModel):
             attention=self._attention(),
             hops=self._propagated_hops(),
         )
+
+    def of_learnt_rows(self) -> Model:
+        """The model that gives embeddings which this one has learnt as they are: a LightGCN that propagates nothing."""
+        return Model(architecture=Architecture.LIGHT_GCN, hops=0, fanouts=(0,), training=self.training)
 
     def one_row(self, hops: int) -> Model:
         """The model of the one-row variant that is trained beside this one, with steps of its own size."""

@@ -81,6 +81,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "task.links.decoder": "Dot",
         "task.links.dimensions": 64,
         "task.links.negatives": 1,
+        "task.links.compared_with": "Drawn",
         "task.links.recall_at": 20,
         "task.links.split": {},
         "task.links.split.validation_percent": 10,

@@ -257,12 +257,12 @@ class GNNServiceSpec(ApiModel):
     _typed_scores_are_not_stored = typed_rules.typed_scores_are_not_stored
     _typed_layers_stay = typed_rules.typed_layers_stay
     _links_are_not_propagated = task_rules.links_are_not_propagated
-    _links_of_types_are_light_gcns = task_rules.links_of_types_are_light_gcns
+    _links_of_types_are_rows = task_rules.links_of_types_are_rows
+    _light_gcn_scores_links, _light_gcn_compares = task_rules.light_gcn_scores_links, task_rules.light_gcn_compares
     _links_are_trained = task_rules.links_are_trained
     _links_have_no_classes, _links_hold_out_edges = task_rules.links_have_no_classes, task_rules.links_hold_out_edges
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
-    _light_gcn_scores_links = task_rules.light_gcn_scores_links
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
     _pods_are_the_pools, _pools_answer_over_http = pooled.pods_are_the_pools, pooled.pools_answer_over_http
     _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool

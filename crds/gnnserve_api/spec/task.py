@@ -37,6 +37,14 @@ class Decoder(StrEnum):
     the directions of a link apart."""
 
 
+class ComparedWith(StrEnum):
+    DRAWN = "Drawn"
+    """With `negatives` nodes drawn uniformly."""
+    ALL = "All"
+    """With all nodes of the relation's second type: a step costs one product of its first nodes' embeddings with all of
+    those, and needs fewer steps. For LightGCN."""
+
+
 class LinkSplit(ApiModel):
     """How edges are parted where the source does not say it: the rest of them is learnt from."""
 
@@ -55,6 +63,8 @@ class Links(ApiModel):
     """Width of the embeddings, which the network ends in."""
     negatives: Annotated[int, Field(ge=1, le=1024)] = 1
     """Pairs without a link that training compares each link with, their second node drawn uniformly."""
+    compared_with: ComparedWith = ComparedWith.DRAWN
+    """What training compares a link with."""
     relation: Annotated[str, text(r"^[A-Za-z0-9_ -]+$", "the name of a relation", 200)] | None = None
     """The relation whose links are scored: its name, or source type, name and target type with blanks between them.
     Absent: the only one of the source. A graph of one type has no relations."""
@@ -116,12 +126,42 @@ def light_gcn_scores_links(spec: _Spec) -> bool:
 
 
 @rule(
-    f"!{_HAS_LINKS} || !has(self.graph.source.typed) || self.model.architecture == 'LightGCN'",
-    "task.links must not be given with graph.source.typed but for model.architecture LightGCN: other networks score "
-    "links of one type",
+    f"!{_HAS_LINKS} || self.task.links.comparedWith != 'All' || "
+    "(self.model.architecture == 'LightGCN' && self.task.links.negatives == 1)",
+    "task.links.comparedWith All must not be given but for model.architecture LightGCN and without "
+    "task.links.negatives: no nodes are drawn",
 )
-def links_of_types_are_light_gcns(spec: _Spec) -> bool:
-    return spec.task.links is None or spec.graph.source.typed is None or spec.model.learns_embeddings
+def light_gcn_compares(spec: _Spec) -> bool:
+    links = spec.task.links
+    if links is None or links.compared_with is not ComparedWith.ALL:
+        return True
+    return spec.model.learns_embeddings and links.negatives == 1
+
+
+_NO_OTHER_ROWS = (
+    "(self.variants.pruning.factors == [1] && self.variants.projection == 'Auto' && "
+    "(!has(self.variants.stored) || size(self.variants.stored) == 0) && "
+    "(!has(self.variants.fanouts) || size(self.variants.fanouts) == 0) && "
+    "(!has(self.variants.channels) || size(self.variants.channels) == 0))"
+)
+
+
+@rule(
+    f"!{_HAS_LINKS} || !has(self.graph.source.typed) || {_NO_OTHER_ROWS}",
+    "task.links must not be given with graph.source.typed but for variants.pruning.factors [1], projection Auto and "
+    "without variants.stored, fanouts and channels: what is served are embeddings, a row for each node",
+)
+def links_of_types_are_rows(spec: _Spec) -> bool:
+    variants = spec.variants
+    return (
+        spec.task.links is None
+        or spec.graph.source.typed is None
+        or (
+            variants.pruning.factors == (1,)
+            and variants.projection is Projection.AUTO
+            and not (variants.stored or variants.fanouts or variants.channels)
+        )
+    )
 
 
 @rule(

@@ -7,6 +7,7 @@ from typing import Protocol
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Projection, Variants
 
 _TYPED = "has(self.graph.source.typed)"
@@ -21,6 +22,7 @@ class _Spec(Protocol):
     graph: Graph
     model: Model
     variants: Variants
+    task: Task
 
 
 def is_typed(spec: _Spec) -> bool:
@@ -98,8 +100,8 @@ def typed_layers_stay(spec: _Spec) -> bool:
 
 
 def reads_products(spec: _Spec) -> bool:
-    """Whether all variants read products of each relation: not those of LightGCN, whose rows are as of one type."""
-    return is_typed(spec) and not spec.model.learns_embeddings
+    """Whether all variants read products of each relation: not those that score links, which read learnt rows."""
+    return is_typed(spec) and spec.task.links is None
 
 
 def made_variants(spec: _Spec) -> Variants:

@@ -16,6 +16,7 @@ import numpy as np
 
 from gnnserve_api.domination import says_expected
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.learnt_rows import served_as_rows, serves_learnt_rows
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
@@ -29,7 +30,7 @@ from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
 from gnnserve_worker.graph.links import LinkSet
-from gnnserve_worker.graph.sources.links import load_links
+from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener, silent
@@ -74,10 +75,11 @@ def generate(
             spec, source, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version
         )
     # Errors of the input are found here, before torch is loaded and before anything is written.
-    graph, links = _import_graph(spec, repository, graph_version, progress)
+    graph, loaded = _import_graph(spec, repository, graph_version, progress)
+    links, asked = None if loaded is None else loaded.links, spec
     if links is not None:
         # Held-out links are not in the graph, so that training may see all that is left of it.
-        spec = _transductive(spec)
+        spec = served_as_rows(_transductive(spec))
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
@@ -101,9 +103,8 @@ def generate(
         if device is not None:
             kept = repository.kept_networks(identity.recipe, identity.graph, tables_bytes)
             resumption = _resumption(kept, identity, generator, device, progress)
-            if spec.model.learns_embeddings:
-                assert links is not None  # noqa: S101  (a rule of the spec)
-                graph, models_of = _learn_embeddings(spec, graph, links, progress, resumption)
+            if loaded is not None and serves_learnt_rows(asked):
+                graph, models_of = _learn_rows(asked, graph, loaded, progress, resumption, device)
             one_rows_of = _training_one_rows(spec, progress, device, resumption)
             if models_of is None:
                 models_of = _training(spec, progress, device, resumption, links)
@@ -124,16 +125,16 @@ def _transductive(spec: GNNServiceSpec) -> GNNServiceSpec:
 
 def _import_graph(
     spec: GNNServiceSpec, repository: Repository, version: str | None, progress: ProgressListener
-) -> tuple[GraphData, LinkSet | None]:
+) -> tuple[GraphData, LoadedLinks | None]:
     progress(Progress("import graph", 0, 1))
-    links: LinkSet | None = None
+    links: LoadedLinks | None = None
     if version is not None:
         graph = repository.read_graph(version)
     elif spec.task.links is None:
         graph = load_source(spec.graph.source, repository.downloads, progress)
     else:
-        graph, links = load_links(spec.graph.source, spec.task.links, repository.downloads, progress)
-        graph = _with_model_features(spec, graph)
+        links = load_links(spec.graph.source, spec.task.links, repository.downloads, progress)
+        graph, spec = _with_model_features(spec, links.graph), served_as_rows(spec)
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:
         check_factors(spec.variants.pruning.factors, columns)
@@ -149,7 +150,7 @@ def _import_graph(
 def _with_model_features(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
     """The graph with what the model reads of its nodes."""
     links = spec.task.links
-    if links is not None and spec.model.learns_embeddings:
+    if links is not None and serves_learnt_rows(spec):
         # The embeddings, once they are learnt: as many columns are asked about before.
         return replace(graph, features=np.zeros((graph.graph.nodes, links.dimensions), np.float32), feature_columns=())
     return graph
@@ -226,15 +227,15 @@ def _resumption(
     return resume.Resumption(kept, made_for, progress)
 
 
-def _learn_embeddings(
-    spec: GNNServiceSpec, graph: GraphData, links: LinkSet, progress: ProgressListener, resumption: Resumption
-) -> tuple[GraphData, ModelsOf]:
-    """The graph with LightGCN's embeddings as its features, and what makes networks that give them as they are."""
-    from gnnserve_worker.generation.link_training.light_gcn import EmbeddingModels, learn_embeddings  # noqa: PLC0415
+def _learn_rows(
+    spec: GNNServiceSpec, graph: GraphData, loaded: LoadedLinks, progress: ProgressListener, resumption: Resumption,
+    device: torch.device,
+) -> tuple[GraphData, ModelsOf]:  # fmt: skip
+    """The graph with embeddings as its features, and what makes networks that give them as they are."""
+    from gnnserve_worker.generation.link_training.learnt_rows import learn_rows  # noqa: PLC0415
 
-    embeddings, runs = learn_embeddings(spec, links, progress, resumption)
-    dimensions = embeddings.shape[1]
-    return replace(graph, features=embeddings), lambda data, features: EmbeddingModels(dimensions, runs)
+    learnt = learn_rows(spec, loaded, progress, resumption, device)
+    return replace(graph, features=learnt.rows), lambda data, features: learnt
 
 
 def _training(

@@ -136,6 +136,32 @@ def part_links(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:
     return _link_graph(replace(data, digest=links_digest(data.digest, links)), parted), parted
 
 
+def message_relations(data: TypedGraphData, links: LinkSet, kept: np.ndarray | None = None) -> tuple[Relation, ...]:
+    """A graph's relations with the links that are learnt from alone: neither the scored relation nor its reverse has
+    another one. `kept`: bool [links], which of them; None: all."""
+    scored = next(one for one in data.relations if one.key == links.relation)
+    train = links.train if kept is None else links.train.at(np.flatnonzero(kept))
+    sources, targets = train.first - links.first.start, train.second - links.second.start
+    if scored.both_ways:
+        sources, targets = np.concatenate([sources, targets]), np.concatenate([targets, sources])
+    found = []
+    for one in data.relations:
+        if one is scored:
+            found.append(replace(one, lists=_lists(targets, sources, links.second.nodes)))
+        elif (one.source, one.reverse_of, one.target) == (scored.target, scored.name, scored.source):
+            found.append(replace(one, lists=_lists(sources, targets, links.first.nodes)))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def _lists(readers: np.ndarray, read: np.ndarray, nodes: int) -> Graph:
+    """Neighbour lists of so many nodes."""
+    order = np.lexsort((read, readers))
+    counts = np.bincount(readers, minlength=nodes)
+    return Graph(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), read[order].astype(np.int32))
+
+
 def part_typed_links(data: TypedGraphData, links: Links) -> tuple[GraphData, LinkSet]:
     """The same of a graph of several types, as one graph without features whose nodes are called `user/17`."""
     starts = np.cumsum([0, *(kind.nodes for kind in data.types)]).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.task import Links
@@ -10,15 +11,23 @@ from gnnserve_api.spec.typed import TypedSource
 from gnnserve_worker.graph.links import LinkSet, part_links, part_typed_links
 from gnnserve_worker.graph.sources.load import load_source, load_typed_source
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.progress import ProgressListener, silent
 
 
-def load_links(
-    source: GraphSource, links: Links, downloads: Path, progress: ProgressListener = silent
-) -> tuple[GraphData, LinkSet]:
+class LoadedLinks(NamedTuple):
+    graph: GraphData
+    """Without held-out links. A graph of several types is as one of one type here, without features."""
+    links: LinkSet
+    typed: TypedGraphData | None
+    """The graph of several types as it was imported, held-out links in it; None: it has one type."""
+
+
+def load_links(source: GraphSource, links: Links, downloads: Path, progress: ProgressListener = silent) -> LoadedLinks:
     """Read and check the graph, and part its links. `downloads`: the folder of fetched files. Raises InputError and
-    ResourceError as `load_source` does. A graph of several types has no features here."""
+    ResourceError as `load_source` does."""
     given = source.given()
     if isinstance(given, TypedSource):
-        return part_typed_links(load_typed_source(given, progress, needs_labels=False), links)
-    return part_links(load_source(source, downloads, progress), links)
+        typed = load_typed_source(given, progress, needs_labels=False)
+        return LoadedLinks(*part_typed_links(typed, links), typed)
+    return LoadedLinks(*part_links(load_source(source, downloads, progress), links), None)

@@ -40,6 +40,11 @@ def fold(
     node: Any, overlay: TypedOverlay, links: LinksManifest, revision: ServedRevision, limits: OverlayLimits
 ) -> Folded:
     """Read what a request joins its node to. Raises RequestError."""
+    if not any(variant.network.hops for variant in revision.manifest.variants):
+        raise RequestError(
+            ErrorCode.NO_OVERLAYS, "overlay", "embeddings of this service are those of a network over several types, "
+            "and made when it is generated", "ask about a stored node, or generate with the new nodes in the graph",
+        )  # fmt: skip
     if not limits.max_nodes:
         raise RequestError(
             ErrorCode.NO_OVERLAYS, "overlay", "the service takes none",

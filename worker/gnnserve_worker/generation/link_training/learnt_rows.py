@@ -1,0 +1,70 @@
+"""Services whose rows are embeddings that are learnt of links: who learns them, and what is served of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.link_training.decoders import without_decoder
+from gnnserve_worker.generation.link_training.light_gcn import learn_embeddings
+from gnnserve_worker.generation.link_training.typed_networks import learn_over_types
+from gnnserve_worker.generation.resume import Resumption
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.graph.sources.links import LoadedLinks
+from gnnserve_worker.models.architecture import key_of
+from gnnserve_worker.models.single_product import WEIGHT
+from gnnserve_worker.progress import ProgressListener
+
+_BIAS = "lin.bias"
+
+
+@dataclass(frozen=True, slots=True)
+class LearntRows:
+    """The `families.family.LinkModels` of embeddings that are the features: networks that give them as they are."""
+
+    rows: np.ndarray
+    """float32 [nodes, dimensions]."""
+    decoder: Tensors
+    runs: Sequence[TrainingRun]
+
+    def master(self, name: str) -> Tensors:
+        dimensions = self.rows.shape[1]
+        return {
+            key_of(0, WEIGHT): np.eye(dimensions, dtype=np.float32),
+            key_of(0, _BIAS): np.zeros(dimensions, np.float32),
+        }
+
+    def pruned(self, columns: np.ndarray, name: str) -> Tensors:
+        raise ValueError("embeddings have no columns to go without")
+
+    def narrowed(self, wide: Tensors, columns: np.ndarray | None, factor: int, name: str) -> Tensors:
+        raise ValueError("embeddings have no hidden channels")
+
+    def another_master(self, seed: int, name: str) -> Tensors:
+        raise ValueError("embeddings are not ranked")
+
+
+def learn_rows(
+    spec: GNNServiceSpec, loaded: LoadedLinks, progress: ProgressListener, resumption: Resumption, device: torch.device
+) -> LearntRows:
+    """By LightGCN, or by a network over the types and relations of the graph; those that an interrupted generation has
+    learnt already where there are any."""
+    name = f"embeddings-{spec.model.architecture}".lower()
+
+    def learn() -> tuple[Tensors, Sequence[TrainingRun]]:
+        if spec.model.learns_embeddings:
+            tensors, run = learn_embeddings(spec, loaded.links, name, progress)
+        elif loaded.typed is not None:
+            tensors, run = learn_over_types(spec, loaded.typed, loaded.links, name, progress, device)
+        else:
+            raise ValueError(f"{spec.model.architecture} over one type is served as a network")
+        return tensors, (run,)
+
+    tensors, runs = resumption.network(name, {"columns": "embeddings"}, learn)
+    network, decoder = without_decoder(tensors)
+    return LearntRows(network[name], decoder, tuple(runs))

@@ -1,0 +1,185 @@
+"""Learning embeddings of links between nodes of several types, by a network over all relations.
+
+An epoch goes through the links in parts, as `course.py` does: each is learnt over the other ones, in one step over the
+whole graph (`typed/forward.py`), so that no link is among what its own embeddings aggregate. What is served are the
+final embeddings over the links that are learnt from, a row for each node at either end of the relation; neighbours
+are not sampled, and read no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.model import Scope
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import Links
+from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.link_training.decoders import TrainedDecoder, make_decoder, with_decoder
+from gnnserve_worker.generation.links.judge import roc_auc
+from gnnserve_worker.generation.networks import Rows, SparseRows
+from gnnserve_worker.generation.schedule import History, schedule_of
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.typed.forward import drawn_weights, embedding_keys, forward, means_of, rows_of_types
+from gnnserve_worker.generation.typed.subject import TypedTrainingSet, means_by_relation, typed_training_set
+from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations
+from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, TypedShape
+from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.progress import Progress, ProgressListener
+
+_PARTS = 5
+_EMBEDDING_BOUND = 0.1
+"""Largest initial number of an embedding. Every node has links to learn it from, so that, other than where nodes are
+classified, embeddings learn as quickly as weights."""
+
+
+def learn_over_types(
+    spec: GNNServiceSpec, data: TypedGraphData, links: LinkSet, name: str, progress: ProgressListener,
+    device: torch.device,
+) -> tuple[Tensors, TrainingRun]:  # fmt: skip
+    """Final embeddings under `name`, float32 [nodes, dimensions], zeros for nodes at neither end, and the decoder's
+    weights; of the epoch with the best ROC-AUC on validation links. On the CPU they depend on the seed alone."""
+    task = spec.task.links
+    if task is None:
+        raise ValueError("embeddings are learnt of links")
+    settings = spec.model.training
+    torch.manual_seed(settings.seed)
+    known = replace(data, relations=message_relations(data, links))
+    whole = _Whole.of(spec, known, links, task, device)
+    decoder = make_decoder(task.decoder, task.dimensions).to(device)
+    weights = drawn_weights(whole.architecture, whole.shape, _EMBEDDING_BOUND, device)
+    embedded = embedding_keys(whole.shape)
+    rate = settings.learning_rate or whole.architecture.learning_rate
+    groups: list[dict[str, Any]] = [
+        {"params": [*(weight for key, weight in weights.items() if key not in embedded), *decoder.parameters()],
+         "weight_decay": settings.weight_decay},
+        {"params": [weights[key] for key in sorted(embedded)]},
+    ]  # fmt: skip
+    optimizer = torch.optim.Adam(groups, lr=rate)
+    schedule, history = schedule_of(settings.epochs, _PARTS), History()
+    random, stage = np.random.default_rng([settings.seed, 2]), f"train {name}"
+    best: Tensors = {}
+    best_score, best_epoch, epoch = -1.0, 0, 0
+    while epoch < history.ends_at(schedule):
+        epoch += 1
+        for learnt, means in _parts(known, links, whole, random, device):
+            found = whole.embeddings(weights, means, settings.dropout)
+            loss = _loss(decoder, found, links.train.at(learnt), links, task, random)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        with torch.no_grad():
+            found = whole.embeddings(weights, whole.means, 0.0)
+            score, validation_loss = _judge(decoder, found, links)
+        history.add(score, validation_loss)
+        if score > best_score:
+            best_score, best_epoch = score, epoch
+            best = with_decoder({name: found.cpu().numpy().copy()}, decoder.cpu())
+            decoder.to(device)
+        progress(Progress(stage, epoch, history.ends_at(schedule), f"ROC-AUC of validation {best_score:.4f}"))
+    run = TrainingRun(
+        name=name, epochs=epoch, steps=epoch * _PARTS, best_epoch=best_epoch, validation=best_score,
+        rising=history.is_rising(schedule), learnt_from="links",
+    )  # fmt: skip
+    return best, run
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The graph as the network reads it."""
+
+    architecture: TypedArchitectureSpec
+    shape: TypedShape
+    rows: Sequence[Rows | None]
+    means: Sequence[SparseRows]
+    """Over all links that are learnt from."""
+    ends: Collection[int]
+    """Places of the types at the ends of links."""
+    nodes: int
+
+    @classmethod
+    def of(
+        cls, spec: GNNServiceSpec, known: TypedGraphData, links: LinkSet, task: Links, device: torch.device
+    ) -> _Whole:
+        typed = describe_typed(known)
+        network = spec.model.network(task.dimensions)
+        shape = TypedShape(
+            typed, spec.model.hidden, task.dimensions, network.layers, spec.model.bases, network.attention
+        )
+        method: Normalization = spec.graph.normalization
+        subject: TypedTrainingSet = typed_training_set(known, typed, method, Scope.TRANSDUCTIVE, "rocAuc")
+        return cls(
+            TYPED_ARCHITECTURES[spec.model.architecture],
+            shape,
+            rows_of_types(subject.features, device),
+            [means_of(matrix, device) for matrix in subject.means],
+            sorted({typed.place_of(end.type) for end in (links.first, links.second)}),
+            known.nodes,
+        )
+
+    def embeddings(self, weights: dict[str, nn.Parameter], means: Sequence[SparseRows], dropout: float) -> torch.Tensor:
+        """float32 [nodes, dimensions], zeros for nodes of types at neither end."""
+        found = forward(self.architecture, self.shape, weights, self.rows, means, dropout, self.ends)
+        like = next(iter(found.values()))
+        kinds = self.shape.graph.types
+        return torch.cat([
+            found[place] if place in found else like.new_zeros((kind.nodes, like.shape[1]))
+            for place, kind in enumerate(kinds)
+        ])  # fmt: skip
+
+
+def _parts(
+    known: TypedGraphData, links: LinkSet, whole: _Whole, random: np.random.Generator, device: torch.device
+) -> Iterator[tuple[np.ndarray, Sequence[SparseRows]]]:
+    """Links of an epoch, int64 [part], each with means over the others."""
+    drawn = random.integers(0, _PARTS, len(links.train))
+    if len(links.train) < _PARTS:
+        drawn[:] = np.arange(len(links.train))
+    for part in range(_PARTS):
+        learnt = drawn == part
+        if not learnt.any():
+            continue
+        relations = message_relations(known, links, ~learnt)
+        yield (
+            np.flatnonzero(learnt),
+            [
+                of_whole if new is old else means_of(means_by_relation(known, new), device)
+                for of_whole, new, old in zip(whole.means, relations, known.relations, strict=True)
+            ],
+        )
+
+
+def _loss(
+    decoder: TrainedDecoder, embeddings: torch.Tensor, batch: Pairs, links: LinkSet, task: Links,
+    random: np.random.Generator,
+) -> torch.Tensor:  # fmt: skip
+    """Cross-entropy of links and of as many pairs for each as `negatives` says, whose second node is drawn."""
+    others = random.integers(links.second.start, links.second.end, (len(batch), task.negatives)).ravel()
+    firsts = np.repeat(batch.first, task.negatives)
+    return _cross_entropy(_scores(decoder, embeddings, batch), _scores(decoder, embeddings, Pairs(firsts, others)))
+
+
+def _judge(decoder: TrainedDecoder, embeddings: torch.Tensor, links: LinkSet) -> tuple[float, float]:
+    of_links, of_others = (
+        _scores(decoder, embeddings, pairs) for pairs in (links.validation, links.validation_negatives)
+    )
+    score = roc_auc(of_links.cpu().numpy(), of_others.cpu().numpy())
+    return score, float(_cross_entropy(of_links, of_others))
+
+
+def _scores(decoder: TrainedDecoder, embeddings: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+    found: torch.Tensor = decoder(embeddings[torch.from_numpy(pairs.first)], embeddings[torch.from_numpy(pairs.second)])
+    return found
+
+
+def _cross_entropy(of_links: torch.Tensor, of_others: torch.Tensor) -> torch.Tensor:
+    softplus = nn.functional.softplus
+    return (softplus(-of_links).mean() + softplus(of_others).mean()) / 2
