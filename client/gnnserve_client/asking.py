@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import GnnserveError, InputError
 from gnnserve_api.tokens import read_client_token
 from gnnserve_client.address import Endpoint
@@ -145,7 +146,7 @@ def is_worth_another(failure: GnnserveError, call: Call, has_answered: bool) -> 
 def decode(url: str, body: bytes, kind: type[T]) -> T:
     """The answer in JSON as what it has to be. Raises NotGnnserveError."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoding.decode(body, kind)
     except msgspec.ValidationError as error:
         raise NotGnnserveError(url, str(error), OTHER_VERSION if _has_revision(body) else FOREIGN) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import GnnserveError, ResourceError
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail
 
@@ -121,7 +122,7 @@ def refused(status: int, code: str, field: str | None, message: str, retry_after
 def parse_refusal(url: str, status: int, headers: Mapping[str, str], body: bytes) -> GnnserveError:
     """The error that an answer other than 200 is. `headers`: names in lower case."""
     try:
-        detail = msgspec.json.decode(body, type=ErrorAnswer).error
+        detail = decoding.decode(body, ErrorAnswer).error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         words = " ".join(body[:_SHOWN_BYTES].decode(errors="replace").split())
         said = printable_line(words) or "without an explanation"

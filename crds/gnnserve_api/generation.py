@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gnnserve_api import decoding
+
 GENERATION_KEY = "generation.json"
 MAX_TERMINATION_MESSAGE_BYTES = 4096
 
@@ -86,7 +88,7 @@ def _encode(message: GenerationResult | _Message) -> str:
 
 def decode_result(text: str | bytes) -> GenerationResult:
     """What `encode_result` or `encode_message` wrote. Raises msgspec.DecodeError, which names the field."""
-    message = msgspec.json.decode(text, type=_Message)
+    message = decoding.decode(text, _Message)
     variants = (v if isinstance(v, VariantSummary) else VariantSummary(*v) for v in message.variants)
     return GenerationResult(
         message.revision, message.recipe, message.graph, tuple(variants), message.offset, message.memory_bytes

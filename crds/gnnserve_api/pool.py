@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gnnserve_api import decoding
+
 SERVICES_KEY = "services.json"
 FIRST_PORT = 8100
 """Port of the first service of a pool. The pool's own port, for probes and metrics, is that of other workers."""
@@ -66,7 +68,7 @@ def encode_services(services: PoolServices) -> str:
 
 def decode_services(text: str | bytes) -> PoolServices:
     """Raises msgspec.DecodeError, which names the field, and ValueError where two services share a name or a port."""
-    found = msgspec.json.decode(text, type=PoolServices)
+    found = decoding.decode(text, PoolServices)
     taken: set[str | int] = set()
     for service in found.services:
         for what, value in (("name", service.name), ("port", service.port)):

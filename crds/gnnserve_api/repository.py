@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api import decoding
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
@@ -389,5 +390,5 @@ def checksum_of(manifest: GraphManifest | RevisionManifest | dict[str, Any]) -> 
 def sealed(manifest: AnyManifest) -> AnyManifest:
     """The manifest with its checksum, and otherwise as a reader will see it: JSON turns the 1 of a float field into
     1.0."""
-    read_back: AnyManifest = msgspec.json.decode(msgspec.json.encode(manifest), type=type(manifest))
+    read_back: AnyManifest = decoding.decode(msgspec.json.encode(manifest), type(manifest))
     return msgspec.structs.replace(read_back, checksum=checksum_of(read_back))

@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api import decoding
 from gnnserve_api.batching import DEFAULT_BATCHING, Batching
 from gnnserve_api.live_accuracy import InputDrift, VariantAccuracy
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
@@ -201,4 +202,4 @@ def encode_routing(table: RoutingTable) -> str:
 
 def decode_routing(text: str | bytes) -> RoutingTable:
     """Raises msgspec.DecodeError, which names the field."""
-    return msgspec.json.decode(text, type=RoutingTable)
+    return decoding.decode(text, RoutingTable)

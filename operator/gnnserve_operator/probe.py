@@ -19,6 +19,7 @@ from typing import Self
 import aiohttp
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.routing import Damage, Route
 from gnnserve_operator.desired.names import service_name
 from gnnserve_operator.kinds import ServiceKey
@@ -109,7 +110,7 @@ class Prober:
             try:
                 code, text = await self._get(f"{url}/v1/route")
                 if code == 200:
-                    route = msgspec.json.decode(text, type=Route)
+                    route = decoding.decode(text, Route)
                     return _Reply(route, damaged=route.damaged if isinstance(route.damaged, Damage) else None)
                 ready_code, ready_text = await self._get(f"{url}/readyz") if code == 503 else (code, text)
                 # It may have become ready between the two requests.
@@ -157,7 +158,7 @@ class _Refusal(msgspec.Struct):
 
 def _damaged(text: bytes) -> Damage | None:
     try:
-        return msgspec.json.decode(text, type=_Refusal).damaged
+        return decoding.decode(text, _Refusal).damaged
     except _NOT_UNDERSTOOD:
         return None
 
@@ -166,7 +167,7 @@ def _problem(code: int, text: bytes) -> str:
     """The problem that a body states, without numbers that change by the second, since it is written into the
     status."""
     try:
-        body = msgspec.json.decode(text, type=_Status)
+        body = decoding.decode(text, _Status)
     except _NOT_UNDERSTOOD:
         said = text.decode(errors="replace").strip()
     else:

@@ -16,6 +16,7 @@ from typing import Self
 import aiohttp
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.reasons import Reason
 from gnnserve_operator.metrics import Metrics, PrometheusResult
 from gnnserve_routing.signals import QueryAnswer, Silence, parse_answer
@@ -123,7 +124,7 @@ class _Error(msgspec.Struct):
 def _own_words(body: bytes | None) -> str:
     """Prometheus' own error message, if there is one; a proxy's error page adds nothing to the status."""
     try:
-        said = sentence(msgspec.json.decode(body or b"", type=_Error).error)
+        said = sentence(decoding.decode(body or b"", _Error).error)
     except (msgspec.DecodeError, UnicodeDecodeError):
         said = ""
     return f": {said[:_LONGEST_WORDS]}" if said else ""

@@ -23,6 +23,7 @@ from statistics import median
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.reasons import Reason
 from gnnserve_routing.verdict import sentence
 
@@ -171,7 +172,7 @@ def window_s(interval_s: float) -> float:
 def parse_answer(body: bytes) -> tuple[Series, ...] | Silence:
     """Parse the answer of `GET /api/v1/query` to a query of `build_query`. Values that are not numbers become NaN."""
     try:
-        said = msgspec.json.decode(body, type=_Body)
+        said = decoding.decode(body, _Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         start = sentence(body[:80].decode(errors="replace"))
         return Silence(

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, ResourceError, remedy_of
 from gnnserve_cli.changes.rows import FIXED_COLUMNS, Change, read_change
 from gnnserve_cli.printable import printable_line
@@ -19,8 +20,8 @@ from gnnserve_cli.printable import printable_line
 _BLOCK_BYTES = 1024 * 1024
 _ROWS_AT_ONCE = 10_000
 _TEXTS = frozenset({"change", "id", "source", "target"})
-_labels = msgspec.json.Decoder(list[int | str])
-_numbers = msgspec.json.Decoder(list[float])
+_labels = decoding.decoder(list[int | str])
+_numbers = decoding.decoder(list[float])
 
 
 def digest_of(file: Path) -> tuple[str, int]:

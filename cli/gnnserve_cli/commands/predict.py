@@ -12,6 +12,7 @@ import msgspec
 import typer
 from msgspec import UNSET
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.protocol import (
     MAX_OFFSET,
@@ -198,8 +199,8 @@ def read_any_overlay(file: Path) -> Overlay:
     try:
         content = file.read_bytes()
         with suppress(msgspec.ValidationError):
-            return msgspec.json.decode(content, type=RequestOverlay[Any])
-        return msgspec.json.decode(content, type=TypedOverlay)
+            return decoding.decode(content, RequestOverlay[Any])
+        return decoding.decode(content, TypedOverlay)
     except OSError as error:
         raise InputError(
             "--overlay", f"{str(file)!r} cannot be read: {error.strerror}", remedy_of(error, "check the path")
@@ -229,7 +230,7 @@ def parse_nodes(text: str) -> tuple[int | str, ...] | list[str]:
     try:
         text.encode()
         if text.lstrip().startswith("["):
-            return msgspec.json.decode(text, type=tuple[int | str, ...])
+            return decoding.decode(text, tuple[int | str, ...])
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise _not_ids(text, str(error)) from None
     parts = [part.strip() for part in text.split(",")]
@@ -245,7 +246,7 @@ def parse_pairs(text: str) -> tuple[tuple[int | str, int | str], ...] | list[str
     try:
         text.encode()
         if text.lstrip().startswith("["):
-            return msgspec.json.decode(text, type=tuple[tuple[int | str, int | str], ...])
+            return decoding.decode(text, tuple[tuple[int | str, int | str], ...])
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise InputError("--pairs", f"{shown!r} is not a list of pairs: {error}", remedy) from None
     found: list[str] = []

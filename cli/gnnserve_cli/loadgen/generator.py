@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_cli.loadgen.record import FAILED, NO_VARIANT, REFUSED, Record
 from gnnserve_cli.loadgen.requests import Requests, asking_for_times
 from gnnserve_cli.loadgen.statistics import LATE_MS, LoadPlan
@@ -46,8 +47,8 @@ class _RefusalBody(msgspec.Struct):
     error: _Detail
 
 
-_decode_prediction = msgspec.json.Decoder(_Prediction).decode
-_decode_refusal = msgspec.json.Decoder(_RefusalBody).decode
+_decode_prediction = decoding.decoder(_Prediction).decode
+_decode_refusal = decoding.decoder(_RefusalBody).decode
 
 
 def generate_load(

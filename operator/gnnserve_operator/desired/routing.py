@@ -12,6 +12,7 @@ from datetime import datetime
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, encode_result
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable, encode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -54,7 +55,7 @@ def decode_repairs(text: str | None) -> RepairRecord:
     if text is None:
         return NO_REPAIRS
     try:
-        record = msgspec.json.decode(text, type=RepairRecord)
+        record = decoding.decode(text, RepairRecord)
         are_times = all(datetime.fromisoformat(at).tzinfo is not None for at in record.times)
     except (msgspec.DecodeError, ValueError):
         return NO_REPAIRS

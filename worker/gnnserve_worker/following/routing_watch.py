@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 import httpx
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import ResourceError
 from gnnserve_api.pool import SERVICES_KEY, PoolServices
 from gnnserve_api.routing import ROUTING_KEY, RoutingTable
@@ -215,7 +216,7 @@ class ConfigMapWatch(Generic[Content]):
     def _list(self, client: httpx.Client) -> None:
         response = client.get(self._path, params={"fieldSelector": f"metadata.name={self._name}"})
         _require_ok(response)
-        listed = msgspec.json.decode(response.content, type=_List)
+        listed = decoding.decode(response.content, _List)
         for found in listed.items or ():
             self._look_at(found)
         if not listed.items:
@@ -241,7 +242,7 @@ class ConfigMapWatch(Generic[Content]):
                 if self._stopped.is_set():  # `stop` may have come before there was a connection to end
                     return
                 for line in _lines(response.iter_bytes()):
-                    yield msgspec.json.decode(line, type=_Event)
+                    yield decoding.decode(line, _Event)
             finally:
                 self._socket = None
 

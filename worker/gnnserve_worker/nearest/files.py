@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from gnnserve_api import decoding
 from gnnserve_api.embeddings import INDEX_SCHEMA_VERSION, IndexKind, IndexManifest
 from gnnserve_api.errors import DamagedError
 from gnnserve_worker.nearest.parts import INDEX_FOLDER
@@ -36,7 +37,7 @@ def read_manifest(folder: Path) -> IndexManifest | None:
     except FileNotFoundError:
         return None
     try:
-        manifest = msgspec.json.decode(content, type=IndexManifest)
+        manifest = decoding.decode(content, IndexManifest)
     except msgspec.ValidationError:
         return None
     except msgspec.DecodeError as error:

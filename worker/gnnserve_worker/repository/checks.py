@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from gnnserve_api import decoding
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.profile import Profile
@@ -242,7 +243,7 @@ def _require_known(path: Path, data: bytes, readable: range, how_to_repair: str)
     """The schema version of a manifest, which is one of those that can be read."""
     newest = readable[-1]
     with _refusing_damage(path, data, newest, how_to_repair):
-        version = msgspec.json.decode(data, type=_Header).schema_version
+        version = decoding.decode(data, _Header).schema_version
     if version > newest:
         raise RepositoryError(
             path,
@@ -264,7 +265,7 @@ def _decode(
 ) -> tuple[_Manifest, dict[str, Any]]:
     """A manifest as its version describes it, and its content as it stands in the file."""
     with _refusing_damage(path, data, version, how_to_repair):
-        return msgspec.json.decode(data, type=kind), msgspec.json.decode(data)
+        return decoding.decode(data, kind), msgspec.json.decode(data)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import GnnserveError
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.repository import files
@@ -80,7 +81,7 @@ def _note(repository: Repository, revision: str) -> Sequence[str]:
     before: list[str] = []
     # A file that is not what was written there has no order to keep.
     with suppress(FileNotFoundError, msgspec.DecodeError):
-        before = msgspec.json.decode(path.read_bytes(), type=list[str])
+        before = decoding.decode(path.read_bytes(), list[str])
     order = [*dict.fromkeys([revision, *before])][:_LONGEST]
     if order != before:
         files.remove_file(path.with_name(f"{path.name}.tmp"))

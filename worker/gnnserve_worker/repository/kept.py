@@ -17,6 +17,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import FileEntry, checksum_of
 from gnnserve_api.training import TrainingRun
@@ -99,7 +100,7 @@ def _encode(manifest: _NetworkManifest) -> bytes:
 
 
 def _decode(data: bytes) -> _NetworkManifest:
-    manifest = msgspec.json.decode(data, type=_NetworkManifest)
+    manifest = decoding.decode(data, _NetworkManifest)
     if manifest.checksum != checksum_of(msgspec.json.decode(data)):
         raise ValueError(f"the checksum of {paths.NETWORK_COMMIT} is not {manifest.checksum!r}")
     return manifest

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from gnnserve_api import decoding
 from gnnserve_api.edges import Direction
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.raw import CsrParts, RawGraph, float32, read_members, unexpected, unlabelled
@@ -102,7 +103,7 @@ def _digits(path: Path, node: int, value: bytes, count: int) -> bytes:
     if len(digits) == count and value.count(b",") == count - 1 and not digits.strip(b"01"):
         return digits  # as many digits as numbers, so that each of these is 0 or 1
     try:
-        numbers = msgspec.json.decode(value, type=list[float])
+        numbers = decoding.decode(value, list[float])
     except msgspec.DecodeError:
         numbers = []
     if len(numbers) != count or not set(numbers) <= {0, 1}:
@@ -120,6 +121,6 @@ def _ids(path: Path, part: str, given: list[int] | list[str]) -> np.ndarray:
 
 def _decoded(path: Path, kind: type[_T]) -> _T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return decoding.decode(path.read_bytes(), kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise unexpected(path, "", f"is not the JSON of this data set: {error}") from error

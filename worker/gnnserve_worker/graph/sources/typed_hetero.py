@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import safetensors
 
+from gnnserve_api import decoding
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.typed import HeteroDataFile, TypedSource
 from gnnserve_worker.graph.sources.archive import Header
@@ -76,7 +77,7 @@ def _paths(given: HeteroDataFile) -> tuple[Path, Path]:
 
 def _read_counts(path: Path) -> Mapping[str, int]:
     try:
-        counts = msgspec.json.decode(path.read_bytes(), type=_Counts).nodes
+        counts = decoding.decode(path.read_bytes(), _Counts).nodes
     except (OSError, ValueError) as error:
         if isinstance(error, msgspec.DecodeError):
             remedy = 'write {"nodes": {"TYPE": COUNT, …}}'

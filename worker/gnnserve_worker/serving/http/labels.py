@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.confidence_sequence import WINDOW_VALUES
 from gnnserve_api.live_accuracy import (
     MOST_LABELS,
@@ -33,7 +34,7 @@ _CLOCKS_DIFFER = timedelta(minutes=1)
 """How far clocks of two machines may differ."""
 _RETRY_S = 10
 _REMEDY = 'send {"nodes": [3, 7], "labels": [0, 4]}, with labels as predictions answer them'
-_decoder = msgspec.json.Decoder(LabelsRequest)
+_decoder = decoding.decoder(LabelsRequest)
 
 
 def take_labels(

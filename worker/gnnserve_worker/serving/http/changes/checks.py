@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gnnserve_api import decoding
 from gnnserve_api.protocol import Label
 from gnnserve_worker.graph.change_batch import MOST_ITEMS, ChangeCounts
 from gnnserve_worker.inference.served import ServedRevision
@@ -17,7 +18,7 @@ from gnnserve_worker.serving.http.overlay import MOST_FEATURE_BYTES, NUMBER_BYTE
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
 
 AnyLabel = Label | list[Label] | None
-_labels_decoder = msgspec.json.Decoder(list[AnyLabel])
+_labels_decoder = decoding.decoder(list[AnyLabel])
 MOST_ID_BYTES = 1024
 """UTF-8 of the id of a new node."""
 SPLIT = "split the batch"

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gnnserve_api import decoding
 from gnnserve_api.changes import CHANGES_TYPE, ChangesRequest
 from gnnserve_worker.graph.change_batch import (
     BatchFormError,
@@ -55,8 +56,8 @@ from gnnserve_worker.serving.http.question import ErrorCode, RequestError, count
 
 MOST_JSON_VALUES = 1 << 20
 """Values of a batch in JSON, whose decoding holds up every other client: about 50 ms."""
-_decoder = msgspec.json.Decoder(ChangesRequest[int])
-_text_decoder = msgspec.json.Decoder(ChangesRequest[str])
+_decoder = decoding.decoder(ChangesRequest[int])
+_text_decoder = decoding.decoder(ChangesRequest[str])
 _CODES = {
     ChangeProblem.UNKNOWN_NODE: ErrorCode.UNKNOWN_NODE,
     ChangeProblem.STORED_NODE: ErrorCode.STORED_NODE,

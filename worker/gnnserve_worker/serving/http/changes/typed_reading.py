@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gnnserve_api import decoding
 from gnnserve_api.changes import TypedChangesRequest
 from gnnserve_api.protocol import TypedNodeFeatures
 from gnnserve_api.typed import TypedGraphManifest
@@ -35,7 +36,7 @@ from gnnserve_worker.serving.http.features import write_row
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted
 from gnnserve_worker.serving.http.typed_ids import TypedId, read_id_with_type
 
-_decoder = msgspec.json.Decoder(TypedChangesRequest)
+_decoder = decoding.decoder(TypedChangesRequest)
 
 
 def changed_types_of(revision: ServedRevision) -> TypedOverlaySupport:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
@@ -25,7 +26,7 @@ from gnnserve_worker.serving.http.tensors.request import (
 from gnnserve_worker.serving.http.tensors.served import NODES, input_kinds
 from gnnserve_worker.serving.http.wishes import Wishes
 
-_decoder = msgspec.json.Decoder(InferRequest)
+_decoder = decoding.decoder(InferRequest)
 _OBJECT = "give an object of names and values"
 
 

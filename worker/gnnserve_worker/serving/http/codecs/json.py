@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 from msgspec import UNSET
 
+from gnnserve_api import decoding
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import (
@@ -77,13 +78,13 @@ _BLOCK_VALUES = 65_536
 _SHORTEST_OVERLAY = len('{"overlay":')
 _ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
-_decoder = msgspec.json.Decoder(PredictRequest[int])
-_text_decoder = msgspec.json.Decoder(PredictRequest[str])
+_decoder = decoding.decoder(PredictRequest[int])
+_text_decoder = decoding.decoder(PredictRequest[str])
 """Decodes requests for graphs whose node ids are texts."""
-_typed_decoder = msgspec.json.Decoder(TypedPredictRequest)
+_typed_decoder = decoding.decoder(TypedPredictRequest)
 """Decodes requests for graphs of several types, whose ids may be objects."""
-_pairs_decoder = msgspec.json.Decoder(PairsRequest[int])
-_text_pairs_decoder = msgspec.json.Decoder(PairsRequest[str])
+_pairs_decoder = decoding.decoder(PairsRequest[int])
+_text_pairs_decoder = decoding.decoder(PairsRequest[str])
 """Decodes pairs for graphs whose node ids are texts."""
 _typed_pairs_decoder = msgspec.json.Decoder(PairsRequest[Any])
 """Decodes pairs where links join nodes of several types, whose ids may be objects."""

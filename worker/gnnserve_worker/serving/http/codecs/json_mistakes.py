@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Raw
 
+from gnnserve_api import decoding
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.features import RANGE_REMEDY
@@ -100,9 +101,9 @@ _KINDS = {
     "int | str": "an integer or a text",
     "int | str | array": "an integer, a text or a list of them",
 }
-_members = msgspec.json.Decoder(dict[str, Raw])
-_entries = msgspec.json.Decoder(list[Raw])
-_feature = msgspec.json.Decoder(float | list[float])
+_members = decoding.decoder(dict[str, Raw])
+_entries = decoding.decoder(list[Raw])
+_feature = decoding.decoder(float | list[float])
 
 
 @dataclass(frozen=True, slots=True)

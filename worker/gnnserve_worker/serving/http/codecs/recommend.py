@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from gnnserve_api import decoding
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_api.recommend import (
@@ -47,9 +48,9 @@ from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 
 _FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
-_decoder = msgspec.json.Decoder(RecommendRequest[int])
-_text_decoder = msgspec.json.Decoder(RecommendRequest[str])
-_typed_decoder = msgspec.json.Decoder(TypedRecommendRequest)
+_decoder = decoding.decoder(RecommendRequest[int])
+_text_decoder = decoding.decoder(RecommendRequest[str])
+_typed_decoder = decoding.decoder(TypedRecommendRequest)
 _encoder = msgspec.json.Encoder()
 _REFERENCE = "#/components/schemas/{name}"
 _COUNT_REMEDY = f"give a whole number from 1 to {MOST_RECOMMENDED:,}"

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api import decoding
 from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
 from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE
@@ -32,9 +33,9 @@ from gnnserve_worker.serving.requests import Answer, Outcome
 
 _SEED = 0
 _REMEDY = 'send an object such as {"node": 3}, with a node id as predictions take it'
-_decoder = msgspec.json.Decoder(ExplainRequest[int])
-_text_decoder = msgspec.json.Decoder(ExplainRequest[str])
-_typed_decoder = msgspec.json.Decoder(TypedExplainRequest)
+_decoder = decoding.decoder(ExplainRequest[int])
+_text_decoder = decoding.decoder(ExplainRequest[str])
+_typed_decoder = decoding.decoder(TypedExplainRequest)
 
 
 class _Edge(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gnnserve_api import decoding
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
@@ -32,8 +33,8 @@ class _LoadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: dict[str, Any] | None = None
 
 
-_index = msgspec.json.Decoder(_IndexRequest)
-_load = msgspec.json.Decoder(_LoadRequest)
+_index = decoding.decoder(_IndexRequest)
+_load = decoding.decoder(_LoadRequest)
 
 
 class OpenInference:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from gnnserve_api import decoding
 from gnnserve_worker.serving.http.features import RANGE_REMEDY
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, cut, shown_value
 
@@ -38,14 +39,14 @@ class Datatype(StrEnum):
 _DTYPES: dict[Datatype, np.dtype[Any]] = {Datatype.INT64: np.dtype("<i8"), Datatype.FP32: np.dtype("<f4")}
 """numpy types of inputs whose elements have a fixed size."""
 _FLAT: dict[Datatype, msgspec.json.Decoder[Any]] = {
-    Datatype.INT64: msgspec.json.Decoder(list[int]),
-    Datatype.FP32: msgspec.json.Decoder(list[float]),
-    Datatype.BYTES: msgspec.json.Decoder(list[str]),
+    Datatype.INT64: decoding.decoder(list[int]),
+    Datatype.FP32: decoding.decoder(list[float]),
+    Datatype.BYTES: decoding.decoder(list[str]),
 }
 _NESTED: dict[Datatype, msgspec.json.Decoder[Any]] = {
-    Datatype.INT64: msgspec.json.Decoder(list[list[int]]),
-    Datatype.FP32: msgspec.json.Decoder(list[list[float]]),
-    Datatype.BYTES: msgspec.json.Decoder(list[list[str]]),
+    Datatype.INT64: decoding.decoder(list[list[int]]),
+    Datatype.FP32: decoding.decoder(list[list[float]]),
+    Datatype.BYTES: decoding.decoder(list[list[str]]),
 }
 _KINDS = {"int": "an integer", "float": "a number", "str": "a text", "array": "a list"}
 _PLACE = re.compile(r" - at `\$((?:\[\d{1,9}\]){0,2})`$")
