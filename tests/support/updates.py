@@ -44,6 +44,10 @@ class FakeUpdates:
     is_closed: bool = False
 
     @property
+    def reported(self) -> int:
+        return self.applied
+
+    @property
     def last(self) -> int:
         return self.first + len(self.records) - 1
 
