@@ -132,6 +132,74 @@ def test_a_parquet_file_says_what_is_an_integer(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+TYPED = {
+    "nodes": [{"id": "user/81", "features": {"f0": 0.5, "f1": 1}, "label": 1},
+              {"id": "tag/sale", "features": {}, "label": None}],
+    "labels": [{"id": "user/4", "label": 0}],
+    "edges": [["user/81", "buys", "item/3"], ["item/3", "has", "tag/sale"]],
+    "removedEdges": [["user/4", "knows", "user/9"]],
+    "removedNodes": ["item/12"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            "change,id,source,relation,target,label,f0,f1\nadd-node,user/81,,,,1,0.5,1\nadd-node,tag/sale,,,,,,\n"
+            "set-label,user/4,,,,0,,\nadd-edge,,user/81,buys,item/3,,,\nadd-edge,,item/3,has,tag/sale,,,\n"
+            "remove-edge,,user/4,knows,user/9,,,\nremove-node,item/12,,,,,,\n",
+            id="before their ids",
+        ),
+        pytest.param(
+            "change,type,id,sourceType,source,relation,targetType,target,label,f0,f1\n"
+            "add-node,user,81,,,,,,1,0.5,1\nadd-node,tag,sale,,,,,,,,\nset-label,user,4,,,,,,0,,\n"
+            "add-edge,,,user,81,buys,item,3,,,\nadd-edge,,,item,3,has,tag,sale,,,\n"
+            "remove-edge,,,user,4,knows,user,9,,,\nremove-node,item,12,,,,,,,,\n",
+            id="in columns of their own",
+        ),
+    ],
+)
+def test_a_file_with_a_column_of_relations_names_types(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text(text, encoding="utf-8")
+    with fake_server(answering()) as server:
+        result = run_apply(server, path)
+        again = run_apply(server, path)
+    assert result.exit_code == 0, result.stderr
+    assert server.asked[0].body == TYPED
+    assert "1 of them from an earlier run" in again.stdout
+
+
+def test_a_parquet_file_has_types_beside_integers(tmp_path: Path) -> None:
+    path = tmp_path / "new.parquet"
+    table = pa.table(
+        {
+            "change": ["add-edge", "remove-node"],
+            "type": [None, "item"],
+            "id": pa.array([None, 12], pa.int64()),
+            "sourceType": ["user", None],
+            "source": pa.array([81, None], pa.int64()),
+            "relation": ["buys", None],
+            "targetType": ["item", None],
+            "target": pa.array([3, None], pa.int64()),
+        }
+    )
+    parquet.write_table(table, path)
+    with fake_server(answering()) as server:
+        result = run_apply(server, path)
+    assert result.exit_code == 0, result.stderr
+    assert server.asked[0].body == {"edges": [["user/81", "buys", "item/3"]], "removedNodes": ["item/12"]}
+
+
+def test_without_a_column_of_relations_a_type_is_a_feature(tmp_path: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("change,id,type\nadd-node,7,3\n", encoding="utf-8")
+    with fake_server(answering()) as server:
+        assert run_apply(server, path).exit_code == 0
+    assert server.asked[0].body == {"nodes": [{"id": 7, "features": {"type": 3}, "label": None}]}
+
+
 def rows(*changes: tuple[str, str]) -> list[Change]:
     """Each a kind and its node, or its edge as `a-b`."""
     made = []
@@ -201,6 +269,17 @@ def test_places_of_the_servers_form_lead_back_to_rows() -> None:
         pytest.param("change,id,features\nadd-node,1,[1\n", "'[1' in column 'features'", id="half a list"),
         pytest.param("change,id,label\nset-label,1,[1\n", "'[1' in column 'label'", id="half a list of labels"),
         pytest.param('change,id\nremove-node,"1\n', "is not CSV in UTF-8", id="half a quote"),
+        pytest.param(
+            "change,source,relation,target\nadd-edge,a/1,,b/2\n", "needs `relation`, which is empty", id="no relation"
+        ),
+        pytest.param(
+            "change,id,relation\nremove-node,a/1,buys\n", "remove-node has no `relation`", id="a relation too much"
+        ),
+        pytest.param(
+            "change,id,type,source,relation,target\nadd-edge,,a,a/1,buys,b/2\n",
+            "add-edge has no `type`",
+            id="a type too much",
+        ),
     ],
 )
 def test_a_file_is_refused_by_line_and_column(tmp_path: Path, text: str, problem: str) -> None:

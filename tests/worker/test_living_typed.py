@@ -20,6 +20,8 @@ from tests.worker.test_typed_overlays import Given, made, read
 from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import sealed
+from gnnserve_cli.changes.batches import batches_of, may_be_integers, request_of
+from gnnserve_cli.changes.files import read_changes as read_rows
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
     Applied,
@@ -230,6 +232,21 @@ def test_content_of_a_batch_is_what_makes_it(shops: Path) -> None:
     told = msgspec.json.decode(content)
     assert told["edges"] == EVERYTHING["edges"]
     assert told["nodes"][1] == {"id": "tag/sale", "features": None, "label": None}
+
+
+def test_rows_of_a_file_are_what_the_graph_takes(shops: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text(
+        "change,type,id,source,relation,target,label,f0,f1,f2,f3\nadd-node,user,new,,,,class1,1,2,3,4\n"
+        "add-node,tag,sale,,,,,,,,\nset-features,item,3,,,,,1,2,3,\nset-label,user,u4,,,,,,,,\n"
+        "add-edge,,,user/new,buys,item/3,,,,,\nadd-edge,,,item/3,has,tag/sale,,,,,\n"
+        "add-edge,,,user/new,knows,user/u4,,,,,\nremove-edge,,,user/new,buys,item/3,,,,,\n"
+        "remove-node,tag,t2,,,,,,,,\nremove-node,item,7,,,,,,,,\n"
+    )
+    served = served_by(opened(shops))
+    (batch,) = batches_of(read_rows(path)[0], 100)
+    body = msgspec.json.decode(msgspec.json.encode(request_of(batch, may_be_integers(batch))))
+    assert encode_batch(batch_of(body, served)) == encode_batch(batch_of(EVERYTHING, served))
 
 
 def test_batches_together_are_as_one_after_the_other(shops: Path) -> None:

@@ -120,15 +120,19 @@ def request_of(batch: Batch, kinds: TextKinds) -> ChangesRequest[Any]:
             return change.label
         return _typed(change.label, kinds.are_labels_integers, f"row {change.number:,}", "label")
 
-    def pairs(kind: Kind) -> tuple[tuple[Any, Any], ...]:
-        return tuple((node(row, row.source), node(row, row.target)) for row in batch.of_kind(kind))
+    def edges(kind: Kind) -> tuple[Any, ...]:
+        """Pairs, or with the relation between the ends."""
+        return tuple(
+            (node(row, row.source), *(() if row.relation is None else (row.relation,)), node(row, row.target))
+            for row in batch.of_kind(kind)
+        )
 
     return ChangesRequest(
         nodes=tuple(NewNode(node(row, row.id), row.features, label(row)) for row in batch.of_kind(Kind.ADD_NODE)),
         overrides=tuple(NodeFeatures(node(row, row.id), row.features) for row in batch.of_kind(Kind.SET_FEATURES)),
         labels=tuple(NodeLabel(node(row, row.id), label(row)) for row in batch.of_kind(Kind.SET_LABEL)),
-        edges=pairs(Kind.ADD_EDGE),
-        removed_edges=pairs(Kind.REMOVE_EDGE),
+        edges=edges(Kind.ADD_EDGE),
+        removed_edges=edges(Kind.REMOVE_EDGE),
         removed_nodes=tuple(node(row, row.id) for row in batch.of_kind(Kind.REMOVE_NODE)),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, ResourceError, remedy_of
-from gnnserve_cli.changes.rows import FIXED_COLUMNS, Change, read_change
+from gnnserve_cli.changes.rows import TEXT_COLUMNS, Change, fixed_columns, read_change
 from gnnserve_cli.printable import printable_line
 
 _BLOCK_BYTES = 1024 * 1024
 _ROWS_AT_ONCE = 10_000
-_TEXTS = frozenset({"change", "id", "source", "target"})
+_IDS = frozenset({"id", "source", "target"})
 _labels = decoding.decoder(list[int | str])
 _numbers = decoding.decoder(list[float])
 
@@ -48,6 +48,8 @@ def _read_csv(file: Path) -> tuple[Iterator[Change], int | None]:
             reader = csv.reader(stream, strict=True)
             columns = next(reader, [])
             _check_columns(file, columns)
+            fixed = fixed_columns(columns)
+            texts = (TEXT_COLUMNS | _IDS).intersection(fixed)
             for cells in reader:
                 if not cells:
                     continue
@@ -56,14 +58,14 @@ def _read_csv(file: Path) -> tuple[Iterator[Change], int | None]:
                     problem = f"{len(cells):,} cells, where the header has {len(columns):,}"
                     raise InputError(where, problem, "give each row as many cells")
                 given = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
-                yield read_change(reader.line_num, _typed(given, where), where)
+                yield read_change(reader.line_num, _typed(given, where, texts), where, fixed)
 
     return rows(), None
 
 
-def _typed(cells: dict[str, str], where: str) -> dict[str, Any]:
-    """Numbers and lists of a row of a CSV file; ids stay texts."""
-    return {name: cell if name in _TEXTS else _value(name, cell, where) for name, cell in cells.items()}
+def _typed(cells: dict[str, str], where: str, texts: Set[str]) -> dict[str, Any]:
+    """Numbers and lists of a row of a CSV file; ids, and what else is in the columns of `texts`, stay as they are."""
+    return {name: cell if name in texts else _value(name, cell, where) for name, cell in cells.items()}
 
 
 def _value(name: str, cell: str, where: str) -> Any:
@@ -99,6 +101,8 @@ def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
         except pa.ArrowInvalid as error:
             raise _not_read(file, "Parquet", error) from None
     _check_columns(file, opened.schema_arrow.names)
+    fixed = fixed_columns(opened.schema_arrow.names)
+    texts = TEXT_COLUMNS.intersection(fixed)
 
     def rows() -> Iterator[Change]:
         number = 0
@@ -108,20 +112,21 @@ def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
                     number += 1
                     where = f"{file}: row {number:,}"
                     given = {name: value for name, value in cells.items() if value is not None}
-                    _check_types(given, where)
-                    yield read_change(number, given, where)
+                    _check_types(given, where, texts)
+                    yield read_change(number, given, where, fixed)
 
     return rows(), opened.metadata.num_rows
 
 
-def _check_types(cells: dict[str, Any], where: str) -> None:
+def _check_types(cells: dict[str, Any], where: str, texts: Set[str]) -> None:
+    """`texts`: columns that have texts alone."""
     for name, value in cells.items():
         entries = value if isinstance(value, list) else [value]
-        if name in {"id", "source", "target", "label"}:
+        if name in _IDS or name == "label":
             fits = all(isinstance(entry, int | str) and not isinstance(entry, bool) for entry in entries)
             fits &= name == "label" or not isinstance(value, list)
             wanted = "an integer or a text"
-        elif name == "change":
+        elif name in texts:
             fits, wanted = isinstance(value, str), "a text"
         else:
             fits = all(isinstance(entry, int | float) and math.isfinite(entry) for entry in entries)
@@ -134,7 +139,9 @@ def _check_types(cells: dict[str, Any], where: str) -> None:
 def _check_columns(file: Path, columns: list[str]) -> None:
     if "change" not in columns:
         raise InputError(
-            str(file), "it has no column `change`", f"its columns are {', '.join(FIXED_COLUMNS)}, and those of features"
+            str(file),
+            "it has no column `change`",
+            f"its columns are {', '.join(fixed_columns(columns))}, and those of features",
         )
     if repeated := [name for name in columns if columns.count(name) > 1]:
         raise InputError(str(file), f"it has two columns {repeated[0]!r}", "give each column a name of its own")

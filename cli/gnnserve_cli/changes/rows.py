@@ -1,12 +1,13 @@
 """Changes as a file has them, one in each row: what a row must say, in whatever format the file is.
 
 Columns are `change`, `id`, `source`, `target`, `label` and `features` (a list of all), and beside them the graph's own
-feature columns, by their names.
+feature columns, by their names. A file with a column `relation` is of a graph of several types: an edge names its
+relation there, and ids name their types, `user/17`, or have them in `type`, `sourceType` and `targetType`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,7 +15,18 @@ from typing import Any
 from gnnserve_api.errors import InputError
 
 Label = int | str | list[int | str]
-FIXED_COLUMNS = ("change", "id", "source", "target", "label", "features")
+RELATION = "relation"
+"""The column that files of graphs of several types have."""
+_TYPE_OF = {"id": "type", "source": "sourceType", "target": "targetType"}
+"""Where the type of each id may stand."""
+TEXT_COLUMNS = frozenset({"change", RELATION, *_TYPE_OF.values()})
+"""Columns of texts, besides ids and labels."""
+_ONE_TYPE = ("change", "id", "source", "target", "label", "features")
+
+
+def fixed_columns(columns: Collection[str]) -> tuple[str, ...]:
+    """Columns that are no features. `columns`: all that a file has."""
+    return (*_ONE_TYPE, RELATION, *_TYPE_OF.values()) if RELATION in columns else _ONE_TYPE
 
 
 class Kind(StrEnum):
@@ -44,11 +56,14 @@ class Change:
     source: int | str | None = None
     target: int | str | None = None
     label: Label | None = None
+    relation: str | None = None
+    """The relation of an edge; None: the file is of a graph of one type, or the row of no edge."""
     features: list[float] | dict[str, float | list[float]] = field(default_factory=dict)
 
 
-def read_change(number: int, cells: Mapping[str, Any], where: str) -> Change:
-    """`cells`: those of a row that are not empty, by their columns; `where`: names the row in messages."""
+def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collection[str] = _ONE_TYPE) -> Change:
+    """`cells`: those of a row that are not empty, by their columns; `where`: names the row in messages; `fixed`:
+    `fixed_columns` of the file."""
     given = cells.get("change")
     if given is None:
         raise InputError(where, "it has no `change`", f"give one of {', '.join(Kind)}")
@@ -56,12 +71,17 @@ def read_change(number: int, cells: Mapping[str, Any], where: str) -> Change:
         kind = Kind(given)
     except ValueError:
         raise InputError(where, f"{given!r} is no change", f"give one of {', '.join(Kind)}") from None
+    has_types = RELATION in fixed
     needed = ("source", "target") if kind in _EDGES else ("id",)
     for name in needed:
         if name not in cells:
             raise InputError(where, f"{kind} needs `{name}`, which is empty", "give the id of a node")
-    named = {name: value for name, value in cells.items() if name not in FIXED_COLUMNS}
+    if has_types and kind in _EDGES and RELATION not in cells:
+        raise InputError(where, f"{kind} needs `{RELATION}`, which is empty", "give the name of a relation")
+    named = {name: value for name, value in cells.items() if name not in fixed}
     possible = {"change", *needed}
+    if has_types:
+        possible |= {_TYPE_OF[name] for name in needed} | ({RELATION} if kind in _EDGES else set())
     if kind in _WITH_LABEL:
         possible.add("label")
     if kind in _WITH_FEATURES:
@@ -76,9 +96,17 @@ def read_change(number: int, cells: Mapping[str, Any], where: str) -> Change:
     return Change(
         number,
         kind,
-        cells.get("id"),
-        cells.get("source"),
-        cells.get("target"),
+        _id_of("id", cells, has_types=has_types),
+        _id_of("source", cells, has_types=has_types),
+        _id_of("target", cells, has_types=has_types),
         cells.get("label"),
+        cells[RELATION] if has_types and kind in _EDGES else None,
         cells.get("features", named),
     )
+
+
+def _id_of(name: str, cells: Mapping[str, Any], *, has_types: bool) -> int | str | None:
+    """The id in a column, with its type where that stands in another one."""
+    id_: int | str | None = cells.get(name)
+    type_ = cells.get(_TYPE_OF[name]) if has_types else None
+    return id_ if id_ is None or type_ is None else f"{type_}/{id_}"

@@ -156,7 +156,7 @@ def _columns_of(
     node: TypedNodeFeatures, id_: TypedId, where: str, support: TypedOverlaySupport
 ) -> FeatureColumns | None:
     columns = support.types[support.graph.place_of(id_.type)].columns
-    if columns is None and node.features is not None:
+    if columns is None and node.features:
         raise RequestError(
             ErrorCode.WRONG_FEATURES, f"{where}.features", f"nodes of type {id_.type} have no features",
             "leave them out: a new node begins with the mean of the embeddings of its type",
