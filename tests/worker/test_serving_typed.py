@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -133,6 +134,73 @@ def test_large_requests_may_name_all_nodes_by_objects() -> None:
             assert (await client.predict(nodes)).status_code == 200
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("worker", "datatype", "data", "positions"),
+    [
+        pytest.param(by_position, "INT64", [3, 5], [3, 5], id="integers"),
+        pytest.param(by_position, "BYTES", ["paper/3", "paper/5"], [3, 5], id="integers with their type"),
+        pytest.param(by_text, "BYTES", ["plain", "paper/p/1"], [2, 0], id="texts"),
+    ],
+)
+def test_tensors_name_nodes_with_their_types(
+    worker: Callable[[], TypedWorker], datatype: str, data: list[Any], positions: list[int]
+) -> None:
+    tensor = {"name": "nodes", "datatype": datatype, "shape": [2]}
+    asked = {"inputs": [{**tensor, "data": data}], "outputs": [{"name": "embeddings"}]}
+    texts = [str(each).encode() for each in data]
+    laid_out = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    array = np.array(data, "<i8").tobytes() if datatype == "INT64" else laid_out
+    behind = {**asked, "inputs": [{**tensor, "parameters": {"binary_data_size": len(array)}}]}
+    head = json.dumps(behind).encode()
+
+    async def scenario(client: Client) -> None:
+        url, length = "/v2/models/digits/infer", {"inference-header-content-length": str(len(head))}
+        for response in (
+            await client.http.post(url, json=asked),
+            await client.http.post(url, content=head + array, headers=length),
+        ):
+            assert response.status_code == 200, response.text
+            (given,) = response.json()["outputs"]
+            assert np.reshape(given["data"], given["shape"])[:, 0].tolist() == positions
+
+    on_worker(scenario, worker())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        pytest.param([("BYTES", ["author/70"])], 'nodes[0]: "author/70" is of type author', id="another type"),
+        pytest.param([("BYTES", ["3"])], 'ids of type paper are integers, got "3"', id="no type"),
+        pytest.param([("FP32", [3.0])], "nodes: datatype FP32, where INT64 is expected", id="another datatype"),
+    ],
+)
+def test_what_is_wrong_with_a_tensor_of_nodes_is_told(inputs: list[tuple[str, list[Any]]], message: str) -> None:
+    tensors = [{"name": "nodes", "datatype": kind, "shape": [len(data)], "data": data} for kind, data in inputs]
+
+    async def scenario(client: Client) -> None:
+        response = await client.http.post("/v2/models/digits/infer", json={"inputs": tensors})
+        assert response.status_code == 400
+        assert message in response.json()["error"]
+
+    on_worker(scenario, by_position())
+
+
+def test_arrays_name_nodes_of_the_classified_type_by_integers() -> None:
+    binary = {"content-type": "application/octet-stream"}
+
+    async def positions(client: Client) -> None:
+        content = np.array([3, 5], "<i8").tobytes()
+        response = await client.http.post("/v1/predict?return=embeddings", content=content, headers=binary)
+        assert np.frombuffer(response.content, "<f4").reshape(2, -1)[:, 0].tolist() == [3, 5]
+
+    async def texts(client: Client) -> None:
+        response = await client.http.post("/v1/predict", content=bytes(8), headers=binary)
+        assert response.json()["error"]["code"] == "NoBinaryNodes"
+
+    on_worker(positions, by_position())
+    on_worker(texts, by_text())
 
 
 def test_nodes_of_each_type_and_the_types_are_listed() -> None:

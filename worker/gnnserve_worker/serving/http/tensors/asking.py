@@ -33,6 +33,7 @@ from gnnserve_worker.serving.http.tensors.served import (
     OVERRIDE_FEATURES,
     OVERRIDES,
 )
+from gnnserve_worker.serving.http.typed_ids import ids_of_target
 from gnnserve_worker.serving.http.wishes import VARIANT_HEADER
 
 
@@ -90,6 +91,8 @@ def to_question(
 def _find(nodes: Elements, revision: ServedRevision, otherwise: str) -> np.ndarray:
     if isinstance(nodes, np.ndarray):
         return find_integers(nodes, revision, otherwise)
+    if revision.types is not None:
+        nodes = [*ids_of_target(nodes, revision.types, revision)]
     if revision.has_text_ids:
         return find_texts(nodes, revision, otherwise)
     return find_listed(tuple(nodes), revision, otherwise)

@@ -29,7 +29,7 @@ from gnnserve_worker.serving.http.question import (
     shown_value,
 )
 from gnnserve_worker.serving.http.tensors.datatypes import Contents, GivenTensor, check_form
-from gnnserve_worker.serving.http.tensors.served import NODES, input_kinds, output_kinds
+from gnnserve_worker.serving.http.tensors.served import NODES, given_kind, input_kinds, output_kinds
 from gnnserve_worker.serving.http.wishes import Wishes
 
 DEFAULT_OUTPUTS = ("labels", "scores")
@@ -205,16 +205,15 @@ def _read_outputs(
 def _read_inputs(
     given: tuple[RequestInput, ...], enclosed: Enclosed, revision: ServedRevision, limits: OverlayLimits
 ) -> dict[str, GivenTensor]:
-    kinds, tensors = input_kinds(revision), dict[str, GivenTensor]()
+    tensors = dict[str, GivenTensor]()
     for index, tensor in enumerate(given):
-        name, kind = tensor.name, kinds.get(tensor.name)
+        name, kind = tensor.name, given_kind(tensor.name, tensor.datatype, revision)
         if kind is None and name.startswith("overlay."):
             support_of(revision, limits)
         if kind is None:
+            known = ", ".join(input_kinds(revision))
             problem = f"there is no input {shown_value(name)}"
-            raise RequestError(
-                ErrorCode.UNKNOWN_FIELD, f"inputs[{index}].name", problem, f"known are {', '.join(kinds)}"
-            )
+            raise RequestError(ErrorCode.UNKNOWN_FIELD, f"inputs[{index}].name", problem, f"known are {known}")
         if name in tensors:
             raise RequestError(
                 ErrorCode.INVALID_VALUE, f"inputs[{index}].name", f"{name} is there twice", "give each input once"

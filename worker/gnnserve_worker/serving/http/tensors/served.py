@@ -12,6 +12,16 @@ NODES = "nodes"
 NEW_NODES, EDGES, OVERRIDES = "overlay.nodes", "overlay.edges", "overlay.overrides"
 NEW_FEATURES, OVERRIDE_FEATURES = f"{NEW_NODES}.features", f"{OVERRIDES}.features"
 _ANY = -1
+_TYPED_NODES = TensorKind(NODES, Datatype.BYTES, (_ANY,))
+"""Ids with their type, `paper/17`, of a graph of several."""
+
+
+def given_kind(name: str, datatype: str, revision: ServedRevision) -> TensorKind | None:
+    """The tensor of that name as a request brings it; None: there is no such input."""
+    kind = input_kinds(revision).get(name)
+    if revision.types is not None and name == NODES and datatype == Datatype.BYTES:
+        return _TYPED_NODES  # also where ids within the type are integers
+    return kind
 
 
 def input_kinds(revision: ServedRevision) -> Mapping[str, TensorKind]:
