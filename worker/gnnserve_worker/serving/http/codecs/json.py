@@ -86,7 +86,7 @@ _typed_decoder = decoding.decoder(TypedPredictRequest)
 _pairs_decoder = decoding.decoder(PairsRequest[int])
 _text_pairs_decoder = decoding.decoder(PairsRequest[str])
 """Decodes pairs for graphs whose node ids are texts."""
-_typed_pairs_decoder = msgspec.json.Decoder(PairsRequest[Any])
+_typed_pairs_decoder = decoding.decoder(PairsRequest[Any])
 """Decodes pairs where links join nodes of several types, whose ids may be objects."""
 _encoder = msgspec.json.Encoder()
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
