@@ -116,7 +116,7 @@ bench-protocol: .venv/installed wrk ## what each protocol costs a prediction, be
 bench-sweep: .venv/installed ## throughput, latency and its five parts against concurrency; 2 minutes
 	$(BIN)/python -m benchmarks.sweep $(if $(QUICK),--quick)
 
-bench-conformance: .venv/installed ## the Open Inference Protocol call by call: gnnserve, Triton and MLServer; the latter are installed, 3 minutes
+bench-conformance: .venv/installed ## the Open Inference Protocol call by call: gnnserve, Triton and MLServer, and by KServe's clients; the others are installed, 4 minutes
 	$(BIN)/python -m benchmarks.conformance $(if $(QUICK),--quick)
 
 bench-shared: .venv/installed ## several services in one server: fairness beside an overloaded one, memory and throughput; 6 minutes. PART=generate, fairness, four: one part alone

@@ -4,6 +4,9 @@ The calls are those of tests/conformance that concern the protocol alone, sent o
 MLServer, each of which has a model of the same name, tensors and answers. A call that is right has to get 200, a
 prediction the right labels and its identifier; a call that is wrong has to get a status from 400 to 499 and an object
 whose `error` is a text. The words of the error do not count.
+
+KServe's own clients, of an environment of their own, ask this server over HTTP and over gRPC
+(`peers/programs/conformance_kserve.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -46,13 +50,13 @@ class Subject:
     """Its Python environment; None: gnnserve's own."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self, log: Path) -> AbstractContextManager[Running]:
-        ports = {f"{{port{index or ''}}}": str(port) for index, port in enumerate(free_ports(3))}
-        command = [_fill(argument, ports) for argument in self.command]
-        variables = {name: _fill(value, ports) for name, value in self.variables.items()}
-        port = int(ports["{port}"])
+    def start(self, log: Path, ports: Sequence[int]) -> AbstractContextManager[Running]:
+        """`ports`: three free ones."""
+        named = {f"{{port{index or ''}}}": str(port) for index, port in enumerate(ports)}
+        command = [_fill(argument, named) for argument in self.command]
+        variables = {name: _fill(value, named) for name, value in self.variables.items()}
         call = Call("", INFER, asking(nodes(3)))
-        return running(command, {**os.environ, **variables}, log, port, lambda: _answers(port, call), _LIMIT_S)
+        return running(command, {**os.environ, **variables}, log, ports[0], lambda: _answers(ports[0], call), _LIMIT_S)
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
@@ -63,10 +67,11 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
 _TRITON = Environment("triton_alone", ("numpy==1.26.4", "nvidia-pytriton==0.7.0"), python="/usr/bin/python3.11")
 _MLSERVER = Environment("mlserver_alone", ("mlserver==1.7.1",))
+_KSERVE = Environment("kserve", ("kserve==0.21.0",))
 SUBJECTS = (
     Subject(
         "gnnserve",
-        (sys.executable, "-m", "benchmarks.conformance_worker", "{port}"),
+        (sys.executable, "-m", "benchmarks.conformance_worker", "{port}", "{port1}"),
         variables={"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
     ),
     Subject(
@@ -98,23 +103,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     subjects = SUBJECTS[:1] if quick else SUBJECTS
     calls = [call for call in (*TOLD, *ANSWERED, *WRONG) if call.name in PROTOCOL]
     found: dict[str, list[str]] = {}
+    clients: dict[str, str] = {}
     used: dict[str, dict[str, str]] = {}
     with TemporaryDirectory() as folder:
         for subject in subjects:
             if subject.environment is not None:
                 build(subject.environment)
                 used[subject.label] = versions(subject.environment)
-            with subject.start(Path(folder) / f"{subject.label}.log") as server:
+            ports = free_ports(3)
+            with subject.start(Path(folder) / f"{subject.label}.log", ports) as server:
                 found[subject.label] = [why_wrong(server.port, call) for call in calls]
-    show(calls, found)
+                if subject is SUBJECTS[0] and not quick:
+                    build(_KSERVE)
+                    used["KServe's clients"] = versions(_KSERVE)
+                    clients = ask_as_kserve(*ports[:2])
+    show([call.name for call in calls], found)
+    if clients:
+        show([*clients], {"KServe's client": [*clients.values()]})
     passed = {label: sum(not why for why in whys) for label, whys in found.items()}
+    are_right = sum(not why for why in clients.values())
+    of_clients = {"wanted": f"all {len(clients)}", "measured": str(are_right), "passed": are_right == len(clients)}
     body = {
         "verdicts": {
             "calls that gnnserve answers as the protocol says": {
                 "wanted": f"all {len(calls)}",
                 "measured": str(passed["gnnserve"]),
                 "passed": passed["gnnserve"] == len(calls),
-            }
+            },
+            **({"calls of KServe's clients that get the right answer": of_clients} if clients else {}),
         },
         "peers": used,
         "passed": passed,
@@ -122,8 +138,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
             {"name": call.name, "wrong": call in WRONG, **{label: whys[index] for label, whys in found.items()}}
             for index, call in enumerate(calls)
         ],
+        "clients": clients,
     }
     write_result("conformance", quick, body)
+
+
+def ask_as_kserve(port: int, grpc_port: int) -> dict[str, str]:
+    """What is wrong with what KServe's clients get, by call; empty: nothing."""
+    command = [_KSERVE.executable("python"), str(_PROGRAMS / "conformance_kserve.py"), str(port), str(grpc_port)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"KServe's clients ended with {done.returncode}: {done.stderr[-800:].strip()}")
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def why_wrong(port: int, call: Call) -> str:
@@ -176,12 +203,12 @@ def _answers(port: int, call: Call) -> None:
         raise ValueError(f"status {status}")
 
 
-def show(calls: Sequence[Call], found: Mapping[str, Sequence[str]]) -> None:
+def show(calls: Sequence[str], found: Mapping[str, Sequence[str]]) -> None:
     table = Table(title="the protocol's calls and errors")
     for column in ("call", *found):
         table.add_column(column)
-    for index, call in enumerate(calls):
-        table.add_row(call.name, *(whys[index] or "ok" for whys in found.values()))
+    for index, name in enumerate(calls):
+        table.add_row(name, *(whys[index] or "ok" for whys in found.values()))
     table.add_row(f"of {len(calls)}", *(str(sum(not why for why in whys)) for whys in found.values()), style="bold")
     Console(width=160).print(table)
 

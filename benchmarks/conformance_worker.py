@@ -1,4 +1,4 @@
-"""The worker that `conformance.py` asks: the model of tests/conformance, on the port that is given."""
+"""The worker that `conformance.py` asks: the model of tests/conformance, on a port for HTTP and one for gRPC."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import sys
 from tests.support.serving import FakeWorker, service
 
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.server import serve_revision
+from gnnserve_worker.serving.served_service import ServiceSettings
+from gnnserve_worker.serving.server import Offer, serve_revisions
 
 if __name__ == "__main__":
-    serve_revision(FakeWorker().revision(), service(), bind("127.0.0.1", int(sys.argv[1])), lambda _: None)
+    http, grpc = (bind("127.0.0.1", int(port)) for port in sys.argv[1:3])
+    of = service()
+    settings = ServiceSettings(of.metadata.name, http, grpc=grpc)
+    serve_revisions([Offer(of, FakeWorker().revision(), settings)], lambda _: None)

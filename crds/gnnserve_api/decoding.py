@@ -24,7 +24,7 @@ def decoder(kind: type[T]) -> msgspec.json.Decoder[T]: ...
 
 @overload
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Of a union."""
+    """The same for a union of types."""
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
