@@ -12,7 +12,7 @@ import pytest
 from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
 
 from gnnserve_worker.generation.embeddings import postgres
-from gnnserve_worker.generation.embeddings.postgres import PostgresSink, view_name
+from gnnserve_worker.generation.embeddings.postgres import PostgresSink, Setting, build_settings, view_name
 from gnnserve_worker.generation.embeddings.sink import Block, Embedded, SinkError
 
 NODES, COLUMNS = 300, 8
@@ -96,6 +96,44 @@ def test_the_documented_query_finds_what_brute_force_finds(sink: PostgresSink) -
     )  # fmt: skip
     assert "hnsw" in str(ask(sink, "SELECT indexdef FROM pg_indexes WHERE schemaname = 'gnnserve_embeddings'"))
     assert plan
+
+
+ONE_PROCESS, MEMORY = "max_parallel_maintenance_workers", "maintenance_work_mem"
+
+
+@pytest.mark.parametrize(
+    ("rows", "processes", "memory", "expected"),
+    [
+        pytest.param(100_000, Setting(2, "default"), Setting(65_536, "default"), {ONE_PROCESS: 0, MEMORY: 121_336},
+                     id="all vectors fit"),
+        pytest.param(100, Setting(2, "configuration file"), Setting(65_536, "default"), {ONE_PROCESS: 0},
+                     id="they do anyway"),
+        pytest.param(10_000_000, Setting(0, "default"), Setting(65_536, "default"), {MEMORY: 524_288},
+                     id="no more than half a GiB"),
+        pytest.param(100_000, Setting(4, "client"), Setting(65_536, "database user"), {}, id="as a user has set them"),
+    ],
+)  # fmt: skip
+def test_an_index_is_built_by_one_process_in_memory(
+    rows: int, processes: Setting, memory: Setting, expected: dict[str, int]
+) -> None:
+    assert build_settings(rows, 128, {ONE_PROCESS: processes, MEMORY: memory}) == expected
+
+
+def test_what_the_address_sets_for_building_stays(sink: PostgresSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[object, ...]] = []
+    asked, make = "SELECT current_setting(%s), current_setting(%s)", postgres._make_index
+
+    def looking(connection: psycopg.Connection[tuple[object, ...]], *given: object) -> str:
+        note = make(connection, *given)  # type: ignore[arg-type]
+        told.extend(connection.execute(asked, (ONE_PROCESS, MEMORY)).fetchall())
+        return note
+
+    monkeypatch.setattr(postgres, "_make_index", looking)
+    sink.write(OLD, blocks(vectors(1)), quiet)
+    options = "options=-c%20max_parallel_maintenance_workers%3D1%20-c%20maintenance_work_mem%3D1MB"
+    sink._uri_file.write_text(f"{sink._uri_file.read_text()}&{options}")
+    sink.write(NEW, blocks(vectors(2)), quiet)
+    assert told == [("0", "64MB"), ("1", "1MB")]
 
 
 def test_texts_are_ids_as_they_are(sink: PostgresSink) -> None:

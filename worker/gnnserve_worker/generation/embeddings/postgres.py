@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psycopg
@@ -44,6 +44,12 @@ _CONNECTION: Mapping[str, str | int] = {
 }
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\x00" + struct.pack(">ii", 0, 0)
 _COPY_END = struct.pack(">h", -1)
+_BESIDE_VECTOR_BYTES = 720
+"""What pgvector 0.8 keeps of a vector in memory while it builds an index, beside its numbers."""
+_MOST_BUILD_MEMORY_KB = 512 * 1024
+"""Most memory that the server is asked to build an index in."""
+_CHOSEN_BY_USERS = {"client", "user", "database", "database user"}
+"""Sources of a setting that was made for these connections."""
 _FIELDS = 4
 """Fields of a row: id, embedding, revision, offset."""
 _REGISTRY_COLUMNS = (
@@ -92,7 +98,7 @@ class PostgresSink:
             relation = table_name(name, embedded)
             _remove_unfinished(connection, name, before)
             _fill(connection, relation, embedded, blocks, on_rows)
-            note = _make_index(connection, relation, embedded.columns)
+            note = _make_index(connection, relation, embedded.rows, embedded.columns)
             _switch(connection, name, relation, embedded)
             _drop(connection, before)
         return Written(where, embedded.rows, was_there=False, note=note)
@@ -250,12 +256,39 @@ def _integer(number: int | None) -> bytes:
     return struct.pack(">i", -1) if number is None else struct.pack(">iq", 8, number)
 
 
-def _make_index(connection: psycopg.Connection[tuple[Any, ...]], relation: str, columns: int) -> str:
+class Setting(NamedTuple):
+    value: int
+    source: str
+    """Where the server has it from, as `pg_settings` says."""
+
+
+def build_settings(rows: int, columns: int, given: Mapping[str, Setting]) -> dict[str, int]:
+    """What to set before an index is built, so that the server's other work suffers little: one process, which leaves
+    the other processors alone, and memory (KiB) for all vectors, without which most of the time goes into reading
+    pages. What a user has set for these connections stays."""
+    wanted = {}
+    processes, memory = given["max_parallel_maintenance_workers"], given["maintenance_work_mem"]
+    if processes.source not in _CHOSEN_BY_USERS and processes.value:
+        wanted["max_parallel_maintenance_workers"] = 0
+    needed_kb = rows * (4 * columns + _BESIDE_VECTOR_BYTES) // 1024 + 1024
+    if memory.source not in _CHOSEN_BY_USERS and memory.value < (needed_kb := min(needed_kb, _MOST_BUILD_MEMORY_KB)):
+        wanted["maintenance_work_mem"] = needed_kb
+    return wanted
+
+
+def _make_index(connection: psycopg.Connection[tuple[Any, ...]], relation: str, rows: int, columns: int) -> str:
     """The primary key and the HNSW index; a note where pgvector cannot have the latter."""
     table = sql.Identifier(SCHEMA, relation)
     connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (id)").format(table))
     note = ""
     if columns <= _MOST_INDEXED_COLUMNS:
+        current = connection.execute(
+            "SELECT name, setting, source FROM pg_settings WHERE name IN ('max_parallel_maintenance_workers', "
+            "'maintenance_work_mem')"
+        ).fetchall()
+        given = {name: Setting(int(setting), source) for name, setting, source in current}
+        for name, value in build_settings(rows, columns, given).items():
+            connection.execute(sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value)))
         connection.execute(sql.SQL("CREATE INDEX ON {} USING hnsw (embedding vector_cosine_ops)").format(table))
     else:
         note = f"no HNSW index was made: pgvector has none for more than {_MOST_INDEXED_COLUMNS:,} columns"
