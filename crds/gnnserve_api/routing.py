@@ -145,6 +145,8 @@ class CanaryRoute(msgspec.Struct, frozen=True, rename="camel"):
     """Whether it gets that share; else the other revision answers all."""
     problem: str | None = None
     """Why it does not, or what is wrong with it."""
+    accuracy: tuple[VariantAccuracy, ...] | UnsetType = UNSET
+    """Its variants in service, by the same labels as those of the first revision; absent before the first label."""
 
 
 class Route(msgspec.Struct, frozen=True, rename="camel"):

@@ -182,9 +182,30 @@ def with_a_silence_every(minutes: int, name: str, value: float) -> str:
     return f"{HEALTHY[name].partition('x')[0]}x{MINUTES - 31} {told}"
 
 
+def of_canary(passed_on: float, slower: float) -> dict[str, str]:
+    """A second revision with a hundred requests a minute. `passed_on`: the share that the first one answers.
+    `slower`: the share of its answers that takes 20 ms, where the first one's take 5 ms at most."""
+    of = f'{WORKER},revision="bbbbbbbbbbbb"'
+    first, second = "gnnserve_request_seconds", "gnnserve_canary_request_seconds"
+    answered = 100 * (1 - passed_on)
+    buckets = {"0.005": 1 - slower, "0.02": 1.0, "+Inf": 1.0}
+    return {
+        f"gnnserve_canary_passed_on_total{{{of}}}": counted((MINUTES, 100 * passed_on)),
+        f'gnnserve_canary_requests_total{{{of},outcome="unbounded"}}': counted((MINUTES, answered)),
+        f'gnnserve_canary_requests_total{{{of},outcome="refused"}}': counted((MINUTES, 100 * passed_on)),
+        f'{second}_count{{{of},variant="x1"}}': counted((MINUTES, answered)),
+        **{
+            f'{second}_bucket{{{of},variant="x1",le="{le}"}}': counted((MINUTES, answered * share))
+            for le, share in buckets.items()
+        },
+        **{f'{first}_bucket{{{WORKER},variant="x1",le="{le}"}}': counted((MINUTES, 900)) for le in buckets},
+    }
+
+
 CASES: dict[str, Case] = {
     # Silent
     "a healthy service": Case(),
+    "a healthy second revision": Case(of_canary(passed_on=0.03, slower=0.005)),
     "no traffic at all": Case(outcomes({"late": [(MINUTES, 0)]}) | {
         name: constant(0) for name in WORKERS_SERIES if "_total" in name
     }),
@@ -321,6 +342,11 @@ CASES: dict[str, Case] = {
     "a database that takes no embeddings": Case(
         turned("EmbeddingsPublished", "False", "EmbeddingsFailed", 17), ("GnnserveEmbeddingsFailed",)
     ),
+    "a second revision that cannot be loaded": Case(
+        {condition("CanaryAnswers", "False", "CanaryNotLoaded"): f"_x{MINUTES - 7} 1x6"}, ("GnnserveCanaryNotLoaded",)
+    ),
+    "a second revision that lacks nodes": Case(of_canary(passed_on=0.1, slower=0), ("GnnserveCanaryFails",)),
+    "a slow second revision": Case(of_canary(passed_on=0, slower=0.3), ("GnnserveCanarySlower",)),
     "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
 }  # fmt: skip
 

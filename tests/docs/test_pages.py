@@ -15,7 +15,7 @@ import pytest
 import typer.main
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.exposed import ON_GPU, watched
+from tests.support.exposed import ON_GPU, canary_sample, watched
 from tests.support.pages import DOCS, anchors, code_blocks, first_cells, links, read_page, section
 from tests.support.profiles import revision_manifest
 from tests.support.serving import FakeWorker, running
@@ -49,7 +49,7 @@ from gnnserve_api.protocol import (
     VariantsAnswer,
 )
 from gnnserve_api.repository import SCHEMA_VERSION, FileEntry
-from gnnserve_api.routing import AffineCost, CanaryRoute, CredentialState, Route, VariantRoute
+from gnnserve_api.routing import AffineCost, CredentialState, Route, VariantRoute
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.changes.rows import Kind
 from gnnserve_cli.exits import MEANINGS
@@ -65,7 +65,6 @@ from gnnserve_worker.nearest.search import ExactIndex
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.scheduling.refusal import RefusalReason
-from gnnserve_worker.serving.canary_metrics import CanarySample
 from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
 from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
@@ -229,7 +228,7 @@ def all_metrics() -> ServingMetrics:
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
     metrics.watch_index(lambda: (an_index(),), lambda: RenewalFigures(1, 1, 1.0))
-    canary = CanarySample(CanaryRoute("r2", 5, answers=True), metrics.request_counts(), 0, 1.0)
+    canary = canary_sample(metrics)
     metrics.watch_canary(lambda: canary)
     metrics.watch_spans(SimpleNamespace(exported=1, dropped=0, put=print))
     return metrics

@@ -9,7 +9,7 @@ from tests.support.updates import FakeUpdates
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.reasons import Reason
-from gnnserve_api.routing import CredentialState, Route
+from gnnserve_api.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.spec.objective import ObjectiveSpec
 from gnnserve_api.status import ConditionStatus, ConditionType
 from gnnserve_operator.kinds import ServiceKey
@@ -20,6 +20,7 @@ from gnnserve_routing.verdict import Verdict
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.serving import metrics as serving
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.canary_metrics import CanarySample
 
 ON_GPU = DeviceStats(
     "NVIDIA H200", memory_bytes={"graph": 4, "tables": 3, "cache": 2, "weights": 1}, memory_budget_bytes=16, hits=9,
@@ -39,6 +40,12 @@ def watched() -> AccuracyWatch:
     return watch
 
 
+def canary_sample(metrics: serving.ServingMetrics) -> CanarySample:
+    """A second revision that has answered what these metrics have counted."""
+    route = CanaryRoute("r2", 5, answers=True, accuracy=watched().observed())
+    return CanarySample(route, metrics.request_counts(), 0, 1.0)
+
+
 def worker_metrics() -> bytes:
     metrics = serving.ServingMetrics("digits")
     manifest = revision_manifest()
@@ -56,6 +63,8 @@ def worker_metrics() -> bytes:
     metrics.watch_device(lambda: ON_GPU)
     metrics.watch_accuracy(watched())
     metrics.watch_updates(FakeUpdates())
+    sample = canary_sample(metrics)
+    metrics.watch_canary(lambda: sample)
     return metrics.render()
 
 

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import TRADE_OFF, Client, FakeWorker, held, running, service
+from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, held, running, service
 from tests.support.waiting import WAIT_S
 from tests.worker.test_serving_services import started
 
@@ -29,6 +29,7 @@ from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel
+from gnnserve_worker.serving.security.access import Access
 
 FIRST, SECOND = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 
@@ -331,6 +332,37 @@ def test_what_a_second_has_queued_when_it_is_given_up_is_answered_by_the_first()
             return answered
 
     assert asyncio.run(scenario()) == [FIRST] * 3
+
+
+def test_labels_tell_the_accuracy_of_both_revisions_apart() -> None:
+    token = "writing-0123456789ab"  # noqa: S105
+    labels = {"nodes": [*range(100)], "labels": [CLASSES[node % len(CLASSES)] for node in range(100)]}
+
+    async def scenario() -> tuple[dict[str, Any], str]:
+        async with running(FakeWorker(FIRST), write_access=Access((token,))) as client:
+
+            def show(shown: ServedCanary | None) -> None:
+                client.app.canary = shown
+                client.metrics.watch_canary(lambda: None if shown is None else shown.sample())
+
+            canary = ServedCanary("digits", SECOND, client.engine, client.app.predict, DirectCalls(), 1.0, show)
+            canary.open(0)
+            assert canary.watch is None
+            canary.switch(slow_second().revision(), service().spec.routing_table(SECOND), 0.5)
+            sent = await client.http.post("/v1/labels", json=labels, headers={"authorization": f"Bearer {token}"})
+            assert sent.json()["accepted"] == 100
+            assert canary.watch is not None
+            async with asyncio.timeout(WAIT_S):
+                while client.model.watch.waiting or canary.watch.waiting:
+                    await asyncio.sleep(0)
+            return (await client.http.get("/v1/route")).json(), client.metrics.render().decode()
+
+    route, metrics = asyncio.run(scenario())
+    means = [{of["name"]: of["labels"]["mean"] for of in told["accuracy"]} for told in (route, route["canary"])]
+    assert means == [{"x1": 1, "x4": 1, "x8": 1}, {"x1": 0, "x4": 0, "x8": 0}]
+    about = f'revision="{SECOND}",service="digits",variant="x4"'
+    assert f'gnnserve_canary_live_accuracy{{bound="mean",{about}}} 0.0' in metrics
+    assert f"gnnserve_canary_live_accuracy_nodes{{{about}}} 100.0" in metrics
 
 
 def test_the_first_has_all_of_the_services_weight_while_the_second_gets_no_requests() -> None:

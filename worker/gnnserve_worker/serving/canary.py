@@ -12,8 +12,11 @@ import secrets
 import time
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from gnnserve_api.routing import CanaryRoute, Damage, RoutingTable
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.canary_metrics import CanarySample
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.canary import CanaryShare
@@ -54,9 +57,21 @@ class ServedCanary:
 
     # The event loop's
 
+    @property
+    def _answers(self) -> bool:
+        return self._share is not None and self._first.canary is self._share
+
+    @property
+    def watch(self) -> AccuracyWatch | None:
+        """What evaluates its variants on labels; None: it does not answer."""
+        return self._engine.models[self._name].watch if self._answers else None
+
     def route(self) -> CanaryRoute:
-        answers = self._share is not None and self._first.canary is self._share
-        return CanaryRoute(self.revision, self._percent, answers, self._problem or self._difference())
+        watch = self.watch
+        return CanaryRoute(
+            self.revision, self._percent, self._answers, self._problem or self._difference(),
+            UNSET if watch is None else watch.observed() or UNSET,
+        )  # fmt: skip
 
     def sample(self) -> CanarySample:
         passed_on = 0 if self._share is None else self._share.passed_on

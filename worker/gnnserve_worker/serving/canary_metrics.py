@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec import UNSET
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from gnnserve_api.routing import CanaryRoute
+from gnnserve_worker.serving.accuracy.metrics import add_share
 from gnnserve_worker.serving.durations import add_histogram
 from gnnserve_worker.serving.variant_metrics import RequestCounts
 
@@ -55,3 +57,16 @@ def collect_canary(sample: CanarySample, service: str) -> Iterator[Metric]:
         values = {"service": service, "revision": sample.route.revision, "variant": name}
         add_histogram(seconds, values, of.request, of.created_s)
     yield seconds
+    live = GaugeMetricFamily(
+        "gnnserve_canary_live_accuracy",
+        "Accuracy in service of the second revision on the last labelled nodes, and the ends of its interval.",
+        labels=(*_LABELS, "variant", "bound"),
+    )
+    nodes = GaugeMetricFamily(
+        "gnnserve_canary_live_accuracy_nodes", "Labelled nodes in the window.", labels=(*_LABELS, "variant")
+    )
+    for figure in () if sample.route.accuracy is UNSET else sample.route.accuracy:
+        if figure.labels is not None:
+            add_share(live, (*labels, figure.name), figure.labels)
+            nodes.add_metric((*labels, figure.name), figure.labels.nodes)
+    yield from (live, nodes)

@@ -192,7 +192,7 @@ class ServedService:
 
     def _show_canary(self, canary: ServedCanary | None) -> None:
         self._canary = canary
-        self.app.canary = None if canary is None else canary.route
+        self.app.canary = canary
         self._metrics.watch_canary(lambda: None if canary is None else canary.sample())
 
     def _handing_over(self, revision: ServedRevision) -> contextlib.AbstractContextManager[None]:

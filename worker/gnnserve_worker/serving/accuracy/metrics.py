@@ -53,17 +53,18 @@ def collect_accuracy(watch: AccuracyWatch, service: str, created_s: float) -> It
     for figure in watch.figures():
         of = (service, figure.name)
         if figure.agreement is not None:
-            _add_share(agreement, of, figure.agreement)
+            add_share(agreement, of, figure.agreement)
             compared.add_metric(of, figure.agreement.nodes)
         if figure.labels is None:
             continue
-        _add_share(live, of, figure.labels)
+        add_share(live, of, figure.labels)
         nodes.add_metric(of, figure.labels.nodes)
         if figure.promised is not None:
             broken.add_metric(of, int(figure.is_broken))
     yield from (live, nodes, broken, agreement, compared)
 
 
-def _add_share(family: GaugeMetricFamily, labels: tuple[str, str], share: ObservedShare) -> None:
+def add_share(family: GaugeMetricFamily, labels: tuple[str, ...], share: ObservedShare) -> None:
+    """`labels`: all but `bound`."""
     for bound, value in (("mean", share.mean), ("low", share.low), ("high", share.high)):
         family.add_metric((*labels, bound), value)

@@ -125,6 +125,10 @@ class AccuracyWatch:
         """The variants of the served revision in service; empty before there is one."""
         return () if self._tally is None else self._tally.figures()
 
+    def observed(self) -> tuple[VariantAccuracy, ...]:
+        """Those of the variants of which anything is known in service."""
+        return tuple(figure for figure in self.figures() if figure.labels or figure.agreement)
+
     def follow(self, revision: ServedRevision, shadow_permille: int) -> None:
         """Evaluate the variants of this revision from now on. Another one's figures begin anew. `shadow_permille`: most
         of the time that shadows may take."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
-from gnnserve_api.live_accuracy import VariantAccuracy
 from gnnserve_api.protocol import AccuracyTier, NodeTypeAnswer, RelationAnswer, VariantsAnswer
 from gnnserve_api.routing import CanaryRoute, CredentialState, Route
 from gnnserve_api.tiers import points_of, stated_tiers
@@ -14,6 +15,15 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.model import ServedModel
+
+
+class SecondRevision(Protocol):
+    """The part of `serving/canary.py`'s ServedCanary that `/v1/route` tells of, and that labels go to."""
+
+    @property
+    def watch(self) -> AccuracyWatch | None: ...
+
+    def route(self) -> CanaryRoute: ...
 
 
 def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> VariantsAnswer:
@@ -36,7 +46,7 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
             for permille, within in stated_tiers(points_of(manifest.profile)).items()
         ),
         links=msgspec.UNSET if manifest.links is None else manifest.links,
-        accuracy=_observed(watch),
+        accuracy=watch.observed() or msgspec.UNSET,
         types=_types(revision),
         relations=_relations(revision),
     )
@@ -70,15 +80,9 @@ def describe_route(
         credentials=credentials,
         device=device.device,
         device_problem=msgspec.UNSET if device.problem is None else device.problem,
-        accuracy=_observed(model.watch),
+        accuracy=model.watch.observed() or msgspec.UNSET,
         inputs=model.watch.drifted_inputs() or msgspec.UNSET,
         damaged=msgspec.UNSET if damage is None else damage,
         updates=msgspec.UNSET if updates is None else state_of(updates),
         canary=msgspec.UNSET if canary is None else canary,
     )
-
-
-def _observed(watch: AccuracyWatch) -> tuple[VariantAccuracy, ...] | msgspec.UnsetType:
-    """The variants of which anything is known in service."""
-    observed = tuple(figure for figure in watch.figures() if figure.labels or figure.agreement)
-    return observed or msgspec.UNSET

@@ -23,13 +23,13 @@ from swagger_ui_bundle import swagger_ui_path
 
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
-from gnnserve_api.routing import CanaryRoute, CredentialState, Damage, Route
+from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http import openapi
-from gnnserve_worker.serving.http.about import describe_route, describe_variants
+from gnnserve_worker.serving.http.about import SecondRevision, describe_route, describe_variants
 from gnnserve_worker.serving.http.asgi_predict import (
     AsgiApp,
     ClientGoneError,
@@ -93,8 +93,8 @@ class ServingApp:
         self._write_access = write_access
         self.credentials = credentials
         self.updates = updates
-        self.canary: Callable[[], CanaryRoute] | None = None
-        """State of a second revision, for `/v1/route`; None: there is none."""
+        self.canary: SecondRevision | None = None
+        """None: one revision answers all requests."""
         model = engine.models[service]
         self.predict = Predict(service, model, metrics, updates)
         self.models = ServedModels(service, engine, metrics, lambda: self.leaving)
@@ -250,7 +250,8 @@ def _build_rest(
         try:
             body = await read_body(request.scope, request.receive)
             lane = model.lane  # of now: the body may have taken long
-            answer = model.refuse() if lane is None else take_labels(body, lane.revision, model.watch)
+            second = None if serving.canary is None else serving.canary.watch
+            answer = model.refuse() if lane is None else take_labels(body, lane.revision, model.watch, second)
         except RequestError as error:
             return _as_response(serving.predict.refuse_request(error))
         except ClientGoneError:
@@ -284,7 +285,7 @@ def _build_rest(
                 serving.updates,
                 needs_token=serving.access.needs_token,
                 credentials=serving.credentials(),
-                canary=None if serving.canary is None else serving.canary(),
+                canary=None if serving.canary is None else serving.canary.route(),
             )
         )
 

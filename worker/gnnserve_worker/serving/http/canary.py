@@ -64,8 +64,8 @@ class CanaryShare:
             self.passed_on += 1
             return ask_first()
         asked = self._first.read(head, body, arrived_ms, trace)
-        if self._is_canarys(asked.question, is_drawn) if isinstance(asked, Asked) else is_drawn:
-            self.passed_on += 1
+        if isinstance(asked, Asked) and self._is_canarys(asked.question, is_drawn):
+            self.passed_on += 1  # else it is wrong for both of them
         return self._first.begin(asked, respond)
 
     def _ask_canary(

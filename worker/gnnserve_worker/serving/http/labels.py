@@ -38,9 +38,15 @@ _decoder = decoding.decoder(LabelsRequest)
 
 
 def take_labels(
-    body: bytes, revision: ServedRevision, watch: AccuracyWatch, now: datetime | None = None
+    body: bytes,
+    revision: ServedRevision,
+    watch: AccuracyWatch,
+    second: AccuracyWatch | None = None,
+    now: datetime | None = None,
 ) -> LabelsAnswer | Refusal:
-    """Take the labels of a request. Raises RequestError where it is malformed as a whole, and takes nothing then."""
+    """Take the labels of a request. Raises RequestError where it is malformed as a whole, and takes nothing then.
+    `second`: of the revision that answers beside this one, which gets what this one takes as far as it has room; None:
+    none does."""
     if revision.links is not None:
         raise wrong_task("labels", revision)
     request = _read(body)
@@ -70,6 +76,8 @@ def take_labels(
             if time is not None:
                 seen[node, time] = None
     watch.take(kept, seen)
+    if second is not None:
+        second.take(kept[: second.room], ())
     for problem in problems:
         watch.outcomes[problem.reason] += 1
     return LabelsAnswer(len(kept), len(problems), tuple(problems[:MOST_TOLD]), revision.manifest.revision)
