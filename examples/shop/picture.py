@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 if TYPE_CHECKING:
-    from play import Moment
+    from examples.shop.play import Moment
 
 
 def draw(file: Path, moments: Sequence[Moment], milliseconds: Sequence[float]) -> None:

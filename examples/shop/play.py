@@ -5,27 +5,27 @@ bought so far in the request, and what the user buys then tells how good that wa
 buys next is among the ten that are recommended. Beside it stands what a shop would do without a network: recommend what
 is bought most.
 
-    python examples/shop/play.py [--folder FOLDER] [--picture shop.svg]
+    python -m examples.shop.play [--folder FOLDER] [--picture shop.svg]
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from make import new_users, read_bought
+from examples.serving import serving
+from examples.shop.make import new_users, read_bought
 
 from gnnserve_client import Client
 
+ROOT = Path(__file__).parents[2]
+"""The checkout, from which the manifest names its tables."""
 NEW_USERS = 200
 COUNT = 10
 """Items that are recommended at a time."""
@@ -52,35 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        with serving(folder) as url, Client(url) as client:
+        manifest, repository = "examples/shop/shop.yaml", str(folder.resolve())
+        with serving(ROOT, manifest, "--repository", repository) as url, Client(url) as client:
             moments, milliseconds = play(client)
     print_figures(moments, milliseconds)
     if options.picture is not None:
-        from picture import draw  # noqa: PLC0415 - it needs matplotlib, of the extra `pictures`
+        from examples.shop.picture import draw  # noqa: PLC0415 - it needs matplotlib, of the extra `pictures`
 
         draw(options.picture, moments, milliseconds)
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """`gnnserve run` over the shop, which is trained on first; its address."""
-    shop = Path(__file__).parent
-    command = [
-        sys.executable, "-m", "gnnserve_cli", "run", str(shop / "shop.yaml"), "--repository", str(folder.resolve()),
-        "--port", "0",
-    ]  # fmt: skip
-    with subprocess.Popen(command, cwd=shop.parent.parent, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
-        try:
-            assert process.stdout is not None  # noqa: S101
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                if line.startswith("Serving on "):
-                    break
-            else:
-                sys.exit("gnnserve run ended; what it said is above")
-            yield line.split()[-1]
-        finally:
-            process.terminate()
 
 
 def play(client: Client) -> tuple[list[Moment], list[float]]:

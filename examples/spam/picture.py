@@ -9,11 +9,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 if TYPE_CHECKING:
-    from play import Step, Told
+    from examples.spam.play import Step, Told
 
 
 def draw(file: Path, told: dict[str, Told], steps: list[Step], spam: np.ndarray, at_once: int) -> None:
-    from play import roc_auc  # noqa: PLC0415 - play.py imports this file
+    from examples.spam.play import roc_auc  # noqa: PLC0415 - play.py imports this file
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for name, variant in told.items():

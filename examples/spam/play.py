@@ -4,23 +4,21 @@ Each review of the stream is asked about before the graph has it, with its figur
 is added to the graph, and asked about again; half a day later its label comes. Printed are ROC-AUC and latency of each
 variant, accuracy in service as the labels tell it, and which columns have drifted.
 
-    python examples/spam/play.py [--folder FOLDER] [--picture spam.svg]
+    python -m examples.spam.play [--folder FOLDER] [--picture spam.svg]
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from reviews import STORED, Review, make_reviews, write_tables
+from examples.serving import serving
+from examples.spam.reviews import STORED, Review, make_reviews, write_tables
 
 from gnnserve_client import Changes, Client, Overlay
 
@@ -50,6 +48,7 @@ class Step:
     reviews: int
     accuracy: dict[str, float]
     drifted: tuple[str, ...]
+    """Columns of which reviews bring other values than those of the graph have, with both means."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,37 +61,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         reviews = make_reviews()
         write_tables(reviews[:STORED], folder)
-        with serving(folder) as url, Client(url, write_token=TOKEN) as client:
+        write_inputs(folder)
+        started = serving(folder, "spam.yaml", "--write-token-file", "write-token")
+        with started as url, Client(url, write_token=TOKEN) as client:
             told, steps = play(client, reviews)
     spam = np.array([review.is_spam for review in reviews[STORED:]])
     print_figures(told, steps, spam)
     if options.picture is not None:
-        from picture import draw  # noqa: PLC0415 - it needs matplotlib, of the extra `pictures`
+        from examples.spam.picture import draw  # noqa: PLC0415 - it needs matplotlib, of the extra `pictures`
 
         draw(options.picture, told, steps, spam, AT_ONCE)
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """`gnnserve run` over the tables in the folder, which are trained on first; its address."""
+def write_inputs(folder: Path) -> None:
+    """The manifest over the tables in the folder, and the token of writers."""
     manifest = (Path(__file__).parent / "spam.yaml").read_text(encoding="utf-8")
     (folder / "spam.yaml").write_text(manifest.replace("FOLDER", str(folder.resolve())), encoding="utf-8")
     (folder / "write-token").write_text(f"{TOKEN}\n", encoding="utf-8")
-    command = [
-        sys.executable, "-m", "gnnserve_cli", "run", "spam.yaml", "--port", "0", "--write-token-file", "write-token",
-    ]  # fmt: skip
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
-        try:
-            assert process.stdout is not None  # noqa: S101
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                if line.startswith("Serving on "):
-                    break
-            else:
-                sys.exit("gnnserve run ended; what it said is above")
-            yield line.split()[-1]
-        finally:
-            process.terminate()
 
 
 def play(client: Client, reviews: list[Review]) -> tuple[dict[str, Told], list[Step]]:
@@ -143,7 +128,8 @@ def look(client: Client, reviews: int) -> Step:
     while (seen := client.accuracy()).waiting:
         time.sleep(0.05)
     accuracy = {one.name: one.labels.mean for one in seen.variants if one.labels is not None}
-    return Step(reviews, accuracy, tuple(moved.column for moved in seen.inputs))
+    drifted = tuple(f"{moved.column} {moved.mean:.0f}, was {moved.expected:.0f}" for moved in seen.inputs)
+    return Step(reviews, accuracy, drifted)
 
 
 def roc_auc(scores: Sequence[float], positive: np.ndarray) -> float:
@@ -167,7 +153,7 @@ def print_figures(told: dict[str, Told], steps: list[Step], spam: np.ndarray) ->
     print("\naccuracy in service, by the labels that have come:")
     for step in steps[:: max(1, len(steps) // 6)]:
         shown = "  ".join(f"{name} {mean:.3f}" for name, mean in step.accuracy.items())
-        drift = f"   drifted: {', '.join(step.drifted)}" if step.drifted else ""
+        drift = f"   drifted: {'; '.join(step.drifted)}" if step.drifted else ""
         print(f"  after {step.reviews:>4} reviews  {shown}{drift}")
 
 

@@ -3,7 +3,8 @@
 A review is a node. Its figures say a little: spam is a little more extreme, shorter and sooner after the product came.
 Reviews of one user, and of one product within a week, are joined: spammers write many reviews, and a campaign falls on
 one product. In the last third of the stream spam imitates the others' figures, so that what was learnt of them holds
-no longer; its edges still tell. The same seed makes the same reviews.
+no longer; its edges still tell. And a new app makes all reviews shorter, which is seen before any label has come. The
+same seed makes the same reviews.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ DAYS = 400
 FIGURES = ("stars", "length", "daysAfterRelease", "capitals", "exclamations", "similarity")
 CAMOUFLAGE = 0.2
 """Share of the genuine reviews that accounts write which spam as well."""
+APP_LENGTH = 0.4
+"""Length of a review that is written in the app, over that of the same one without."""
 MOST_LINKS = 8
 """Earlier reviews that a review is joined to, for each of its user and its product."""
 
@@ -59,23 +62,26 @@ def make_reviews() -> list[Review]:
     drafts.sort(key=lambda draft: draft[0])
     reviews = []
     for number, (day, user, product, is_spam) in enumerate(drafts):
-        imitates = number >= STORED + STREAMED * 2 // 3
+        has_changed = number >= STORED + STREAMED * 2 // 3
         of_user = by_user.setdefault(user, [])
         of_product = [other for when, other in by_product.setdefault(product, []) if day - when <= 7]
         links = dict.fromkeys((*of_user[-MOST_LINKS:], *of_product[-MOST_LINKS:]))
-        review = Review(f"review-{number:04}", day, _figures(rng, is_spam and not imitates), is_spam, tuple(links))
+        review = Review(
+            f"review-{number:04}", day, _figures(rng, is_spam and not has_changed, is_by_app=has_changed), is_spam,
+            tuple(links),
+        )  # fmt: skip
         of_user.append(review.id)
         by_product[product].append((day, review.id))
         reviews.append(review)
     return reviews
 
 
-def _figures(rng: random.Random, looks_spam: bool) -> tuple[float, ...]:
-    shift = 0.8 * looks_spam
+def _figures(rng: random.Random, looks_spam: bool, *, is_by_app: bool) -> tuple[float, ...]:
+    shift, share = 0.8 * looks_spam, APP_LENGTH if is_by_app else 1.0
     stars = min(5.0, max(1.0, round(rng.gauss(3.6 + 0.7 * shift, 1.0))))
     return (
         stars,
-        round(max(5.0, rng.gauss(120 - 45 * shift, 50))),
+        round(max(5.0, share * rng.gauss(120 - 45 * shift, 50))),
         round(max(0.0, rng.gauss(150 - 60 * shift, 80))),
         round(min(1.0, max(0.0, rng.gauss(0.05 + 0.03 * shift, 0.03))), 3),
         round(max(0.0, rng.gauss(0.8 + 0.8 * shift, 0.9))),

@@ -27,7 +27,7 @@ def test_the_page_asks_about_pairs_of_the_graph(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(ROOT)
     spec = load_manifest(FOLDER / "shop.yaml").spec
     assert spec.task.links is not None
-    graph, parted = load_links(spec.graph.source, spec.task.links, Path("unused"))
+    graph, parted, _ = load_links(spec.graph.source, spec.task.links, Path("unused"))
     assert graph.ids is not None
     assert (parted.first.nodes, parted.second.nodes) == (600, 240)
     pairs = re.findall(r"(user/\w+):(item/\w+)", PAGE)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from examples.spam import play, reviews
 from tests.support.pages import ROOT
 
 from gnnserve_api.manifest import parse_manifest
@@ -17,20 +15,7 @@ from gnnserve_worker.graph.sources.load import load_source
 FOLDER = ROOT / "examples" / "spam"
 
 
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
-    """Its modules, which are found beside each other."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import play
-    import reviews
-
-    yield reviews, play
-    for name in ("reviews", "play"):
-        sys.modules.pop(name, None)
-
-
-def test_reviews_are_the_same_each_time_and_joined_to_earlier_ones(example: tuple[ModuleType, ModuleType]) -> None:
-    reviews, _ = example
+def test_reviews_are_the_same_each_time_and_joined_to_earlier_ones() -> None:
     made = reviews.make_reviews()
     assert made == reviews.make_reviews()
     assert len(made) == reviews.STORED + reviews.STREAMED
@@ -40,10 +25,7 @@ def test_reviews_are_the_same_each_time_and_joined_to_earlier_ones(example: tupl
     assert all(len(review.figures) == len(reviews.FIGURES) for review in made)
 
 
-def test_the_manifest_reads_the_tables_and_what_arrives_fits_them(
-    example: tuple[ModuleType, ModuleType], tmp_path: Path
-) -> None:
-    reviews, play = example
+def test_the_manifest_reads_the_tables_and_what_arrives_fits_them(tmp_path: Path) -> None:
     made = reviews.make_reviews()
     reviews.write_tables(made[: reviews.STORED], tmp_path)
     text = (FOLDER / "spam.yaml").read_text(encoding="utf-8").replace("FOLDER", str(tmp_path))
@@ -59,8 +41,7 @@ def test_the_manifest_reads_the_tables_and_what_arrives_fits_them(
     assert node["features"] == pytest.approx(made[reviews.STORED].figures)
 
 
-def test_roc_auc_is_how_often_spam_comes_first(example: tuple[ModuleType, ModuleType]) -> None:
-    _, play = example
+def test_roc_auc_is_how_often_spam_comes_first() -> None:
     spam = np.array([True, True, False, False])
     assert play.roc_auc([3, 2, 1, 0], spam) == 1
     assert play.roc_auc([0, 1, 2, 3], spam) == 0

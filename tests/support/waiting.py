@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 WAIT_S = 120.0
 """Seconds. Long enough for a machine on which both tiers of the tests run at once."""
@@ -35,3 +39,12 @@ def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert not patience.is_over(), f"not within {WAIT_S:g} s: {what}"
         time.sleep(_POLL_S)
+
+
+async def until_told(ask: Callable[[], Awaitable[T]], is_it: Callable[[T], bool], what: str) -> T:
+    """Ask again and again until the answer is the one that is waited for. `what` is told if it never is."""
+    patience = Patience()
+    while not is_it(told := await ask()):
+        assert not patience.is_over(), f"not within {WAIT_S:g} s: {what}; the last answer was {told}"
+        await asyncio.sleep(_POLL_S)
+    return told

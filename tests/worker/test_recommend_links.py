@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from tests.support.following_index import followed
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.serving import FakeWorker, running
 from tests.support.typed import shop, write_folder
@@ -340,14 +341,9 @@ def test_the_index_follows_changes_of_a_graph_of_several_types(classified: Publi
         async with running(FakeWorker(loaded=False)) as client:
             client.switch(revision)
             await asyncio.to_thread(replica.apply, 1, [batch])
-            while True:
-                body = {"node": "user/3", "count": 1000, "exclude": "nothing"}
-                told: dict[str, Any] = (await client.http.post("/v1/recommend", json=body)).json()
-                if "error" in told or (told["index"]["followedOffset"] == 1 and not told["index"]["pending"]):
-                    return told
-                await asyncio.sleep(0.01)
+            return await followed(client, {"node": "user/3", "count": 1000, "exclude": "nothing"}, 1)
 
-    told = asyncio.run(asyncio.wait_for(scenario(), 60))
+    told = asyncio.run(scenario())
     there = [node for node in range(31) if node != 5]
     vectors = revision.infer(told["variant"], np.array(there), 0).embeddings
     assert vectors is not None

@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from tests.support.following_index import followed
 from tests.support.graphs import network_manifest
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving import FakeWorker, running
 
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.variants import Storage
@@ -213,15 +214,6 @@ def test_a_damaged_index_is_not_searched(tmp_path: Path) -> None:
     assert "is not what was written" in response.json()["error"]["message"]
 
 
-async def followed(client: Client, body: dict[str, Any], offset: int) -> dict[str, Any]:
-    """The answer once all that changes have reached is computed."""
-    while True:
-        told = (await client.http.post("/v1/recommend", json=body)).json()
-        if "index" not in told or (told["index"]["followedOffset"] == offset and not told["index"]["pending"]):
-            return told
-        await asyncio.sleep(0.01)
-
-
 def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repository) -> None:
     (made,) = repository.revisions()
     opened = repository.load(made.revision, 1 << 26)
@@ -260,7 +252,7 @@ def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repo
             text = client.metrics.render().decode()
             assert 'gnnserve_index_pending_nodes{service="digits"} 0.0' in text
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(scenario())
 
 
 def test_a_node_that_leaves_before_it_is_shown_is_left_out() -> None:
@@ -284,7 +276,7 @@ def test_what_was_applied_before_the_revision_answers_is_followed_too(repository
             told = await followed(client, {"node": 17, "count": 1000, "exclude": "nothing"}, 1)
             assert NODES in {item["id"] for item in told["items"]}
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(scenario())
 
 
 def test_a_latency_chooses_among_variants_of_the_indexs_network_alone(repository: Repository) -> None:
