@@ -262,6 +262,9 @@ class VariantManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     """None: its table was made of features alone, not of hidden layers."""
     calibration: LinkCalibration | None = None
     """None: it classifies nodes."""
+    relation_fanouts: tuple[tuple[int, ...], ...] | UnsetType = UNSET
+    """What is sampled by each relation of a graph of several types, in their order, in place of `fanouts`, which bound
+    it. Absent: as many by each."""
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -340,6 +340,14 @@ BREAKS_RULE = {
     "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
     "variants.given, oneRow, channels, cascades, search and projection must be left out with graph.source.typed, whose "
     "variants are projected or stored ones": {**TYPED, "variants": {"oneRow": [{"hops": 0}]}},
+    "model.relationFanouts must be left out without graph.source.typed: a graph of one type has no relations": {
+        **MINIMAL,
+        "model": {"relationFanouts": [{"relation": "buys", "fanouts": [5, 5]}]},
+    },
+    "each of relationFanouts must be smaller than fanouts: as many numbers, none above it": {
+        **TYPED,
+        "model": {"relationFanouts": [{"relation": "buys", "fanouts": [5, 11]}]},
+    },
     "each of variants.stored must be a layer before the last one with graph.source.typed": {
         **TYPED,
         "variants": {"stored": [2]},

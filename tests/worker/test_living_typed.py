@@ -370,6 +370,15 @@ class TestTablesThatAreDamaged:
         with pytest.raises(DamagedError, match=said):
             repository.load(manifest.revision, room_bytes)
 
+    def test_fan_outs_of_other_relations_are_told(self, shops: Path, tmp_path: Path, room_bytes: int | None) -> None:
+        folder, repository = copied(shops, tmp_path)
+        manifest = repository.revisions()[0]
+        first, *others = manifest.variants
+        wrong = (msgspec.structs.replace(first, relation_fanouts=((2, 2, 2),)), *others)
+        rewrite(folder / "revision.json", to_json(sealed(msgspec.structs.replace(manifest, variants=wrong))))
+        with pytest.raises(DamagedError, match=r"has 1 lists of fan-outs by relation for variant .*, expected 5 of 3"):
+            repository.load(manifest.revision, room_bytes)
+
     def test_a_table_of_products_is_compared_with_its_checksum(
         self, shops: Path, tmp_path: Path, room_bytes: int | None
     ) -> None:

@@ -21,9 +21,11 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, typed_graph
-from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.batch import draw_sample, infer_batch
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.neighbours import Scratch
+from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.sampling.typed import TypedSample, TypedScratch, sample_typed
 
 
@@ -59,6 +61,54 @@ def scores_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray, key: int 
 def data_of(folder: Path, parts: TypedParts | None = None, **options: Any) -> tuple[dict[str, Any], TypedGraphData]:
     given = {**write_folder(folder / "graph", parts or shop()), **options}
     return given, load_typed_source(typed_source(given))
+
+
+def test_of_a_relation_fewer_neighbours_are_sampled_where_its_fan_outs_say_so(tmp_path: Path) -> None:
+    given, data = data_of(tmp_path)
+    own = [("user knows user", [2, 1]), ("rev_buys", [3, 4])]
+    model = {"training": {"epochs": 1}, "fanouts": [6, 4], "relationFanouts": relation_fanouts(own)}
+    loaded = generated(tmp_path, service_of(given, model, {"stored": [1], "fanouts": [[5, 1]]}))
+    names = [one.key for one in data.relations]
+    knows, bought = names.index("user knows user"), names.index("item rev_buys user")
+    expected = {
+        "projected": [(2, 1), (3, 4)], "projected-f5x1": [(2, 1), (3, 1)], "stored1": [(2,), (3,)],
+        "stored1-f5": [(2,), (3,)],
+    }  # fmt: skip
+    read = [place for place, one in enumerate(data.relations) if one.target == data.target.name]
+    seeds, graph = np.arange(data.target.nodes), loaded.graph
+    assert isinstance(graph, TypedGraph)
+    for name, wanted in expected.items():
+        variant = loaded.variants[name]
+        assert [variant.relation_fanouts[place] for place in (knows, bought)] == wanted
+        others = {one for place, one in enumerate(variant.relation_fanouts) if place not in (knows, bought)}
+        assert others == {variant.fanouts}
+        sample = draw_sample(loaded, variant, seeds, 3, None, Scratch(), WeightScratch(), share=False)
+        assert isinstance(sample, TypedSample)
+        drawn = np.diff(sample.segments)[: len(seeds) * int(graph.layout[1])].reshape(len(seeds), -1)
+        for place, fanouts in zip((knows, bought), wanted, strict=True):
+            degrees = np.diff(data.relations[place].lists.indptr)
+            np.testing.assert_array_equal(
+                np.sort(drawn[:, read.index(place)]), np.sort(np.minimum(degrees, fanouts[0]))
+            )
+        assert np.isfinite(scores_of(loaded, name, seeds)).all()
+
+
+def relation_fanouts(own: list[tuple[str, list[int]]]) -> list[dict[str, Any]]:
+    return [{"relation": relation, "fanouts": fanouts} for relation, fanouts in own]
+
+
+@pytest.mark.parametrize(
+    ("relations", "message"),
+    [
+        (["sells"], r"relationFanouts\[0\].relation: is 'sells', which is no relation; there are .*item rev_buys user"),
+        (["knows", "user knows user"], r"relationFanouts\[1\].relation: is 'user knows user', which stands at .*\[0\]"),
+    ],
+)
+def test_fan_outs_of_a_relation_that_is_not_there_are_told(tmp_path: Path, relations: list[str], message: str) -> None:
+    given, _ = data_of(tmp_path)
+    own = relation_fanouts([(one, [2, 1]) for one in relations])
+    with pytest.raises(InputError, match=message):
+        generated(tmp_path, service_of(given, {"fanouts": [6, 4], "relationFanouts": own}))
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.fields import ApiModel, Sha256, text
+from gnnserve_api.spec.relation_fanouts import RelationFanouts, relations_sample_fewer
 from gnnserve_api.spec.rules import rule, validations
 from gnnserve_api.variants import MAX_LAYERS
 
@@ -181,6 +182,8 @@ class Model(ApiModel):
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour. All 0 with
     SGC, SIGN and LightGCN, which sample none: `[0]` for SGC and LightGCN, `[0, 0]` for a SIGN of two layers. In a graph
     of several types so many are sampled by each relation that a node's type reads."""
+    relation_fanouts: Annotated[tuple[RelationFanouts, ...], Field(max_length=32)] = ()
+    """Relations of a graph of several types of which fewer neighbours are sampled than fanouts say."""
     training: Training = Training()
     """How the model is trained. With a checkpoint only scope and seed count, unless one-row variants are trained
     beside it."""
@@ -211,6 +214,8 @@ class Model(ApiModel):
             f"fanouts {list(self.fanouts)} would sample up to {tree_nodes:,} nodes for one seed; "
             f"the limit is {MAX_TREE_NODES:,}: use smaller fanouts, or -1 for the full neighbourhood"
         )
+
+    _relations_sample_fewer = relations_sample_fewer
 
     @rule("self.architecture == 'GIN' || !has(self.mlpHidden)", "mlpHidden may be given with architecture GIN only")
     def _mlp_hidden_is_of_gin(self) -> bool | str:

@@ -44,6 +44,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "model.architecture": "GraphSAGE",
         "model.hidden": 128,
         "model.fanouts": [25, 10],
+        "model.relation_fanouts": [],
         "model.training": {},
         "model.training.epochs": 30,
         "model.training.batch_size": 1024,

@@ -51,6 +51,14 @@ def relations_are_typed(spec: _Spec) -> bool:
     return is_typed(spec) or spec.model.architecture not in _OF_TYPES_ALONE
 
 
+@rule(
+    f"{_TYPED} || !has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0",
+    "model.relationFanouts must be left out without graph.source.typed: a graph of one type has no relations",
+)
+def relations_have_fanouts(spec: _Spec) -> bool:
+    return is_typed(spec) or not spec.model.relation_fanouts
+
+
 _EMPTY = " && ".join(
     f"(!has(self.variants.{name}) || size(self.variants.{name}) == 0)"
     for name in ("given", "oneRow", "channels", "cascades")

@@ -271,7 +271,7 @@ def draw_sample(
     """What the variant gathers for these seeds, with what neighbours weigh where its layers read that; in scratch."""
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
     if isinstance(graph, TypedGraph):
-        fanouts = _by_relation(variant.fanouts, len(graph.typed.relations))
+        fanouts = _by_relation(variant.fanouts, variant.relation_fanouts, len(graph.typed.relations))
         return sample_typed(
             graph.indptr, graph.indices, graph.layout, seeds, fanouts, key, _workspace.typed, share=share, view=view
         )
@@ -286,8 +286,10 @@ def draw_sample(
 
 
 @lru_cache(256)
-def _by_relation(fanouts: tuple[int, ...], relations: int) -> np.ndarray:
-    """Fan-outs of each layer and relation, int64: the same by all relations."""
+def _by_relation(fanouts: tuple[int, ...], own: tuple[tuple[int, ...], ...], relations: int) -> np.ndarray:
+    """Fan-outs of each layer and relation, int64. `own`: those of each relation; empty: the same by all."""
+    if own:
+        return np.ascontiguousarray(np.array(own, dtype=np.int64).T)
     return np.repeat(np.array(fanouts, dtype=np.int64)[:, None], relations, axis=1)
 
 

@@ -88,6 +88,8 @@ class LoadedVariant:
     rows: MakesRows | None = None
     """Makes rows of the table for nodes that it has none for. None: its family cannot, or nothing of what the table's
     rows were made by is kept."""
+    relation_fanouts: tuple[tuple[int, ...], ...] = ()
+    """As in `VariantManifest`; empty: as many by each relation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,8 @@ def _open_variant(
             rows = _product_maker(spread, graph, shape, first, recipe)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
-    return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows)
+    fanouts = () if variant.relation_fanouts is UNSET else variant.relation_fanouts
+    return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows, fanouts)
 
 
 def _product_maker(
@@ -222,9 +223,20 @@ def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: TypedGr
     if followed is not None:
         products = followed.layers[0].products
         read.append((products, followed.network.layers, revision.tables[products].columns))
+    if (problem := _fanouts_misfit(variant, graph)) is not None:
+        raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
     for name, layers, columns in read:
         if (misfit := _misfit(revision.tables[name], graph, variant.name, layers, columns)) is not None:
             raise DamagedError(revision.folder / paths.rows_of(name), misfit, revision.remedy)
+
+
+def _fanouts_misfit(variant: VariantManifest, graph: TypedGraph) -> str | None:
+    """What of its fan-outs by relation contradicts the graph, which the sampler relies on; None: nothing."""
+    own, relations = variant.relation_fanouts, len(graph.typed.relations)
+    if own is UNSET or (len(own) == relations and all(len(one) == len(variant.fanouts) for one in own)):
+        return None
+    found = f"has {len(own)} lists of fan-outs by relation for variant {variant.name}"
+    return f"{found}, expected {relations} of {len(variant.fanouts)} numbers"
 
 
 def _misfit(table: TableManifest, graph: TypedGraph, variant: str, layers: int, columns: int) -> str | None:

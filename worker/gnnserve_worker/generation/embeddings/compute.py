@@ -89,7 +89,7 @@ def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None
 
 def _reading_all(revision: LoadedRevision, variant: LoadedVariant) -> LoadedRevision:
     """The revision with a variant that draws no neighbours, and reads all of them."""
-    whole = replace(variant, fanouts=(FULL_NEIGHBOURHOOD,) * len(variant.fanouts))
+    whole = replace(variant, fanouts=(FULL_NEIGHBOURHOOD,) * len(variant.fanouts), relation_fanouts=())
     return replace(revision, variants={**revision.variants, variant.name: whole})
 
 

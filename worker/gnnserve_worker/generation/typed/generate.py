@@ -7,6 +7,7 @@ as wide as they are, so that no variant is made for `spec.variants.pruning.facto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -28,12 +29,12 @@ from gnnserve_api.repository import (
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.spec.model import AUTO
+from gnnserve_api.spec.model import AUTO, Model
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.typed import TypedSource
 from gnnserve_api.training import TrainingManifest, TrainingRun
-from gnnserve_api.typed import TypeRows
+from gnnserve_api.typed import TypedGraphManifest, TypeRows
 from gnnserve_api.variants import Storage, fanouts_name, projected_name, stored_layer_name, stored_name
 from gnnserve_worker.generation.checkpoint import read_checkpoint
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, storages_of
@@ -87,6 +88,7 @@ def generate_typed(
     metric = metric_of(data.multi_label, spec.variants.metric)
     profile_budget = profile_budget_s()
     check_thresholds(spec.variants.thresholds, multi_label=data.multi_label, classes=len(data.classes))
+    fanouts_by_relation(spec.model, typed)
     architecture = TYPED_ARCHITECTURES[spec.model.architecture]
     network = spec.model.network(len(data.classes))
     shape = TypedShape(typed, spec.model.hidden, len(data.classes), network.layers, spec.model.bases, network.attention)
@@ -241,7 +243,38 @@ def _plan(
             one = _variant(name, FamilyName.STORED_DEEPER_FOLLOWING, name, network, layers, stored, storage)
             one = _following(one, network, layers[stored], products)
             variants += [one, *_with_fewer(spec, one, FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS, stored)]
+    if spec.model.relation_fanouts:
+        own = fanouts_by_relation(spec.model, graph)
+        variants = [_by_relation(one, own) for one in variants]
     return FamilyPlan(tables=tables, variants=variants)
+
+
+def fanouts_by_relation(model: Model, graph: TypedGraphManifest) -> Sequence[Sequence[int]]:
+    """Fan-outs of the model's layers by each relation of the graph. Raises InputError for a relation that is not
+    there."""
+    found = [list(model.fanouts) for _ in graph.relations]
+    named: dict[int, str] = {}
+    for place, one in enumerate(model.relation_fanouts):
+        field, there = f"spec.model.relationFanouts[{place}].relation", ", ".join(each.key for each in graph.relations)
+        places = [at for at, each in enumerate(graph.relations) if one.relation in {each.name, each.key}]
+        if not places:
+            raise InputError(
+                field, f"is {one.relation!r}, which is no relation; there are {there}", "name one of these"
+            )
+        if len(places) > 1:
+            keys = ", ".join(graph.relations[at].key for at in places)
+            problem = f"is {one.relation!r}, which {len(places)} relations are called"
+            raise InputError(field, problem, f"name one of {keys}")
+        if places[0] in named:
+            raise InputError(field, f"is {one.relation!r}, which stands at {named[places[0]]} already", "give it once")
+        named[places[0]], found[places[0]] = field, list(one.fanouts)
+    return found
+
+
+def _by_relation(variant: PlannedVariant, own: Sequence[Sequence[int]]) -> PlannedVariant:
+    """The variant with the fan-outs of each relation, as far as they are smaller than its own."""
+    smaller = tuple(tuple(map(min, variant.manifest.fanouts, one)) for one in own)
+    return replace(variant, manifest=msgspec.structs.replace(variant.manifest, relation_fanouts=smaller))
 
 
 def _variant(

@@ -1,0 +1,47 @@
+"""How many neighbours are sampled by single relations of a graph of several types."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.rules import rule
+from gnnserve_api.variants import MAX_LAYERS
+
+
+class RelationFanouts(ApiModel):
+    """How many neighbours are sampled by one relation of a graph of several types."""
+
+    relation: Annotated[str, text(r"^[A-Za-z0-9_ -]+$", "the name of a relation", 200)]
+    """The relation: its name, or source type, name and target type with blanks between them. A reverse relation that
+    importing added has `rev_` before the name."""
+    fanouts: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1, max_length=MAX_LAYERS)]
+    """Neighbours sampled per layer by this relation, as many numbers as model.fanouts and none above its."""
+
+
+class _Model(Protocol):
+    """The parts of a `Model` that the rule reads."""
+
+    fanouts: tuple[int, ...]
+    relation_fanouts: tuple[RelationFanouts, ...]
+
+
+@rule(
+    "!has(self.relationFanouts) || self.relationFanouts.all(one, size(one.fanouts) == size(self.fanouts) && "
+    "[0, 1, 2, 3, 4, 5, 6, 7].all(i, i >= size(one.fanouts) || i >= size(self.fanouts) || "
+    "one.fanouts[i] <= self.fanouts[i]))",
+    "each of relationFanouts must be smaller than fanouts: as many numbers, none above it",
+)
+def relations_sample_fewer(model: _Model) -> bool | str:
+    for one in model.relation_fanouts:
+        is_smaller = len(one.fanouts) == len(model.fanouts) and all(
+            fanout <= most for fanout, most in zip(one.fanouts, model.fanouts, strict=True)
+        )
+        if not is_smaller:
+            return (
+                f"relationFanouts {list(one.fanouts)} of {one.relation} must be smaller than fanouts "
+                f"{list(model.fanouts)}: as many numbers, none above it"
+            )
+    return True
