@@ -18,6 +18,8 @@ FIRST_PORT = 8100
 MOST_SERVICES = 64
 """Most services of a pool: each takes a thread or two, and a port."""
 LAST_PORT = FIRST_PORT + MOST_SERVICES - 1
+_GRPC_BEHIND = 100
+"""How far the port for gRPC is behind that for HTTP, of every service."""
 PROCESS_BYTES = 256 * 2**20
 """Memory that a worker takes before it has a service: interpreter, kernels, libraries."""
 SERVICE_BYTES = 32 * 2**20
@@ -43,6 +45,8 @@ class PoolService(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     """uid of its log of changes, in the PostgreSQL of the Secret that is mounted for it; empty: there is none."""
     max_delta_bytes: int = 0
     """Memory that changes may take, where there is a log."""
+    grpc: bool = False
+    """Whether it answers over gRPC too."""
 
     @property
     def mounts_secrets(self) -> bool:
@@ -52,6 +56,11 @@ class PoolService(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     def secrets(self) -> tuple[bool, bool, bool, str]:
         """The fields that differ only where other Secrets are mounted."""
         return self.tls, self.tokens, self.write_tokens, self.log_uid
+
+
+def grpc_port(port: int) -> int:
+    """The port for gRPC of a service of that port for HTTP. 0, which is any free port, gives 0."""
+    return port + _GRPC_BEHIND if port else 0
 
 
 class PoolServices(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

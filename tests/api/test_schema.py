@@ -95,11 +95,6 @@ BREAKS_RULE = {
     },
     "routing.canary must not be given with worker.poolRef: a pool's memory is counted by one revision for each "
     "service": {**MINIMAL, "routing": CANARY, "worker": POOLED},
-    "endpoint.grpc must not be given with worker.poolRef: the workers of a pool answer over HTTP": {
-        **MINIMAL,
-        "worker": POOLED,
-        "endpoint": {"grpc": True},
-    },
     "updates.log.sqlite must not be given with worker.poolRef: the workers of a pool write no volume; use "
     "updates.log.postgres": {**MINIMAL, "worker": POOLED, "updates": {"log": {"sqlite": {}}}},
     "requests must not be more than limits: lower the request, or raise the limit": {

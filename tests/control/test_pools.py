@@ -375,11 +375,29 @@ def test_a_pools_pods_are_as_restricted_as_others_and_its_children_named_after_i
     (job,) = scene.of_kind("Job").values()
     assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "worker:2"
     policy = scene.of_kind("NetworkPolicy")["shared-pool"]["spec"]
-    assert {"protocol": "TCP", "port": 8100, "endPort": 8163} in policy["ingress"][0]["ports"]
+    for first, last in ((8100, 8163), (8200, 8263)):
+        assert {"protocol": "TCP", "port": first, "endPort": last} in policy["ingress"][0]["ports"]
     assert policy["podSelector"]["matchLabels"]["gnnserve.dev/pool"] == "shared"
     everything = [found for key, found in scene.cluster.objects.items() if key[2].startswith("shared-pool")]
     owners = {found["metadata"]["ownerReferences"][0]["kind"] for found in everything if found["kind"] != "Pod"}
     assert owners == {"GNNWorkerPool"}
+
+
+def test_a_service_of_a_pool_has_a_port_of_its_own_for_grpc(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews")
+    scene.add("papers", endpoint={"grpc": True})
+    scene.settle()
+    entry = scene.services().of("papers")
+    assert entry is not None
+    assert entry.grpc
+    http, grpc = scene.of_kind("Service")["papers"]["spec"]["ports"]
+    assert (http["port"], http["targetPort"]) == (80, entry.port)
+    assert grpc == {
+        "name": "grpc", "protocol": "TCP", "port": 8001, "targetPort": entry.port + 100,
+        "appProtocol": "kubernetes.io/h2c",
+    }  # fmt: skip
+    assert len(scene.of_kind("Service")["reviews"]["spec"]["ports"]) == 1
 
 
 def test_a_taken_name_is_said_and_left_alone(scene: Scene) -> None:

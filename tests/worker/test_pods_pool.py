@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
 from tests.support.pool_pod import SERVICES
 from tests.support.waiting import until
+from tritonclient.utils import InferenceServerException
 
 from gnnserve_api.pool import SERVICES_KEY, PoolService, PoolServices, encode_services
 from gnnserve_api.repository import RevisionManifest
@@ -55,13 +59,14 @@ def pool_pod(scene: Scene, lame_duck_s: float = 0) -> Iterator[WorkerPod]:
         yield pod
 
 
-def port_of(pod: WorkerPod, name: str, joins: int = 1) -> int:
+def port_of(pod: WorkerPod, name: str, joins: int = 1, *, grpc: bool = False) -> int:
     """The port at which the service answers since it joined for that time."""
     found: list[int] = []
+    words = re.compile(r"for gRPC on port (\d+)" if grpc else r"answers on port (\d+)")
 
     def has_joined() -> bool:
-        lines = [line for line in [*pod.log] if line["service"] == name and "answers on port" in line["message"]]
-        found[:] = [int(line["message"].rsplit(" ", 1)[1]) for line in lines]
+        said = [words.search(line["message"]) for line in [*pod.log] if line["service"] == name]
+        found[:] = [int(port[1]) for port in said if port is not None]
         return len(found) >= joins
 
     pod.wait_for(has_joined, lambda: f"{name} has not joined")
@@ -82,6 +87,14 @@ def predict(port: int, *nodes: int) -> tuple[int, Any]:
         connection.request("POST", "/v1/predict", json.dumps({"nodes": nodes}))
         response = connection.getresponse()
         return response.status, json.loads(response.read())
+
+
+def predict_over_grpc(port: int, name: str, *nodes: int) -> list[int]:
+    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        given = triton.InferInput("nodes", [len(nodes)], "INT64")
+        given.set_data_from_numpy(np.array(nodes))
+        labels: list[int] = client.infer(name, [given]).as_numpy("labels").tolist()
+        return labels
 
 
 class Asking:
@@ -142,11 +155,13 @@ def test_services_join_and_leave_while_another_answers(scene: Scene) -> None:
 
 
 def test_each_service_of_a_pod_is_told_apart_in_its_metrics_and_logs(scene: Scene) -> None:
-    scene.declare("reviews", "papers", share=3)
+    scene.declare("reviews", "papers", share=3, grpc=True)
     with pool_pod(scene) as pod:
         pod.wait_until("/readyz", "ok")
-        for name in LABELS:
-            assert predict(port_of(pod, name), 0)[0] == 200
+        for name, label in LABELS.items():
+            assert predict_over_grpc(port_of(pod, name, grpc=True), name, 0, 5) == answers_of(label, (0, 5))
+        with pytest.raises(InferenceServerException, match='no model "papers"; this worker serves reviews'):
+            predict_over_grpc(port_of(pod, "reviews", grpc=True), "papers", 0)
         page = pod.get("/metrics")[1]
         families = list(text_string_to_metric_families(page))
         names = [family.name for family in families]
@@ -161,7 +176,7 @@ def test_each_service_of_a_pod_is_told_apart_in_its_metrics_and_logs(scene: Scen
         assert {name: counted[name, "unbounded"] for name in LABELS} == {"reviews": 1, "papers": 1}
         assert get(port_of(pod, "papers"), "/metrics")[1].count('service="reviews"') == 0
         assert {line["service"] for line in pod.log if "revision" in line} == set(LABELS)
-        scene.declare("reviews", "papers", share=4)
+        scene.declare("reviews", "papers", share=4, grpc=True)
         assert pod.logged("share 4")["service"] in LABELS
         assert pod.get("/elsewhere")[0] == 404
 

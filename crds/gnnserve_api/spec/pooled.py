@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ObjectName
 from gnnserve_api.spec.repository import RepositorySpec
 from gnnserve_api.spec.rules import rule
@@ -18,7 +17,6 @@ class _Spec(Protocol):
     worker: Worker
     repository: RepositorySpec
     updates: UpdatesSpec | None
-    endpoint: EndpointSpec
     image: str | None
     image_pull_secrets: tuple[ObjectName, ...]
 
@@ -45,14 +43,6 @@ def pods_are_the_pools(spec: _Spec) -> bool | str:
     }
     found = [field for field, is_given in given.items() if is_given]
     return not found or f"{_OWNED}; found {', '.join(found)}"
-
-
-@rule(
-    "!has(self.worker.poolRef) || !self.endpoint.grpc",
-    "endpoint.grpc must not be given with worker.poolRef: the workers of a pool answer over HTTP",
-)
-def pools_answer_over_http(spec: _Spec) -> bool:
-    return spec.worker.pool_ref is None or not spec.endpoint.grpc
 
 
 @rule(

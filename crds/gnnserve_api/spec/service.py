@@ -264,7 +264,7 @@ class GNNServiceSpec(ApiModel):
     _links_have_no_shadows = task_rules.links_have_no_shadows
     _perceptrons_have_no_index = task_rules.perceptrons_have_no_index
     _metric_is_of_the_task = task_rules.metric_is_of_the_task
-    _pods_are_the_pools, _pools_answer_over_http = pooled.pods_are_the_pools, pooled.pools_answer_over_http
+    _pods_are_the_pools = pooled.pods_are_the_pools
     _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
     _canaries_do_not_follow_changes = canary.canaries_do_not_follow_changes
     _canaries_are_not_in_pools = canary.canaries_are_not_in_pools

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from gnnserve_api.pods import HTTP_PORT
-from gnnserve_api.pool import FIRST_PORT, LAST_PORT
+from gnnserve_api.pool import FIRST_PORT, LAST_PORT, grpc_port
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.endpoint import build_ingress_ports
@@ -84,6 +84,7 @@ def build_pool_network_policy(parent: Parent, settings: Settings, *, with_databa
     ingress = [
         {"protocol": "TCP", "port": HTTP_PORT},
         {"protocol": "TCP", "port": FIRST_PORT, "endPort": LAST_PORT},
+        {"protocol": "TCP", "port": grpc_port(FIRST_PORT), "endPort": grpc_port(LAST_PORT)},
     ]
     return _worker_policy(parent, settings, ingress, settings.postgres_ports if with_database else ())
 

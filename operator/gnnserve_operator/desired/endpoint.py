@@ -7,6 +7,7 @@ no workers.
 from __future__ import annotations
 
 from gnnserve_api import pods
+from gnnserve_api.pool import grpc_port
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Manifest
 from gnnserve_operator.desired.pod import secret_volume
@@ -47,12 +48,16 @@ def build_container_ports(spec: GNNServiceSpec) -> list[Manifest]:
     return ports
 
 
-def build_service_ports(spec: GNNServiceSpec) -> list[Manifest]:
+def build_service_ports(spec: GNNServiceSpec, port_in_pool: int | None = None) -> list[Manifest]:
+    """`port_in_pool`: where the workers of a pool answer for the service. Their pods have no name for each service's
+    port, since services join without another pod. None: the service has pods of its own."""
     name = port_name(spec)
-    ports: list[Manifest] = [{"name": name, "protocol": "TCP", "port": service_port(spec), "targetPort": name}]
+    target: int | str = name if port_in_pool is None else port_in_pool
+    ports: list[Manifest] = [{"name": name, "protocol": "TCP", "port": service_port(spec), "targetPort": target}]
     if spec.endpoint.grpc:
         name = grpc_port_name(spec)
-        port = {"name": name, "protocol": "TCP", "port": pods.GRPC_PORT, "targetPort": name}
+        target = name if port_in_pool is None else grpc_port(port_in_pool)
+        port = {"name": name, "protocol": "TCP", "port": pods.GRPC_PORT, "targetPort": target}
         # Gateways and meshes otherwise guess HTTP/1.1. With TLS they can only pass it on.
         ports.append(port if speaks_tls(spec) else {**port, "appProtocol": "kubernetes.io/h2c"})
     return ports

@@ -95,6 +95,7 @@ def entry_of(name: str, uid: str, spec: GNNServiceSpec, port: int) -> PoolServic
         write_tokens=CredentialKind.WRITE_TOKENS in secrets,
         log_uid="" if updates is None else updates.adopt or uid,
         max_delta_bytes=max_delta_of(spec),
+        grpc=spec.endpoint.grpc,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_operator.desired.endpoint import build_service_ports, port_name, scheme, service_port, speaks_tls
+from gnnserve_operator.desired.endpoint import build_service_ports, port_name, scheme, speaks_tls
 from gnnserve_operator.desired.labels import Component, pool_selector
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 from gnnserve_operator.desired.names import service_name
@@ -34,14 +34,9 @@ def build_service(parent: Parent, spec: GNNServiceSpec, place: PoolPlace | None 
         "spec": {
             "type": spec.endpoint.service.type.value,
             "selector": parent.workers_selector if place is None else pool_selector(place.pool),
-            "ports": build_service_ports(spec) if place is None else [_port_in_pool(spec, place)],
+            "ports": build_service_ports(spec, None if place is None else place.port),
         },
     }
-
-
-def _port_in_pool(spec: GNNServiceSpec, place: PoolPlace) -> Manifest:
-    # Pods of a pool have no name for each service's port: services join without another pod.
-    return {"name": port_name(spec), "protocol": "TCP", "port": service_port(spec), "targetPort": place.port}
 
 
 def service_url(parent: Parent, spec: GNNServiceSpec, cluster_domain: str) -> str:

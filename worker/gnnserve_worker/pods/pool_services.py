@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from gnnserve_api import pods
 from gnnserve_api.errors import GnnserveError
-from gnnserve_api.pool import PoolService, PoolServices
+from gnnserve_api.pool import PoolService, PoolServices, grpc_port
 from gnnserve_api.routing import CredentialKind
 from gnnserve_api.updates import URI_KEY
 from gnnserve_worker.changes.options import PostgresAddress, UpdatesOptions
@@ -163,8 +164,10 @@ class PoolMembers:
         settings = self._settings
         updates, folders = self._updates(service), self._folders(service)
         log = None if updates is None else FollowedLog(updates)
-        sock = bind(settings.host, service.port)
-        try:
+        with ExitStack() as unused:
+            sock, grpc = unused.enter_context(bind(settings.host, service.port)), None
+            if service.grpc:
+                grpc = unused.enter_context(bind(settings.host, grpc_port(service.port)))
             served = self._worker.add(
                 ServiceSettings(
                     service.name,
@@ -172,11 +175,11 @@ class PoolMembers:
                     folders.credentials(updates),
                     None if log is None else log.updates,
                     float(service.share),
+                    grpc,
                 )
             )
-        except BaseException:
-            sock.close()
-            raise
+            unused.pop_all()
+        port = sock.getsockname()[1]
         followed = FollowedService(
             FollowedSettings(
                 service.name,
@@ -193,8 +196,8 @@ class PoolMembers:
         )
         with self._lock:
             self._members[service.name] = _Member(service, followed)
-        port = sock.getsockname()[1]
-        _log.info("joined, and answers on port %d", port, extra={"service": service.name})
+        over_grpc = "" if grpc is None else f", for gRPC on port {grpc.getsockname()[1]}"
+        _log.info("joined, and answers on port %d%s", port, over_grpc, extra={"service": service.name})
         threading.Thread(target=followed.begin, name=f"begin-{service.name}", daemon=True).start()
 
     def _leave(self, member: _Member) -> None:
