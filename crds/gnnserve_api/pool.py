@@ -47,6 +47,10 @@ class PoolService(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     """Memory that changes may take, where there is a log."""
     grpc: bool = False
     """Whether it answers over gRPC too."""
+    tracing: str = ""
+    """Base URL of the receiver of its traces, by OTLP over HTTP; empty: it has none."""
+    sampled_permille: int = 0
+    """Share of the requests without a trace of their client's that is traced, where there is a receiver."""
 
     @property
     def mounts_secrets(self) -> bool:

@@ -81,7 +81,7 @@ BREAKS_RULE = {
     "embeddings.index must be false with task.links.decoder MLP: pairs are scored by no product of two embeddings, so "
     "that no index finds the best ones": {**MINIMAL, "task": {"links": {"decoder": "MLP"}}, "embeddings": {}},
     "replicas, resources and all else about pods must not be given with poolRef: they are the GNNWorkerPool's; set "
-    "nothing here but poolRef, share and batching": {
+    "nothing here but poolRef, share, batching and tracing": {
         **MINIMAL,
         "worker": {**POOLED, "share": 2, "replicas": 3, "resources": {"limits": {"cpu": 1}}},
     },

@@ -400,6 +400,17 @@ def test_a_service_of_a_pool_has_a_port_of_its_own_for_grpc(scene: Scene) -> Non
     assert len(scene.of_kind("Service")["reviews"]["spec"]["ports"]) == 1
 
 
+def test_a_service_of_a_pool_has_traces_of_its_own(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews", worker={"tracing": {"endpoint": "http://collector.monitoring:4318", "sampledPermille": 20}})
+    scene.settle()
+    entry = scene.services().of("reviews")
+    assert entry is not None
+    assert (entry.tracing, entry.sampled_permille) == ("http://collector.monitoring:4318", 20)
+    policy = scene.of_kind("NetworkPolicy")["shared-pool"]["spec"]
+    assert {"ports": [{"protocol": "TCP", "port": 4318}]} in policy["egress"]
+
+
 def test_a_taken_name_is_said_and_left_alone(scene: Scene) -> None:
     metadata = {"name": "shared-pool-services", "namespace": NAMESPACE}
     scene.cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}})

@@ -16,6 +16,7 @@ import pytest
 import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.configmap_server import ConfigMapServer, configmap_server
+from tests.support.otlp import otlp_receiver
 from tests.support.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
 from tests.support.pool_pod import SERVICES
 from tests.support.waiting import until
@@ -155,8 +156,9 @@ def test_services_join_and_leave_while_another_answers(scene: Scene) -> None:
 
 
 def test_each_service_of_a_pod_is_told_apart_in_its_metrics_and_logs(scene: Scene) -> None:
-    scene.declare("reviews", "papers", share=3, grpc=True)
-    with pool_pod(scene) as pod:
+    with otlp_receiver() as receiver, pool_pod(scene) as pod:
+        traced = {"grpc": True, "tracing": receiver.url, "sampled_permille": 1000}
+        scene.declare("reviews", "papers", share=3, **traced)
         pod.wait_until("/readyz", "ok")
         for name, label in LABELS.items():
             assert predict_over_grpc(port_of(pod, name, grpc=True), name, 0, 5) == answers_of(label, (0, 5))
@@ -176,9 +178,10 @@ def test_each_service_of_a_pod_is_told_apart_in_its_metrics_and_logs(scene: Scen
         assert {name: counted[name, "unbounded"] for name in LABELS} == {"reviews": 1, "papers": 1}
         assert get(port_of(pod, "papers"), "/metrics")[1].count('service="reviews"') == 0
         assert {line["service"] for line in pod.log if "revision" in line} == set(LABELS)
-        scene.declare("reviews", "papers", share=4, grpc=True)
+        scene.declare("reviews", "papers", share=4, **traced)
         assert pod.logged("share 4")["service"] in LABELS
         assert pod.get("/elsewhere")[0] == 404
+        until(lambda: {span.resource["service.name"] for span in receiver.wait(1)} == set(LABELS), "both are traced")
 
 
 def test_a_poisoned_revision_or_a_missing_one_keeps_no_other_service_from_answering(scene: Scene) -> None:

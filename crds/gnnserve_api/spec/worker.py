@@ -55,7 +55,7 @@ class PoolRef(ApiModel):
 
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 _OWN_MAPPINGS = ("nodeSelector", "tolerations", "podLabels", "podAnnotations", "topologySpreadConstraints")
-_OWN_OBJECTS = ("gpu", "gpuMemory", "runtimeClassName", "affinity", "priorityClassName", "tracing")
+_OWN_OBJECTS = ("gpu", "gpuMemory", "runtimeClassName", "affinity", "priorityClassName")
 _HAS_NO_PODS = " && ".join(
     (
         "self.replicas == 1 && self.device == 'Auto' && self.cache.policy == 'Frequency'",
@@ -67,7 +67,7 @@ _HAS_NO_PODS = " && ".join(
 )
 _PODS_ARE_THE_POOLS = (
     "replicas, resources and all else about pods must not be given with poolRef: they are the GNNWorkerPool's; set "
-    "nothing here but poolRef, share and batching"
+    "nothing here but poolRef, share, batching and tracing"
 )
 
 
@@ -107,7 +107,7 @@ class Worker(PodSettings):
     def _pods_are_the_pools(self) -> bool | str:
         if self.pool_ref is None:
             return True
-        own = Worker.model_fields.keys() - {"pool_ref", "share", "batching"}
+        own = Worker.model_fields.keys() - {"pool_ref", "share", "batching", "tracing"}
         given = [
             field.alias or name
             for name, field in Worker.model_fields.items()

@@ -6,7 +6,7 @@ graphs. Both reach the database with the log of changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from gnnserve_api.pods import HTTP_PORT
@@ -76,9 +76,12 @@ def build_worker_network_policy(parent: Parent, spec: GNNServiceSpec, settings: 
     )  # fmt: skip
 
 
-def build_pool_network_policy(parent: Parent, settings: Settings, *, with_database: bool) -> Manifest | None:
+def build_pool_network_policy(
+    parent: Parent, settings: Settings, *, with_database: bool, receivers: Sequence[int]
+) -> Manifest | None:
     """Services' ports are open whether or not there is one for each of them: a policy takes effect late, and a service
-    joins at once. `with_database`: one of the services has a log of changes."""
+    joins at once. `with_database`: one of the services has a log of changes. `receivers`: ports of what takes the
+    services' traces."""
     if not settings.network_policy:
         return None
     ingress = [
@@ -86,7 +89,7 @@ def build_pool_network_policy(parent: Parent, settings: Settings, *, with_databa
         {"protocol": "TCP", "port": FIRST_PORT, "endPort": LAST_PORT},
         {"protocol": "TCP", "port": grpc_port(FIRST_PORT), "endPort": grpc_port(LAST_PORT)},
     ]
-    return _worker_policy(parent, settings, ingress, settings.postgres_ports if with_database else ())
+    return _worker_policy(parent, settings, ingress, settings.postgres_ports if with_database else (), receivers)
 
 
 def _worker_policy(

@@ -44,6 +44,7 @@ from gnnserve_operator.desired.pod import (
     secret_volume,
 )
 from gnnserve_operator.desired.service import build_pod_monitor
+from gnnserve_operator.desired.tracing import port_of_receiver
 from gnnserve_operator.desired.updates import log_secret
 from gnnserve_operator.desired.volume_claim import build_volume_claim
 from gnnserve_operator.settings import Settings
@@ -84,7 +85,7 @@ def secrets_of(spec: GNNServiceSpec) -> dict[CredentialKind, str]:
 
 def entry_of(name: str, uid: str, spec: GNNServiceSpec, port: int) -> PoolService:
     """The entry of a service in the list of its pool. `uid`: of the GNNService."""
-    secrets, updates = secrets_of(spec), spec.updates
+    secrets, updates, tracing = secrets_of(spec), spec.updates, spec.worker.tracing
     return PoolService(
         name,
         port,
@@ -96,6 +97,8 @@ def entry_of(name: str, uid: str, spec: GNNServiceSpec, port: int) -> PoolServic
         log_uid="" if updates is None else updates.adopt or uid,
         max_delta_bytes=max_delta_of(spec),
         grpc=spec.endpoint.grpc,
+        tracing="" if tracing is None else tracing.endpoint,
+        sampled_permille=0 if tracing is None else tracing.sampled_permille,
     )
 
 
@@ -132,7 +135,10 @@ def build_pool_children(given: PoolInputs) -> tuple[Manifest, ...]:
         build_role(parent, followed),
         build_role_binding(parent),
         build_pool_network_policy(
-            parent, settings, with_database=any(CredentialKind.LOG in of for of in given.secrets.values())
+            parent,
+            settings,
+            with_database=any(CredentialKind.LOG in of for of in given.secrets.values()),
+            receivers=sorted({port for of in given.services.services for port in port_of_receiver(of.tracing)}),
         ),
         build_volume_claim(parent, spec.repository, pool_claim_name(parent.name), given.claim_storage),
         build_services(parent, given.services),

@@ -23,11 +23,13 @@ def build_environment(spec: GNNServiceSpec) -> dict[str, str]:
 
 def receiver_ports(spec: GNNServiceSpec) -> tuple[int, ...]:
     """The port of the receiver. A policy cannot name its host."""
-    tracing = spec.worker.tracing
-    if tracing is None:
-        return ()
+    return () if spec.worker.tracing is None else port_of_receiver(spec.worker.tracing.endpoint)
+
+
+def port_of_receiver(endpoint: str) -> tuple[int, ...]:
+    """The port of this URL; empty, where it has none."""
     try:
-        found = urlsplit(tracing.endpoint)
+        found = urlsplit(endpoint)
         port = found.port or _PORTS.get(found.scheme)
     except ValueError:  # not a valid port: workers report it
         return ()

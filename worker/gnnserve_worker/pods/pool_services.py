@@ -28,6 +28,7 @@ from gnnserve_worker.pods.followed_service import FollowedService, FollowedSetti
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.served_service import ServiceSettings
 from gnnserve_worker.serving.server import WorkerServer
+from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +177,7 @@ class PoolMembers:
                     None if log is None else log.updates,
                     float(service.share),
                     grpc,
+                    self._tracing(service),
                 )
             )
             unused.pop_all()
@@ -228,6 +230,12 @@ class PoolMembers:
             folder(CredentialKind.TOKENS, service.tokens),
             folder(CredentialKind.WRITE_TOKENS, service.write_tokens),
         )
+
+    def _tracing(self, service: PoolService) -> TracingOptions | None:
+        if not service.tracing:
+            return None
+        options = TracingOptions(service.tracing, service.sampled_permille, self._settings.namespace)
+        return check_tracing(options, "spec.worker.tracing.endpoint")
 
     def _updates(self, service: PoolService) -> UpdatesOptions | None:
         if not service.log_uid:

@@ -212,6 +212,7 @@ class WorkerServer:
             try:
                 await self._process.open(settings.name, served)
             except GnnserveError:
+                served.end()
                 self._engine.retire(settings.name)
                 self._engine.remove(settings.name)
                 raise
