@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gnnserve_api.device import CachePolicy, Device, size_bytes
 from gnnserve_api.errors import InputError
@@ -27,12 +28,14 @@ from gnnserve_cli.updates import check_address, updates_of
 from gnnserve_worker.changes.options import UpdatesOptions
 from gnnserve_worker.following.canary import CanaryFollower
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.pods import device
 from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving import listening_socket, server
+from gnnserve_worker.serving.http.pairs import example_pair
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.security.tls import KeyPairFiles
 from gnnserve_worker.serving.served_service import ServiceSettings
@@ -321,7 +324,7 @@ def serve_routed(offered: Sequence[Offered]) -> None:
 
         def begin(handles: Sequence[server.Serving]) -> None:
             for of, offer, name in zip(offered, offers, names, strict=True):
-                announce(of.sockets, offer.revision.shown_ids(0, 3), of.options.credentials, name)
+                announce(of.sockets, example_request(offer.revision), of.options.credentials, name)
             for of, handle in zip(offered, handles, strict=True):
                 of.begin_canary(handle)
             print("  Ctrl-C stops it." if len(offered) == 1 else "Ctrl-C stops them.", flush=True)
@@ -346,12 +349,16 @@ def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
         _note(stats.problem)
 
 
-def announce(sockets: Sockets, nodes: Sequence[int | str], credentials: Credentials, name: str = "") -> None:
-    """The address, and a request that works: with ids that the graph has. `name`: of the service, where there are
-    several."""
+def example_request(revision: ServedRevision) -> dict[str, Any]:
+    """A prediction of what the service answers about, with ids that the graph has."""
+    return {"nodes": revision.shown_ids(0, 3)} if revision.links is None else {"pairs": [example_pair(revision)]}
+
+
+def announce(sockets: Sockets, example: Mapping[str, Any], credentials: Credentials, name: str = "") -> None:
+    """The address, and a request that works. `name`: of the service, where there are several."""
     scheme = "http" if credentials.tls is None else "https"
     url = f"{scheme}://{_address(sockets.http)}"
-    body = shlex.quote(json.dumps({"nodes": list(nodes[:3])}))
+    body = shlex.quote(json.dumps(example))
     # Not through rich: a wrapped line could not be pasted.
     print(f"Serving {name} on {url}" if name else f"Serving on {url}", flush=True)
     if sockets.grpc is not None:

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.profiles import profile, revision_manifest
+from tests.worker.test_serving_pairs import of_links
 from typer.testing import CliRunner
 
 from gnnserve_api.device import CachePolicy, Device
@@ -30,6 +31,7 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.main import app
+from gnnserve_cli.serving import example_request
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
@@ -103,7 +105,7 @@ class FakeWorker:
 
     def open(self, _revision: Any, settings: DeviceSettings) -> Any:
         self.settings = settings
-        return SimpleNamespace(device_stats=lambda: self.stats, shown_ids=self.shown_ids)
+        return SimpleNamespace(device_stats=lambda: self.stats, shown_ids=self.shown_ids, links=None)
 
     def shown_ids(self, start: int, end: int) -> list[int | str]:
         return [*range(start, min(end, self.nodes))] if self.ids is None else [*self.ids.shown(start, end)]
@@ -420,6 +422,10 @@ def test_a_busy_port_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch)
     assert result.exit_code == 4
     assert result.stderr == "error: 127.0.0.1:8080: the port is in use\n"
     assert worker.steps == ["bind"]
+
+
+def test_a_service_that_scores_links_is_asked_about_a_pair() -> None:
+    assert example_request(of_links().revision()) == {"pairs": [[0, 1]]}
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,43 @@ def test_a_schema_of_another_release_and_a_name_of_another_service_are_refused(s
     assert revisions(sink) == [(OLD.revision, None, NODES)]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        pytest.param("/d", "/nowhere-d", "has no such database: see the address", id="no such database"),
+        pytest.param("//gnnserve@", "//nobody2@", "does not let the user in", id="no such user"),
+        pytest.param(
+            "&port=", "&options=-c%20default_transaction_read_only%3Don&port=", "is a standby", id="a standby"
+        ),
+    ],
+)
+def test_what_keeps_a_client_out_is_told(sink: PostgresSink, old: str, new: str, said: str) -> None:
+    uri = sink._uri_file.read_text()
+    assert old in uri
+    sink._uri_file.write_text(uri.replace(old, new, 1))
+    with pytest.raises(SinkError, match=said):
+        sink.write(OLD, blocks(vectors(1)), quiet)
+
+
+def test_a_host_that_no_name_server_knows_is_told(tmp_path: Path) -> None:
+    uri_file = tmp_path / "uri"
+    uri_file.write_text("postgresql://someone@no-such-host.invalid/d")
+    with pytest.raises(SinkError, match="is on a host that no name server knows"):
+        PostgresSink(uri_file).write(OLD, blocks(vectors(1)), quiet)
+
+
+def test_a_table_under_the_views_name_is_told_before_anything_is_computed(sink: PostgresSink) -> None:
+    with sink._connect() as connection:
+        connection.execute("CREATE SCHEMA gnnserve_embeddings")
+        connection.execute("CREATE TABLE gnnserve_embeddings.default_digits (id bigint)")
+
+    def computed() -> Iterator[Block]:
+        raise AssertionError
+
+    with pytest.raises(SinkError, match="has gnnserve_embeddings.default_digits, which is no view: rename it"):
+        sink.write(OLD, computed, quiet)
+
+
 def test_a_user_without_rights_is_told_what_is_missing(server: PostgresServer, sink: PostgresSink) -> None:
     with sink._connect() as connection:
         connection.execute("DROP ROLE IF EXISTS weak")

@@ -94,8 +94,10 @@ def test_an_influence_is_what_the_answer_loses_without_the_edge(repository: Repo
         ({"node": 1, "count": 0}, "count", "0 is out of range"),
         ({"node": 1, "count": 1000}, "count", "1000 is out of range"),
         ({"node": 1, "variant": "x9"}, "variant", "has no variant"),
-        ({"node": "1"}, "body", "Expected `int`"),
-        ({"nodes": [1]}, "body", "unknown field"),
+        ({"node": "1"}, "node", 'expected an integer, got "1"; node ids of this graph are integers'),
+        ({"node": 1, "count": "few"}, "count", "give a number from 1 to 100"),
+        ({"nodes": [1]}, "nodes", "there is no such field; known are node, count, variant"),
+        ({}, "node", "it is missing"),
     ],
 )
 def test_bad_requests_are_told(repository: Repository, body: dict[str, Any], field: str, words: str) -> None:

@@ -57,6 +57,7 @@ _REGISTRY_COLUMNS = (
 )  # fmt: skip
 _SUBJECT = "the PostgreSQL for embeddings"
 _MEANINGS: Mapping[str, str] = {
+    "08001": "is on a host that no name server knows: see the host in the Secret",
     "0A000": "has no extension vector: install pgvector on the server",
     "58P01": "has no extension vector: install pgvector on the server",
     "22023": "does not take the vectors: {said}",
@@ -74,6 +75,15 @@ _MEANINGS: Mapping[str, str] = {
     "57": "is shutting down, starting or overloaded",
 }
 """By SQLSTATE or its beginning, the longer before the shorter. `{said}`: the server's own sentence."""
+_REFUSED_CLIENTS: Mapping[str, str] = {
+    "failed to resolve host": "08001",
+    "session is read-only": "25006",
+    'FATAL:  database "': "3D000",
+    "FATAL:  role ": "28",
+    "FATAL:  password ": "28",
+    "FATAL:  no pg_hba.conf entry": "28",
+}
+"""Parts of what libpq says of a connection that it did not get, for which psycopg has no SQLSTATE."""
 
 
 class PostgresSink:
@@ -95,6 +105,7 @@ class PostgresSink:
                 )
             if is_there:
                 return Written(where, embedded.rows, was_there=True)
+            _check_free(connection, name)
             relation = table_name(name, embedded)
             _remove_unfinished(connection, name, before)
             _fill(connection, relation, embedded, blocks, on_rows)
@@ -180,6 +191,19 @@ def _registered(
         return None, None, False
     service, relation, exists = row
     return service, relation, exists and relation == table_name(name, embedded)
+
+
+def _check_free(connection: psycopg.Connection[tuple[Any, ...]], name: str) -> None:
+    """Raise SinkError, before anything is computed, where the name is that of something else than a view."""
+    found = connection.execute(
+        "SELECT 1 FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relname = %s AND "
+        "relkind <> 'v'",
+        (SCHEMA, name),
+    ).fetchone()
+    if found is not None:
+        raise SinkError(
+            f"{_SUBJECT} has {SCHEMA}.{name}, which is no view: rename it, or give this sink another name by `view`"
+        )
 
 
 def _remove_unfinished(connection: psycopg.Connection[tuple[Any, ...]], name: str, before: str | None) -> None:
@@ -356,7 +380,8 @@ def _explained() -> Iterator[None]:
 
 
 def _explain(error: psycopg.Error) -> str:
-    state = error.sqlstate or ""
+    text = str(error)
+    state = error.sqlstate or next((state for part, state in _REFUSED_CLIENTS.items() if part in text), "")
     said = error.diag.message_primary or "its log has more"
     for prefix, words in _MEANINGS.items():
         if state.startswith(prefix):

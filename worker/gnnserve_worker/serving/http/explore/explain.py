@@ -23,6 +23,7 @@ from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
+from gnnserve_worker.serving.http.codecs.json_mistakes import BodyForm, field_error
 from gnnserve_worker.serving.http.explore.one_type import one_type_subject
 from gnnserve_worker.serving.http.explore.subject import Lists, Subject, Without, label_of
 from gnnserve_worker.serving.http.explore.typed import typed_subject
@@ -32,7 +33,15 @@ from gnnserve_worker.serving.model import ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Outcome
 
 _SEED = 0
-_REMEDY = 'send an object such as {"node": 3}, with a node id as predictions take it'
+_FORM = BodyForm(
+    {"": ("node", "count", "variant")},
+    frozenset({"node"}),
+    {
+        "count": f"give a number from 1 to {MOST_EXPLAINED}",
+        "variant": "give the name of a variant, or leave it out",
+    },
+    lambda revision: f'{{"node": {", ".join(map(shown_value, revision.shown_ids(0, 1)))}}}',
+)
 _decoder = decoding.decoder(ExplainRequest[int])
 _text_decoder = decoding.decoder(ExplainRequest[str])
 _typed_decoder = decoding.decoder(TypedExplainRequest)
@@ -167,10 +176,10 @@ def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
     try:
         request: ExplainRequest[Any] = _decoder_of(revision).decode(body)
     except msgspec.ValidationError as error:
-        raise RequestError(ErrorCode.INVALID_TYPE, "body", str(error), _REMEDY) from None
+        raise field_error(str(error), body, revision, _FORM) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _REMEDY) from None
+        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _FORM.body_remedy(revision)) from None
     if not 1 <= request.count <= MOST_EXPLAINED:
         problem = f"{shown_value(request.count)} is out of range"
         raise RequestError(ErrorCode.INVALID_VALUE, "count", problem, f"give a number from 1 to {MOST_EXPLAINED}")
