@@ -270,7 +270,7 @@ def test_a_table_under_the_views_name_is_told_before_anything_is_computed(sink: 
     def computed() -> Iterator[Block]:
         raise AssertionError
 
-    with pytest.raises(SinkError, match="has gnnserve_embeddings.default_digits, which is no view: rename it"):
+    with pytest.raises(SinkError, match="default_digits, which is no view: rename it"):
         sink.write(OLD, computed, quiet)
 
 
