@@ -24,12 +24,13 @@ from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.registry import opened_log
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.compact import compact
-from gnnserve_worker.compaction.restoring import bring
+from gnnserve_worker.compaction.restoring import bring, restore
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, encode_batch
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
@@ -205,3 +206,33 @@ def test_the_log_is_cut_behind_the_older_of_two_versions(called: Service) -> Non
     graph = called.opened().graph
     assert isinstance(graph, LivingTypedGraph)
     assert graph.taken == len(graph.kept) == 30 + 20 + 2
+    called.write(living, [batch_of({"removedNodes": ["tag/t3"]}, served_by(living))])
+    followed = FollowedLog(called.updates)
+    served = followed.open(lambda most: called.repository.load(called.manifest.revision, most), served_revision)
+    assert served.applied_offset is not None
+    assert served.applied_offset() == 4
+    assert shown(served) == shown(served_by(living))
+
+
+def test_an_older_model_answers_over_the_newest_version(called: Service, tmp_path: Path) -> None:
+    first = called.manifest
+    source = {"csv": called.service.spec.graph.source.model_dump(by_alias=True, exclude_none=True)["typed"]["csv"]}
+    smaller = Service(tmp_path, service_of(source, {"training": {"epochs": 1}, "hidden": 4}))
+    living = smaller.opened()
+    batches = [batch_of(EVERYTHING, served_by(living)), batch_of({"removedNodes": ["user/u7"]}, served_by(living))]
+    smaller.write(living, batches)
+    smaller.compact()
+    older = called.opened()
+    older.apply(1, batches)
+    spec = called.service.spec.model_copy(update={"revision": first.revision})
+    named = called.service.model_copy(update={"spec": spec})
+    restored = restore(named, first.revision, called.repository, UID)
+    assert (restored.graph, restored.model) == (smaller.manifest.graph, first.model)
+    served = served_revision(called.repository.load(restored.revision))
+    assert shown(served) == shown(served_by(older))
+    for name in served.manifest.profile.variants:
+        np.testing.assert_allclose(
+            served.infer(name.name, np.arange(30), 0).scores,
+            served_by(older).infer(name.name, numbers_of(served_by(older), shown(served)["user"]), 0).scores,
+            atol=1e-6, rtol=1e-6,
+        )  # fmt: skip
