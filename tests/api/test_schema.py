@@ -42,7 +42,8 @@ BREAKS_RULE = {
         "model": {"architecture": "SGC", "fanouts": [0]},
     },
     "task.links must not be given with graph.source.typed but for variants.pruning.factors [1], projection Auto and "
-    "without variants.stored, fanouts and channels: what is served are embeddings, a row for each node": {
+    "without variants.stored, fanouts and channels and model.relationFanouts: what is served are embeddings, a row for "
+    "each node": {
         "graph": {"source": {"typed": {"npz": {"uri": "file:///shop"}}}},
         "task": {"links": {}},
     },

@@ -16,6 +16,7 @@ from tests.support.typed import TypedParts, shop
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_worker.generation.link_training import comparison
@@ -26,7 +27,7 @@ from gnnserve_worker.generation.links.calibration import fit_calibration
 from gnnserve_worker.generation.links.judge import judge_links, roc_auc
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations, pair_keys, part_links
-from gnnserve_worker.graph.sources.links import load_links
+from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.links import served_links
@@ -292,14 +293,14 @@ def typed_folder(parts: TypedParts, folder: Path) -> str:
     return folder.as_uri()
 
 
-def light_gcn(uri: str, model: dict[str, Any] | None = None, **links: Any) -> GNNService:
+def light_gcn(uri: str, model: dict[str, Any] | None = None, reverse: str = "Add", **links: Any) -> GNNService:
     return GNNService.model_validate(
         {
             "apiVersion": "gnnserve.dev/v1alpha1",
             "kind": "GNNService",
             "metadata": {"name": "shop"},
             "spec": {
-                "graph": {"source": {"typed": {"npz": {"uri": uri}}}},
+                "graph": {"source": {"typed": {"npz": {"uri": uri}, "reverse": reverse}}},
                 "task": {"links": {"relation": "buys", "dimensions": 8, **links}},
                 "model": model
                 or {"architecture": "LightGCN", "fanouts": [0], "training": {"epochs": 3, "batchSize": 32}},
@@ -385,6 +386,69 @@ def test_lists_of_links_that_are_learnt_from_lack_the_others(tmp_path: Path) -> 
             assert sorted(zip(made.lists.targets(), made.lists.indices, strict=True)) == expected
         else:
             assert made is whole
+
+
+def loaded_links(parts: TypedParts, folder: Path, *, reverse: str = "Add", relation: str = "buys") -> LoadedLinks:
+    source = GraphSource.model_validate({"typed": {"npz": {"uri": typed_folder(parts, folder)}, "reverse": reverse}})
+    return load_links(source, Links(relation=relation), folder)
+
+
+def test_a_reverse_that_the_source_lists_itself_loses_what_is_held_out(tmp_path: Path) -> None:
+    parts = shop()
+    bought = parts.edges["user", "buys", "item"]
+    parts.edges["item", "sold", "user"] = {"src": bought["dst"], "dst": bought["src"]}
+    loaded = loaded_links(parts, tmp_path / "shop", reverse="Disabled")
+    assert loaded.typed is not None
+    made = {one.name: one for one in message_relations(loaded.typed, loaded.links)}
+    assert made["sold"].reverse_of == "buys"
+    assert made["sold"].lists.edges == made["buys"].lists.edges == len(loaded.links.train) < len(bought["src"])
+    # As one graph of one type it is the same as where importing adds the reverse.
+    added = loaded_links(shop(), tmp_path / "added")
+    assert np.array_equal(loaded.graph.graph.indptr, added.graph.graph.indptr)
+
+
+def test_a_link_that_is_listed_twice_is_held_out_once_and_whole(tmp_path: Path) -> None:
+    parts = shop()
+    bought = parts.edges["user", "buys", "item"]
+    parts.edges["user", "buys", "item"] = {end: np.tile(bought[end], 3) for end in ("src", "dst")}
+    links = loaded_links(parts, tmp_path / "shop").links
+    keys = [pair_keys(part.first, part.second, links.nodes) for part in (links.train, links.validation, links.test)]
+    together = np.concatenate(keys)
+    assert len(together) == len(np.unique(together)) == len(bought["src"])
+
+
+def test_a_link_between_nodes_of_one_type_is_one_whichever_end_is_named_first(tmp_path: Path) -> None:
+    parts, knows = shop(), ("user", "knows", "user")
+    known = parts.edges[knows]
+    apart = known["src"] < known["dst"]
+    first, second = known["src"][apart], known["dst"][apart]
+    split = (np.arange(len(first)) % 5).clip(2) - 2
+    edges = {"src": np.append(first, second), "dst": np.append(second, first), "split": np.append(split, split)}
+    parts.edges[knows] = edges
+    links = loaded_links(parts, tmp_path / "shop", relation="knows").links
+    assert len(links.train) + len(links.validation) + len(links.test) == len(set(zip(first, second, strict=True)))
+    parts.edges[knows] = edges | {"split": np.append(split, (split + 1) % 3)}
+    with pytest.raises(InputError, match="put every edge into one part, both ways of it"):
+        loaded_links(parts, tmp_path / "torn", relation="knows")
+
+
+def test_links_of_one_type_that_are_read_one_way_are_all_there(tmp_path: Path) -> None:
+    graph = shop()
+    known = graph.edges["user", "knows", "user"]
+    links = loaded_links(graph, tmp_path / "shop", reverse="Disabled", relation="knows").links
+    parts = (links.train, links.validation, links.test)
+    first, second = (np.concatenate([getattr(part, end) for part in parts]) for end in ("first", "second"))
+    first, second = first - links.first.start, second - links.second.start
+    assert sorted(zip(first, second, strict=True)) == sorted(zip(known["src"], known["dst"], strict=True))
+
+
+def test_an_end_that_no_relation_leads_to_is_named_before_training(tmp_path: Path) -> None:
+    parts = shop()
+    del parts.edges["user", "knows", "user"]
+    model = {"architecture": "GraphSAGE", "hidden": 8, "fanouts": [-1], "training": {"epochs": 1}}
+    service = light_gcn(typed_folder(parts, tmp_path / "shop"), model, reverse="Disabled")
+    with pytest.raises(InputError, match="GraphSAGE of 1 layers gives nothing for nodes of type user"):
+        generate(service, Repository(tmp_path / "repository", "default", "tiny"))
 
 
 @pytest.mark.parametrize(

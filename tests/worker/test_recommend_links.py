@@ -189,7 +189,7 @@ def test_rows_of_a_network_over_types_recommend_stored_nodes_alone(tmp_path: Pat
     assert np.allclose([item["probability"] for item in items], likely, atol=1e-4)
     refusal = new.json()["error"]
     assert (new.status_code, refusal["code"], refusal["field"]) == (400, "NoOverlays", "overlay")
-    assert "those of a network over several types" in refusal["message"]
+    assert "those of GraphSAGE over several types" in refusal["message"]
 
 
 def embeddings_of(revision: ServedRevision) -> dict[str, np.ndarray]:

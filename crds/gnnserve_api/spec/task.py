@@ -142,14 +142,16 @@ _NO_OTHER_ROWS = (
     "(self.variants.pruning.factors == [1] && self.variants.projection == 'Auto' && "
     "(!has(self.variants.stored) || size(self.variants.stored) == 0) && "
     "(!has(self.variants.fanouts) || size(self.variants.fanouts) == 0) && "
-    "(!has(self.variants.channels) || size(self.variants.channels) == 0))"
+    "(!has(self.variants.channels) || size(self.variants.channels) == 0) && "
+    "(!has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0))"
 )
 
 
 @rule(
     f"!{_HAS_LINKS} || !has(self.graph.source.typed) || {_NO_OTHER_ROWS}",
     "task.links must not be given with graph.source.typed but for variants.pruning.factors [1], projection Auto and "
-    "without variants.stored, fanouts and channels: what is served are embeddings, a row for each node",
+    "without variants.stored, fanouts and channels and model.relationFanouts: what is served are embeddings, a row for "
+    "each node",
 )
 def links_of_types_are_rows(spec: _Spec) -> bool:
     variants = spec.variants
@@ -159,7 +161,7 @@ def links_of_types_are_rows(spec: _Spec) -> bool:
         or (
             variants.pruning.factors == (1,)
             and variants.projection is Projection.AUTO
-            and not (variants.stored or variants.fanouts or variants.channels)
+            and not (variants.stored or variants.fanouts or variants.channels or spec.model.relation_fanouts)
         )
     )
 

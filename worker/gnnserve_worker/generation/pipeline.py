@@ -28,6 +28,7 @@ from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
+from gnnserve_worker.generation.links.reach import check_ends_are_reached
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
@@ -133,7 +134,10 @@ def _import_graph(
     elif spec.task.links is None:
         graph = load_source(spec.graph.source, repository.downloads, progress)
     else:
-        links = load_links(spec.graph.source, spec.task.links, repository.downloads, progress)
+        task, reads_features = spec.task.links, not spec.model.learns_embeddings
+        links = load_links(spec.graph.source, task, repository.downloads, progress, reads_features=reads_features)
+        if links.typed is not None and reads_features:
+            check_ends_are_reached(spec.model, task, links.links, links.typed)
         graph, spec = _with_model_features(spec, links.graph), served_as_rows(spec)
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:

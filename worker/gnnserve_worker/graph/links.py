@@ -18,7 +18,7 @@ from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
 from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
-from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
+from gnnserve_worker.graph.typed import EdgeSplits, NodeType, Relation, TypedGraphData
 
 _FIELD = "spec.task.links"
 _TRAIN, _VALIDATION, _TEST = 0, 1, 2
@@ -162,26 +162,45 @@ def _lists(readers: np.ndarray, read: np.ndarray, nodes: int) -> Graph:
     return Graph(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), read[order].astype(np.int32))
 
 
-def part_typed_links(data: TypedGraphData, links: Links) -> tuple[GraphData, LinkSet]:
-    """The same of a graph of several types, as one graph without features whose nodes are called `user/17`."""
+def with_own_reverse(data: TypedGraphData, links: Links) -> TypedGraphData:
+    """The graph in which a relation of the source that lists the scored one's edges the other way is known as its
+    reverse, whatever it is called: what is held out of one must be held out of both."""
+    scored = _relation_of(data, links)
+    keys = _distinct_keys(scored.lists)
+
+    def is_reverse(one: Relation) -> bool:
+        turned = (one.source, one.target) == (scored.target, scored.source) and one is not scored
+        return turned and one.reverse_of is None and np.array_equal(_distinct_keys(one.lists, turned=True), keys)
+
+    relations = (replace(one, reverse_of=scored.name) if is_reverse(one) else one for one in data.relations)
+    return replace(data, relations=tuple(relations))
+
+
+def _distinct_keys(lists: Graph, *, turned: bool = False) -> np.ndarray:
+    """A number for each edge, ascending; those of `turned` lists are of the edges the other way."""
+    readers, read = lists.targets(), lists.indices.astype(np.int64)
+    first, second = (readers, read) if turned else (read, readers)
+    return np.unique((first << 32) | second)
+
+
+def part_typed_links(data: TypedGraphData, links: Links, *, reads_features: bool) -> tuple[GraphData, LinkSet]:
+    """The same of a graph of several types, as one graph without features whose nodes are called `user/17`.
+    `reads_features`: whether the network reads what the source has of types."""
     starts = np.cumsum([0, *(kind.nodes for kind in data.types)]).tolist()
     ends = {kind.name: End(kind.name, starts[i], starts[i + 1]) for i, kind in enumerate(data.types)}
     relation = _relation_of(data, links)
     nodes = data.nodes
     first, second = ends[relation.source], ends[relation.target]
-    has_reverse = any(other.reverse_of is not None for other in data.relations) or relation.source == relation.target
-    direction = Direction.UNDIRECTED if has_reverse else Direction.DIRECTED
+    is_own = relation.source == relation.target
+    is_read_both_ways = relation.both_ways if is_own else any(one.reverse_of is not None for one in data.relations)
+    direction = Direction.UNDIRECTED if is_read_both_ways else Direction.DIRECTED
     if relation.edge_splits is None:
-        pairs = _listed(relation, ends)
-        if relation.source == relation.target and direction is Direction.UNDIRECTED:
+        pairs = _distinct(_listed(relation, ends), nodes)
+        if relation.both_ways:
             pairs = pairs.at(np.flatnonzero(pairs.first < pairs.second))
         codes = _drawn_codes(len(pairs), links)
     else:
-        split = relation.edge_splits
-        pairs, codes = Pairs(split.sources + first.start, split.targets + second.start), split.parts
-        _, places = np.unique(pair_keys(pairs.first, pairs.second, nodes), return_index=True)
-        pairs, codes = pairs.at(places), codes[places]
-        _check_codes(relation, codes)
+        pairs, codes = _parted_by_source(relation, relation.edge_splits, first, second, nodes)
     rest = [_listed(one, ends) for one in data.relations if one is not relation and one.reverse_of is None]
     others = Pairs(*(np.concatenate([getattr(one, end) for one in rest] or [np.empty(0, np.int64)]) for end in
                      ("first", "second")))  # fmt: skip
@@ -196,7 +215,7 @@ def part_typed_links(data: TypedGraphData, links: Links) -> tuple[GraphData, Lin
         splits=data.splits,
         edge_rules=EdgeRules(direction),
         ids=typed_ids(data.types),
-        findings=(*data.findings, *_unread(data.types)),
+        findings=(*data.findings, *(() if reads_features else _unread(data.types))),
     )
     return _link_graph(graph, parted), parted
 
@@ -238,6 +257,27 @@ def _relation_of(data: TypedGraphData, links: Links) -> Relation:
 def _listed(relation: Relation, ends: dict[str, End]) -> Pairs:
     sources = relation.lists.indices.astype(np.int64) + ends[relation.source].start
     return Pairs(sources, relation.lists.targets() + ends[relation.target].start)
+
+
+def _parted_by_source(
+    relation: Relation, split: EdgeSplits, first: End, second: End, nodes: int
+) -> tuple[Pairs, np.ndarray]:
+    """Distinct links and the part of each. Raises InputError where the source puts one link into two parts."""
+    _check_codes(relation, split.parts)
+    pairs = Pairs(split.sources.astype(np.int64) + first.start, split.targets.astype(np.int64) + second.start)
+    if relation.both_ways:  # the same link, whichever end is named first
+        pairs = Pairs(np.minimum(pairs.first, pairs.second), np.maximum(pairs.first, pairs.second))
+    _, places, links = np.unique(pair_keys(pairs.first, pairs.second, nodes), return_index=True, return_inverse=True)
+    codes = split.parts[places]
+    torn = np.flatnonzero(codes[links] != split.parts)
+    if len(torn):
+        edge = int(torn[0])
+        raise InputError(
+            f"the split of relation {relation.key}",
+            f"has the edge from {split.sources[edge]} to {split.targets[edge]} in part {split.parts[edge]} and in part "
+            f"{codes[links][edge]}", "put every edge into one part, both ways of it where nodes of one type are joined",
+        )  # fmt: skip
+    return pairs.at(places), codes
 
 
 def _distinct(pairs: Pairs, nodes: int) -> Pairs:

@@ -128,7 +128,7 @@ class _SoftmaxOverAll(torch.autograd.Function):
             loss += float((block * whole).sum() - logits[of_links].sum()) / links
             # Of the loss by each logit: how often the row counts times its softmax, less 1 where there is a link.
             gradient = logits.sub_(whole[:, None]).exp_().mul_(block[:, None])
-            gradient[of_links] -= 1
+            gradient.index_put_(of_links, gradient.new_tensor(-1.0), accumulate=True)
             gradient.div_(TEMPERATURE * links)
             torch.mm(gradient, others, out=of_asked[start:stop])
             of_others.addmm_(gradient.T, asked[start:stop])

@@ -31,6 +31,7 @@ class LearntRows:
     """float32 [nodes, dimensions]."""
     decoder: Tensors
     runs: Sequence[TrainingRun]
+    embeddings_of: str | None
 
     def master(self, name: str) -> Tensors:
         dimensions = self.rows.shape[1]
@@ -67,4 +68,5 @@ def learn_rows(
 
     tensors, runs = resumption.network(name, {"columns": "embeddings"}, learn)
     network, decoder = without_decoder(tensors)
-    return LearntRows(network[name], decoder, tuple(runs))
+    embeddings_of = None if spec.model.learns_embeddings else spec.model.architecture.value
+    return LearntRows(network[name], decoder, tuple(runs), embeddings_of)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.task import Links
 from gnnserve_api.spec.typed import TypedSource
-from gnnserve_worker.graph.links import LinkSet, part_links, part_typed_links
+from gnnserve_worker.graph.links import LinkSet, part_links, part_typed_links, with_own_reverse
 from gnnserve_worker.graph.sources.load import load_source, load_typed_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.graph.typed import TypedGraphData
@@ -23,11 +23,18 @@ class LoadedLinks(NamedTuple):
     """The graph of several types as it was imported, held-out links in it; None: it has one type."""
 
 
-def load_links(source: GraphSource, links: Links, downloads: Path, progress: ProgressListener = silent) -> LoadedLinks:
-    """Read and check the graph, and part its links. `downloads`: the folder of fetched files. Raises InputError and
-    ResourceError as `load_source` does."""
+def load_links(
+    source: GraphSource,
+    links: Links,
+    downloads: Path,
+    progress: ProgressListener = silent,
+    *,
+    reads_features: bool = True,
+) -> LoadedLinks:
+    """Read and check the graph, and part its links. `downloads`: the folder of fetched files; `reads_features`: whether
+    the network reads any. Raises InputError and ResourceError as `load_source` does."""
     given = source.given()
     if isinstance(given, TypedSource):
-        typed = load_typed_source(given, progress, needs_labels=False)
-        return LoadedLinks(*part_typed_links(typed, links), typed)
+        typed = with_own_reverse(load_typed_source(given, progress, needs_labels=False), links)
+        return LoadedLinks(*part_typed_links(typed, links, reads_features=reads_features), typed)
     return LoadedLinks(*part_links(load_source(source, downloads, progress), links), None)

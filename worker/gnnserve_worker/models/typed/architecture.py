@@ -148,6 +148,8 @@ class TypedArchitectureSpec(ABC):
     """What of torch_geometric.nn a checkpoint is of, for messages."""
     learning_rate: ClassVar[float]
     """Step size of Adam where the manifest gives none."""
+    gives_own_part: ClassVar[bool] = False
+    """Whether a type that reads nothing keeps its own part through all layers."""
 
     def shapes(self, shape: TypedShape) -> Shapes:
         """The tensors of a checkpoint, by key."""

@@ -26,6 +26,7 @@ class RgcnSpec(TypedArchitectureSpec):
     architecture = Architecture.RGCN
     module = "RGCNConv"
     learning_rate = 0.01
+    gives_own_part = True
 
     def layer_shapes(self, shape: TypedShape) -> Shapes:
         found: dict[str, tuple[int, ...]] = {}
