@@ -33,6 +33,8 @@ from gnnserve_worker.serving.model import ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Outcome
 
 _SEED = 0
+_ENTRIES_AT_ONCE = 100_000
+"""Entries of the lists that are arranged in one go, while the event loop does nothing else."""
 _FORM = BodyForm(
     {"": ("node", "count", "variant")},
     frozenset({"node"}),
@@ -102,9 +104,10 @@ async def _influences(
     if not isinstance(whole, Answer):
         return whole
     column = int(revision.decisive_scores(variant, whole.scores)[0].argmax())
-    parts = await asyncio.gather(
-        *(_ask(model, lane, variant, without, _left_out(lists, each)) for each in edges),
-    )
+    at_once, parts = max(1, _ENTRIES_AT_ONCE // max(1, subject.degree)), list[Outcome]()
+    for start in range(0, len(edges), at_once):
+        asked = (_ask(model, lane, variant, without, _left_out(lists, edge)) for edge in edges[start : start + at_once])
+        parts += await asyncio.gather(*asked)
     probability, found = _probability(whole, column, revision), []
     for part in parts:
         if not isinstance(part, Answer):
