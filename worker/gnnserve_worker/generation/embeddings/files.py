@@ -135,16 +135,20 @@ def _write(
     stage = f"embeddings of {wanted.variant}"
     try:
         on_progress(Progress(stage, 0, rows.count))
-        nodes = np.arange(wanted.of.count, dtype=np.int64) if wanted.places is None else wanted.places
-        blocks = embedding_blocks(
-            revision, wanted.variant, nodes + wanted.of.first, wanted.neighbours, wanted.seed, scratch
-        )
+        blocks = embedding_blocks(revision, wanted.variant, _nodes_of(wanted), wanted.neighbours, wanted.seed, scratch)
         for group in _grouped(blocks):
             sink.write(rows.shown(wanted.places, done, done + len(group)), group)
             done += len(group)
             on_progress(Progress(stage, done, rows.count))
     finally:
         sink.close()
+
+
+def _nodes_of(wanted: Wanted) -> np.ndarray | None:
+    """As `embedding_blocks` takes them. All that the service answers about are not listed: that would be gigabytes."""
+    if wanted.places is not None:
+        return wanted.places + wanted.of.first
+    return np.arange(wanted.of.count, dtype=np.int64) + wanted.of.first if wanted.of.first else None
 
 
 def _grouped(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:

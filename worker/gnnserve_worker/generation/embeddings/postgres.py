@@ -48,8 +48,10 @@ _BESIDE_VECTOR_BYTES = 720
 """What pgvector 0.8 keeps of a vector in memory while it builds an index, beside its numbers."""
 _MOST_BUILD_MEMORY_KB = 512 * 1024
 """Most memory that the server is asked to build an index in."""
-_CHOSEN_BY_USERS = {"client", "user", "database", "database user"}
-"""Sources of a setting that was made for these connections."""
+_CHOSEN_BY_USERS = {"client", "user", "database", "database user", "global"}
+"""Sources of a setting that was made for connections such as these."""
+_UNSET = "default"
+"""Source of a setting that nobody made, neither for connections nor for the server."""
 _FIELDS = 4
 """Fields of a row: id, embedding, revision, offset."""
 _REGISTRY_COLUMNS = (
@@ -289,13 +291,13 @@ class Setting(NamedTuple):
 def build_settings(rows: int, columns: int, given: Mapping[str, Setting]) -> dict[str, int]:
     """What to set before an index is built, so that the server's other work suffers little: one process, which leaves
     the other processors alone, and memory (KiB) for all vectors, without which most of the time goes into reading
-    pages. What a user has set for these connections stays."""
+    pages. What a user has set for these connections stays, and memory that the server is configured for."""
     wanted = {}
     processes, memory = given["max_parallel_maintenance_workers"], given["maintenance_work_mem"]
     if processes.source not in _CHOSEN_BY_USERS and processes.value:
         wanted["max_parallel_maintenance_workers"] = 0
     needed_kb = rows * (4 * columns + _BESIDE_VECTOR_BYTES) // 1024 + 1024
-    if memory.source not in _CHOSEN_BY_USERS and memory.value < (needed_kb := min(needed_kb, _MOST_BUILD_MEMORY_KB)):
+    if memory.source == _UNSET and memory.value < (needed_kb := min(needed_kb, _MOST_BUILD_MEMORY_KB)):
         wanted["maintenance_work_mem"] = needed_kb
     return wanted
 
