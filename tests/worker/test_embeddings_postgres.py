@@ -111,7 +111,7 @@ ONE_PROCESS, MEMORY = "max_parallel_maintenance_workers", "maintenance_work_mem"
         pytest.param(10_000_000, Setting(0, "default"), Setting(65_536, "default"), {MEMORY: 524_288},
                      id="no more than half a GiB"),
         pytest.param(100_000, Setting(4, "client"), Setting(65_536, "database user"), {}, id="as a user has set them"),
-        pytest.param(100_000, Setting(4, "global"), Setting(4_096, "configuration file"), {}, id="as a server has them"),
+        pytest.param(100_000, Setting(4, "global"), Setting(4_096, "configuration file"), {}, id="as given"),
     ],
 )  # fmt: skip
 def test_an_index_is_built_by_one_process_in_memory(
