@@ -38,6 +38,8 @@ SIZE, AS_BYTES, ALL_AS_BYTES = "binary_data_size", "binary_data", "binary_data_o
 _LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT, _PRIORITY = (
     "latency_ms", "accuracy_tolerance_permille", "strict", "seed", "min_offset", "timeout", "priority",
 )  # fmt: skip
+_LARGEST = 2**64 - 1
+"""The largest number of a parameter, of those that gRPC can send."""
 PARAMETERS = (_LATENCY, _TOLERANCE, _STRICT, _SEED, _OFFSET, _TIMEOUT, _PRIORITY, ALL_AS_BYTES)
 
 
@@ -163,13 +165,16 @@ def _read_parameters(given: Mapping[str, Any], wishes: Wishes) -> tuple[Wishes, 
 
 
 def _read(given: Mapping[str, Any], name: str, types: tuple[type, ...], wanted: str, where: str = "parameters") -> Any:
-    value = given.get(name)
+    value, where = given.get(name), f"{where}.{name}"
     # In Python true is an integer as well.
-    if value is None or (isinstance(value, types) and isinstance(value, bool) == (bool in types)):
-        return value
-    raise RequestError(
-        ErrorCode.INVALID_TYPE, f"{where}.{name}", f"expected {wanted}, got {shown_value(value)}", f"give {wanted}"
-    )
+    if value is not None and not (isinstance(value, types) and isinstance(value, bool) == (bool in types)):
+        problem = f"expected {wanted}, got {shown_value(value)}"
+        raise RequestError(ErrorCode.INVALID_TYPE, where, problem, f"give {wanted}")
+    # JSON has integers that no float is as large as.
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        problem = f"{shown_value(value)} is out of range"
+        raise RequestError(ErrorCode.INVALID_VALUE, where, problem, f"give {wanted} of at most 64 bits")
+    return value
 
 
 def _unknown_parameter(where: str, known: tuple[str, ...]) -> RequestError:
