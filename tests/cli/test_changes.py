@@ -276,6 +276,11 @@ def test_places_of_the_servers_form_lead_back_to_rows() -> None:
             "change,id,relation\nremove-node,a/1,buys\n", "remove-node has no `relation`", id="a relation too much"
         ),
         pytest.param(
+            "change,id,a,relation\nset-features,1,2,3\n",
+            "leave the cell empty; if 'relation' is a feature, give all features as a list in a column `features`",
+            id="a feature called relation",
+        ),
+        pytest.param(
             "change,id,type,source,relation,target\nadd-edge,,a,a/1,buys,b/2\n",
             "add-edge has no `type`",
             id="a type too much",

@@ -2,7 +2,8 @@
 
 Columns are `change`, `id`, `source`, `target`, `label` and `features` (a list of all), and beside them the graph's own
 feature columns, by their names. A file with a column `relation` is of a graph of several types: an edge names its
-relation there, and ids name their types, `user/17`, or have them in `type`, `sourceType` and `targetType`.
+relation there, and ids name their types, `user/17`, or have them in `type`, `sourceType` and `targetType`. The header
+alone decides, so that files are read as they are sent: a feature of that name stands in `features`.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collec
         possible |= {"features", *named}
     for name in cells:
         if name not in possible:
-            raise InputError(where, f"{kind} has no `{name}`", "leave the cell empty")
+            raise InputError(where, f"{kind} has no `{name}`", _remedy_of_needless(name, kind))
     if "features" in cells and named:
         raise InputError(where, f"it has `features` and also `{next(iter(named))}`", "give all features in one way")
     if kind is Kind.SET_FEATURES and not named and "features" not in cells:
@@ -103,6 +104,13 @@ def read_change(number: int, cells: Mapping[str, Any], where: str, fixed: Collec
         cells[RELATION] if has_types and kind in _EDGES else None,
         cells.get("features", named),
     )
+
+
+def _remedy_of_needless(name: str, kind: Kind) -> str:
+    """What to do about a cell that changes of that kind do not have."""
+    if name == RELATION and kind in _WITH_FEATURES:
+        return f"leave the cell empty; if {RELATION!r} is a feature, give all features as a list in a column `features`"
+    return "leave the cell empty"
 
 
 def _id_of(name: str, cells: Mapping[str, Any], *, has_types: bool) -> int | str | None:
