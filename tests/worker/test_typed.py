@@ -34,9 +34,14 @@ def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
 
 
-def service_of(given: dict[str, Any], model: dict[str, Any], variants: dict[str, Any] | None = None) -> GNNService:
+def service_of(
+    given: dict[str, Any],
+    model: dict[str, Any],
+    variants: dict[str, Any] | None = None,
+    normalization: str = "Disabled",
+) -> GNNService:
     spec = {
-        "graph": {"source": {"typed": given}, "normalization": "Disabled"},
+        "graph": {"source": {"typed": given}, "normalization": normalization},
         "model": {"hidden": HIDDEN, "fanouts": [-1, -1], **model},
         "variants": variants or {},
     }

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from tests.support.living_typed import PlainTypedGraph
-from tests.support.typed import shop, write_tables
+from tests.support.typed import shop, typed_source, write_folder, write_tables
 from tests.worker.test_living_typed import CLOSE, EVERYTHING, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
 from tests.worker.test_typed import service_of
 from tests.worker.test_typed_overlays import described
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.repository import ChangedSource, RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
@@ -28,6 +29,8 @@ from gnnserve_worker.compaction.restoring import bring, restore
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, encode_batch
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
+from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.typed import NodeType
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
@@ -131,6 +134,83 @@ def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path
     older = msgspec.structs.replace(first, recipe="older")
     restored = carry_over(older, before, brought, service.repository, silent)
     assert_it_is(service.repository.load(restored.revision), plain)
+
+
+def words(items: int) -> np.ndarray:
+    """Of each item two of a hundred words, which the rule of density keeps sparse."""
+    rows = np.zeros((items, 100), np.float32)
+    rows[np.arange(items), np.arange(items)] = 1
+    rows[np.arange(items), 99 - np.arange(items)] = 2
+    return rows
+
+
+def test_trained_anew_sparse_features_are_scaled_as_those_of_the_graph_built_anew(tmp_path: Path) -> None:
+    parts, items = shop(), words(21)
+    parts.nodes["item"]["features"] = items[:20]
+    model, variants = {"training": {"epochs": 2}}, {"stored": [], "storage": ["float16"]}
+    source = write_folder(tmp_path / "graph", parts)
+    service = Service(tmp_path, service_of(source, model, variants, "Auto"))
+    living = service.opened()
+    items[3] = items[7]
+    body = {
+        "nodes": [{"id": "item/20", "features": items[20].tolist()}],
+        "overrides": [{"id": "item/3", "features": items[3].tolist()}],
+        "edges": [["user/0", "buys", "item/20"]],
+    }
+    service.write(living, [batch_of(body, served_by(living))])
+    loaded = service.compact(retrain=True)
+    parts.nodes["item"] = {"num_nodes": np.array(21), "features": items}
+    bought = parts.edges["user", "buys", "item"]
+    parts.edges["user", "buys", "item"] = {"src": np.append(bought["src"], 0), "dst": np.append(bought["dst"], 20)}
+    source = write_folder(tmp_path / "anew" / "graph", parts)
+    anew = Service(tmp_path / "anew", service_of(source, model, variants, "Auto"))
+    rows, expected = service.manifest.row_source, anew.manifest.row_source
+    assert rows is not None
+    assert expected is not None
+    assert [kind.normalization for kind in rows.types] == ["Standardize", "RowNormalize", None]
+    assert rows.types == expected.types
+    (name,) = loaded.variants
+    found, other = served_revision(loaded), served_revision(anew.repository.load(anew.manifest.revision))
+    np.testing.assert_allclose(
+        found.infer(name, np.arange(30), 0).scores, other.infer(name, np.arange(30), 0).scores, atol=CLOSE, rtol=CLOSE
+    )
+
+    # What follows begins with the sparse features of that version: folding more, and an older model over the newest.
+    first, before = service.manifest, service.repository.read_typed_graph(service.manifest.graph)
+    items[20] = items[5]
+    body = {"overrides": [{"id": "item/20", "features": items[20].tolist()}], "removedNodes": ["item/19"]}
+    living = service.opened()
+    service.write(living, [batch_of(body, served_by(living))])
+    loaded = service.compact()
+    target = service.repository.read_typed_graph(service.manifest.graph)
+    np.testing.assert_array_equal(target.types[1].features.toarray(), np.delete(items, 19, axis=0))
+    opened = service.repository.load(first.revision, ROOM_BYTES)
+    brought = bring(opened, [kind.features for kind in before.types], target, ROOM_BYTES, silent)
+    scores = [
+        served.infer(name, np.arange(30), 0).scores for served in (served_revision(loaded), served_by(brought.living))
+    ]
+    np.testing.assert_allclose(*scores, atol=CLOSE, rtol=CLOSE)
+
+
+@pytest.mark.parametrize("sparse", ["user", "item"])
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_version_keeps_features_of_each_type_in_their_form(tmp_path: Path, sparse: str, *, is_empty: bool) -> None:
+    data = load_typed_source(typed_source(write_folder(tmp_path / "graph", shop())))
+    made_of = ChangedSource(data.digest, UID, 1, 1, 0)
+
+    def given(kind: NodeType) -> NodeType:
+        rows = np.zeros((kind.nodes, 100), np.float32) if is_empty else words(kind.nodes)
+        return replace(kind, features=sp.csr_array(rows)) if kind.name == sparse else kind
+
+    repository = Repository(tmp_path / "repository", "default", "shop")
+    written = replace(data, types=tuple(map(given, data.types)), digest="0123abcd", made_of=made_of)
+    repository.put_graph(written)
+    for kind, found in zip(written.types, repository.read_typed_graph(written.digest).types, strict=True):
+        assert type(found.features) is type(kind.features)
+        if isinstance(kind.features, np.ndarray):
+            np.testing.assert_array_equal(found.features, kind.features)
+        elif kind.features is not None:
+            np.testing.assert_array_equal(found.features.toarray(), kind.features.toarray())
 
 
 @pytest.fixture

@@ -49,11 +49,8 @@ def id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
     return {name: arrays[name] for name in paths.ID_FILES[ids.kind]}
 
 
-def feature_arrays(data: GraphData) -> dict[str, np.ndarray]:
-    """What is kept of its features, by file."""
-    if data.made_of is None:
-        return {}
-    features = data.features
+def feature_arrays(features: Features) -> dict[str, np.ndarray]:
+    """What is kept of features, by file: sparse ones stay sparse, since `Auto` scales these in a way of their own."""
     if isinstance(features, np.ndarray):
         return {paths.FEATURES: np.asarray(features, np.float32)}
     parts = (np.asarray(features.data, np.float32), features.indices, features.indptr)
@@ -62,7 +59,8 @@ def feature_arrays(data: GraphData) -> dict[str, np.ndarray]:
 
 def write_graph(folder: Path, data: GraphData) -> GraphManifest:
     """Write all that is kept of it; the manifest, which is not sealed yet, names it."""
-    arrays, features = arrays_of(data), feature_arrays(data)
+    arrays = arrays_of(data)
+    features = {} if data.made_of is None else feature_arrays(data.features)
     files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
     version = write_version(folder, data, features)
     return GraphManifest(
@@ -156,7 +154,7 @@ def read_graph(found: VerifiedVersion) -> GraphData:
             mapped(paths.INDPTR, np.int64, manifest.nodes + 1),
             mapped(paths.INDICES, np.int32, manifest.edges),
         ),
-        features=_read_features(found),
+        features=read_features(found, manifest.nodes, manifest.features),
         labels=found.labels(manifest.nodes),
         classes=manifest.classes,
         splits=found.splits(),
@@ -183,17 +181,17 @@ def open_ids_of(kind: NodeIdKind, nodes: int, mapped: Callable[..., np.ndarray])
     return NodeIds(kind, mapped(paths.IDS, np.uint8, int(offsets[-1])), offsets, slots)
 
 
-def _read_features(found: VerifiedVersion) -> Features:
-    shape = (found.manifest.nodes, found.manifest.features)
-    if paths.FEATURES in found.version.files:
-        return found.mapped(paths.FEATURES, np.float32, *shape)
+def read_features(found: VerifiedVersion, nodes: int, columns: int, path_of: Callable[[str], str] = str) -> Features:
+    """Features of so many nodes, mapped: float32 [nodes, columns], or CSR where they were sparse. `path_of`: the path
+    of one of their files in the folder. DamagedError: arrays do not fit."""
+    if path_of(paths.FEATURES) in found.version.files:
+        return found.mapped(path_of(paths.FEATURES), np.float32, nodes, columns)
     # Few graphs have sparse features, and scipy takes a moment.
     import scipy.sparse as sp  # noqa: PLC0415
 
     try:
-        parts = [found.verified.mapped[found.folder / name] for name in paths.SPARSE_FEATURES]
-        return sp.csr_array(tuple(parts), shape=shape)
+        parts = [found.verified.mapped[found.folder / path_of(name)] for name in paths.SPARSE_FEATURES]
+        return sp.csr_array(tuple(parts), shape=(nodes, columns))
     except (KeyError, ValueError) as error:
-        path = found.folder / paths.FEATURE_DATA
-        problem = f"is no matrix of {shape[0]:,} by {shape[1]:,}: {error}"
-        raise DamagedError(path, problem, found.remedy) from error
+        path = found.folder / path_of(paths.FEATURE_DATA)
+        raise DamagedError(path, f"is no matrix of {nodes:,} by {columns:,}: {error}", found.remedy) from error

@@ -7,7 +7,8 @@ kept of graphs that a log of changes is part of alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,10 @@ from gnnserve_worker.repository.graph_files import (
     VerifiedVersion,
     columns_of,
     described_columns,
+    feature_arrays,
     id_arrays,
     open_ids_of,
+    read_features,
 )
 from gnnserve_worker.sampling.typed_layout import unpack_layout
 
@@ -47,7 +50,8 @@ def write_typed_graph(folder: Path, data: TypedGraphData) -> GraphManifest:
         paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
     }
     for kind in data.types:
-        arrays |= {_path_of(data, kind, name): array for name, array in id_arrays(kind.ids).items()}
+        path_of = _path_in(kind.name, data.target.name)
+        arrays |= {path_of(name): array for name, array in id_arrays(kind.ids).items()}
     features = _feature_arrays(data)
     files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
     for parent in sorted({(folder / name).parent for name in (*arrays, *features)} - {folder}):
@@ -72,22 +76,21 @@ def write_typed_graph(folder: Path, data: TypedGraphData) -> GraphManifest:
     )
 
 
-def _path_of(data: TypedGraphData, kind: NodeType, name: str) -> str:
-    return name if kind is data.target else paths.of_type(kind.name, name)
+def _path_in(kind: str, target: str) -> Callable[[str], str]:
+    """Gives the path of a type's file by its name. `target`: the type that is classified."""
+    return str if kind == target else partial(paths.of_type, kind)
 
 
 def _feature_arrays(data: TypedGraphData) -> dict[str, np.ndarray]:
     """What is kept of its features, by file."""
     if data.made_of is None:
         return {}
-    return {_path_of(data, kind, paths.FEATURES): features for kind, features in _dense_features(data)}
-
-
-def _dense_features(data: TypedGraphData) -> Iterator[tuple[NodeType, np.ndarray]]:
+    arrays: dict[str, np.ndarray] = {}
     for kind in data.types:
         if kind.features is not None:
-            rows = kind.features if isinstance(kind.features, np.ndarray) else kind.features.toarray()
-            yield kind, np.asarray(rows, np.float32)
+            path_of = _path_in(kind.name, data.target.name)
+            arrays |= {path_of(name): array for name, array in feature_arrays(kind.features).items()}
+    return arrays
 
 
 def _write_version(folder: Path, data: TypedGraphData, features: Mapping[str, np.ndarray]) -> GraphVersion | UnsetType:
@@ -113,8 +116,9 @@ def read_typed_graph(found: VerifiedVersion) -> TypedGraphData:
     types, columns = [], list(version.columns)
     for kind, count in zip(typed.types, version.type_columns, strict=True):
         own, columns = columns[:count], columns[count:]
-        file = paths.FEATURES if kind is typed.target else paths.of_type(kind.name, paths.FEATURES)
-        features = None if kind.features is None else mapped(file, np.float32, kind.nodes, kind.features)
+        features = None
+        if kind.features is not None:
+            features = read_features(found, kind.nodes, kind.features, _path_in(kind.name, typed.target.name))
         types.append(NodeType(kind.name, kind.nodes, features, columns_of(own), ids[kind.name]))
     relations = tuple(
         Relation(one.source, one.name, one.target, lists, one.reverse_of, one.merges, one.both_ways)
