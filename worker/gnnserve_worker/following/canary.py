@@ -97,6 +97,8 @@ class CanaryFollower:
             return
         if followed is not None and (canary is None or canary.revision != followed.revision):
             if self._becomes_first(followed, table):
+                # What is said of the service as a whole holds for both while both answer.
+                followed.loader.declare(canary_table(table, Canary(followed.revision, 100)))
                 threading.Thread(target=self._follow_later, args=(table,), name="canary", daemon=True).start()
                 return
             self._give_up(followed, 0.0)

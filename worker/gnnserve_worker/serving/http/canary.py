@@ -50,10 +50,16 @@ class CanaryShare:
         def ask_first() -> Pending | Held | Reply:
             return self._first.begin(self._first.read(head, body, arrived_ms, trace), respond)
 
+        if not self.percent:
+            return ask_first()
         is_drawn, may_have_seed = self._draw(head), head.codec.may_have_seed(body)
         if not (is_drawn or may_have_seed):
             return ask_first()
         # Whose it is must not depend on which of both has room, so that a body with a seed is read in any case.
+        if not is_drawn:
+            asked = self._first.read(head, body, arrived_ms, trace, must_parse=True)
+            if isinstance(asked, Asked) and not self._is_canarys(asked.question, is_drawn):
+                return self._first.begin(asked, respond)
         asked = self._canary.read(head, body, arrived_ms, trace, must_parse=may_have_seed)
         if isinstance(asked, Asked):
             if not self._is_canarys(asked.question, is_drawn):
@@ -104,4 +110,5 @@ class CanaryShare:
 
 def is_of_canary(seed: int, percent: int) -> bool:
     """Whether requests with this seed are the canary's: the same on every worker."""
-    return seed * _MULTIPLIER % _WORD * 100 < percent * _WORD
+    # Seed 0, which many clients send, is not the first to be the canary's.
+    return (seed + 1) * _MULTIPLIER % _WORD * 100 < percent * _WORD
