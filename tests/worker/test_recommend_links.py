@@ -18,8 +18,11 @@ from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.serving import FakeWorker, running
 from tests.support.typed import shop, write_folder
 
+from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings
+from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.living import LivingRevision
@@ -196,6 +199,16 @@ def embeddings_of(revision: ServedRevision) -> dict[str, np.ndarray]:
     nodes = np.arange(revision.nodes)
     rows = revision.infer("x1", nodes, 0).scores
     return dict(zip(map(str, revision.shown_ids(0, revision.nodes)), unit(rows), strict=True))
+
+
+def test_nodes_of_either_end_are_exported_alone(users: Published, tmp_path: Path) -> None:
+    loaded = users.repository.load(users.revision)
+    for name, count in (("user", 30), ("item", 20)):
+        out, of = tmp_path / f"{name}.npy", nodes_to_embed(loaded, name)
+        export_embeddings(loaded, "default/shop", Wanted("x1", of, None, Neighbours.ALL, 0), out, "a test", silent)
+        assert np.load(out).shape == (count, 8)
+        ids = [json.loads(line) for line in out.with_suffix(".ids.jsonl").read_text().splitlines()]
+        assert ids == [f"{name}/{place}" for place in range(count)]
 
 
 def test_a_new_user_is_what_its_items_are_together(users: Published) -> None:

@@ -135,7 +135,8 @@ def _write(
     stage = f"embeddings of {wanted.variant}"
     try:
         on_progress(Progress(stage, 0, rows.count))
-        blocks = embedding_blocks(revision, wanted.variant, _nodes_of(wanted), wanted.neighbours, wanted.seed, scratch)
+        nodes = _nodes_of(wanted, revision.answered_nodes)
+        blocks = embedding_blocks(revision, wanted.variant, nodes, wanted.neighbours, wanted.seed, scratch)
         for group in _grouped(blocks):
             sink.write(rows.shown(wanted.places, done, done + len(group)), group)
             done += len(group)
@@ -144,11 +145,14 @@ def _write(
         sink.close()
 
 
-def _nodes_of(wanted: Wanted) -> np.ndarray | None:
+def _nodes_of(wanted: Wanted, answered_nodes: int) -> np.ndarray | None:
     """As `embedding_blocks` takes them. All that the service answers about are not listed: that would be gigabytes."""
+    of = wanted.of
     if wanted.places is not None:
-        return wanted.places + wanted.of.first
-    return np.arange(wanted.of.count, dtype=np.int64) + wanted.of.first if wanted.of.first else None
+        return wanted.places + of.first
+    if (of.first, of.count) == (0, answered_nodes):
+        return None
+    return np.arange(of.first, of.first + of.count, dtype=np.int64)
 
 
 def _grouped(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:

@@ -51,7 +51,7 @@ _MOST_BUILD_MEMORY_KB = 512 * 1024
 _CHOSEN_BY_USERS = {"client", "user", "database", "database user", "global"}
 """Sources of a setting that was made for connections such as these."""
 _UNSET = "default"
-"""Source of a setting that nobody made, neither for connections nor for the server."""
+"""Source of a setting that was made neither for connections nor for the server."""
 _FIELDS = 4
 """Fields of a row: id, embedding, revision, offset."""
 _REGISTRY_COLUMNS = (
