@@ -48,6 +48,11 @@ def cascade(results: Results) -> str:
     return verdict_table(results["cascade"])
 
 
+@figures("links")
+def links(results: Results) -> str:
+    return verdict_table(results["links"]) if results.has("links") else ""
+
+
 @figures("recommend")
 def recommend(results: Results) -> str:
     """Verdicts; then the index beside others, on fewer vectors, and what a database takes."""
