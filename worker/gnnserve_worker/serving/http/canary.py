@@ -39,7 +39,7 @@ class CanaryShare:
         self._canary = canary
         self._drawn = drawn
 
-    def start(
+    def start(  # noqa: PLR0911 - a ladder, one rung a revision that answers
         self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None = None,
         trace: RequestTrace | None = None,
     ) -> Pending | Held | Reply:  # fmt: skip
