@@ -204,6 +204,20 @@ def test_nothing_is_switched_to_after_the_end(before: list[tuple[str, Any]], aft
     assert world.answering in (answered, None)
 
 
+def test_a_table_that_is_declared_again_after_another_is_loaded_again() -> None:
+    """Its first copy came while the other was declared, and was dropped."""
+    world = World()
+    world.tell(Declared(table("a")))
+    world.tell(Turn())
+    world.tell(Declared(table("b")))
+    world.finish()
+    assert world.answering is None
+    world.tell(Declared(table("a")))
+    world.settle()
+    assert world.state.table == table("a")
+    assert world.answering is not None
+
+
 def test_a_failure_keeps_what_answers_and_tries_again_later_and_later() -> None:
     world = serving()
     world.tell(Declared(table("b")))

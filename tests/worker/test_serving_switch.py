@@ -8,6 +8,7 @@ import weakref
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.serving import (
@@ -23,7 +24,7 @@ from tests.support.serving import (
     variant,
 )
 
-from gnnserve_api.objective import Objective
+from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost, RoutingMode
 from gnnserve_worker.inference.served import TableError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
@@ -241,6 +242,26 @@ def test_client_that_leaves_is_forgotten_in_the_lane_that_admitted_it() -> None:
             old.gate.set()
             assert isinstance(await first.outcome, Answer)
         assert old.batches == [("x1", [0])]
+
+    asyncio.run(scenario())
+
+
+def test_a_lane_that_is_closed_takes_no_request_of_who_read_it_before() -> None:
+    """Nobody would take it from there: who awaits something between reading and asking is told to send it again."""
+
+    async def scenario() -> None:
+        async with running(old_worker()) as client:
+            model = client.model
+            before = model.lane
+            assert before is not None
+            client.switch(new_worker().revision())
+            async with asyncio.timeout(30):
+                while model.has_more:
+                    await asyncio.sleep(0)
+            refused = model.submit(before, np.array([1]), NO_OBJECTIVE, False, False, 0.0, lambda _: None)
+            assert isinstance(refused, Refusal)
+            assert refused.reason is RefusalReason.LOADING
+            assert not model.accepted
 
     asyncio.run(scenario())
 

@@ -224,6 +224,14 @@ def graph_of(data: TypedGraphData) -> tuple[TypedGraphManifest, TypedGraph]:
     return typed, typed_graph(typed, *merged_lists(typed, [one.lists for one in data.relations]))
 
 
+def test_scratch_of_several_graphs_has_room_for_the_most_neighbours_of_any() -> None:
+    """Few relations may need fewer offsets for more neighbours; draws would never end in too small a table."""
+    scratch = TypedScratch()
+    scratch.reserve(seeds=1, rows=1, edges=1, fanout=10, stride=6, type_ends=1)
+    scratch.reserve(seeds=1, rows=1, edges=1, fanout=50, stride=1, type_ends=1)
+    assert len(scratch.table) >= 2 * 50
+
+
 def sampled(graph: TypedGraph, seeds: np.ndarray, fanouts: Any, key: int = 0, *, share: bool) -> TypedSample:
     relations = len(graph.typed.relations)
     wanted = np.repeat(np.array(fanouts, np.int64)[:, None], relations, axis=1)

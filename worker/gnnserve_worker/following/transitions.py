@@ -190,7 +190,8 @@ def _end_loading(state: State, loaded: Loaded, now_s: float) -> Step:
     match job.purpose:
         case Purpose.ANSWER:
             if is_overtaken:
-                return state, ()
+                # Nothing came of the attempt: the same table may be declared again before the next turn.
+                return replace(state, attempted=None), ()
             after, effects = _switch(state, Answering(loaded.revision), job.table, loaded.load_s)
             return replace(after, withdrawn=None, delay=after.delay.end(now_s)), (*effects, Report(problem))
         case Purpose.ENLARGE:

@@ -8,6 +8,7 @@ concerns that service alone.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from gnnserve_worker.pods.followed_service import FollowedService, FollowedSetti
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.served_service import ServiceSettings
 from gnnserve_worker.serving.server import WorkerServer
-from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing
+from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing, is_switched_off
 
 _log = logging.getLogger(__name__)
 
@@ -232,7 +233,7 @@ class PoolMembers:
         )
 
     def _tracing(self, service: PoolService) -> TracingOptions | None:
-        if not service.tracing:
+        if not service.tracing or is_switched_off(os.environ):
             return None
         options = TracingOptions(service.tracing, service.sampled_permille, self._settings.namespace)
         return check_tracing(options, "spec.worker.tracing.endpoint")

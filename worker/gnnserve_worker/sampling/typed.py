@@ -78,6 +78,8 @@ class TypedScratch:
             self.type_ends = np.zeros(type_ends, dtype=np.int64)
         if len(self.offsets) < _BLOCK * stride * fanout:
             self.offsets = np.empty(_BLOCK * stride * fanout, dtype=np.int64)
+        # Apart from the offsets: a graph of fewer relations may need fewer of them for more neighbours.
+        if len(self.table) < 2 * fanout:
             self.table = scratch_table(fanout)
 
 

@@ -73,6 +73,8 @@ class Engine:
         self.failure: BaseException | None = None
         """Why the engine stopped by itself, if it did."""
         self._models: tuple[ServedModel, ...] = ()
+        self._worked_for: ServedModel | None = None
+        """The model that the last job in an idle moment was of."""
         self._turns: Turns[ServedModel] = Turns()
         self._clock_ms = clock_ms
         self._closing: ModelState | None = None
@@ -297,10 +299,11 @@ class Engine:
             return None
         if self._computing is not None or self._turn_is_due or self._has_more():
             return LOOK_AGAIN_MS
-        for model in self._models:
+        for model in self._in_idle_order():
             lane, task = model.lane, model.next_task()
             if lane is None or task is None:
                 continue
+            self._worked_for = model
             job = task.job
             inputs = BatchInputs(job.seeds, job.with_embeddings)
             batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms)
@@ -312,6 +315,12 @@ class Engine:
                 return pause_ms(job.expected_ms, permille)  # until it ends, and how long it took is known
             return pause_ms(self._finish_task(model, task, self._executor.infer(lane, batch, inputs)), permille)
         return None
+
+    def _in_idle_order(self) -> list[ServedModel]:
+        """Models by whose turn in idle moments is next: one that always has something to compute holds up no other."""
+        models = self._models
+        first = next((place + 1 for place, one in enumerate(models) if one is self._worked_for), 0)
+        return [*models[first:], *models[:first]]
 
     def _finish_task(self, model: ServedModel, task: Task, computed: Computed | BaseException) -> float:
         """Hand the result of a job to the work that it is of. Returns how long it took, in ms."""

@@ -36,6 +36,7 @@ from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
 from gnnserve_worker.serving.tracing.tracer import Tracer
 
+_REPLACED = "another revision or other settings took the place of those that the request was read by; send it again"
 _RETRY_WHEN_UNAVAILABLE_S = 1
 STOPPING = Refusal(
     RefusalReason.DRAINING,
@@ -237,6 +238,9 @@ class ServedModel:
         self.metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
         if self.state is not ModelState.READY:
             return self.refuse()
+        if lane is not self.lane and all(lane is not one for one in self._lanes):
+            # Its caller has awaited something since it read the request, and this lane is served no more.
+            return Refusal(RefusalReason.LOADING, _REPLACED, _RETRY_WHEN_UNAVAILABLE_S)
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
         needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.replica is not None]

@@ -25,7 +25,6 @@ from types import FrameType
 
 import uvloop
 
-from gnnserve_api.errors import GnnserveError
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.updates import Updates
@@ -205,16 +204,24 @@ class WorkerServer:
             self._engine.add(settings.name, metrics, settings.share)
 
         self._calls.call(add_model)
+
+        def remove_model() -> None:
+            self._engine.retire(settings.name)
+            self._engine.remove(settings.name)
+
         # Here and not on the event loop, which would not answer for as long as that takes.
-        served = self._service(settings, metrics, credentials)
+        try:
+            served = self._service(settings, metrics, credentials)
+        except BaseException:
+            self._calls.call(remove_model)
+            raise
 
         async def open_it() -> None:
             try:
                 await self._process.open(settings.name, served)
-            except GnnserveError:
+            except BaseException:
                 served.end()
-                self._engine.retire(settings.name)
-                self._engine.remove(settings.name)
+                remove_model()
                 raise
             self._divide_room()
 

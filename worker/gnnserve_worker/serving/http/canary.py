@@ -56,23 +56,23 @@ class CanaryShare:
         if not (is_drawn or may_have_seed):
             return ask_first()
         # Whose it is must not depend on which of both has room, so that a body with a seed is read in any case.
-        if not is_drawn:
-            asked = self._first.read(head, body, arrived_ms, trace, must_parse=True)
-            if isinstance(asked, Asked) and not self._is_canarys(asked.question, is_drawn):
-                return self._first.begin(asked, respond)
+        of_first = None if is_drawn else self._first.read(head, body, arrived_ms, trace, must_parse=True)
+        if isinstance(of_first, Asked) and not self._is_canarys(of_first.question, is_drawn):
+            return self._first.begin(of_first, respond)
         asked = self._canary.read(head, body, arrived_ms, trace, must_parse=may_have_seed)
         if isinstance(asked, Asked):
             if not self._is_canarys(asked.question, is_drawn):
-                return ask_first()
+                return ask_first() if of_first is None else self._first.begin(of_first, respond)
             pending = self._ask_canary(asked, respond, ask_first)
             if pending is not None:
                 return pending
             self.passed_on += 1
             return ask_first()
-        asked = self._first.read(head, body, arrived_ms, trace)
-        if isinstance(asked, Asked) and self._is_canarys(asked.question, is_drawn):
+        if of_first is None:
+            of_first = self._first.read(head, body, arrived_ms, trace)
+        if isinstance(of_first, Asked) and self._is_canarys(of_first.question, is_drawn):
             self.passed_on += 1  # else it is wrong for both of them
-        return self._first.begin(asked, respond)
+        return self._first.begin(of_first, respond)
 
     def _ask_canary(
         self, asked: Asked, respond: Callable[[Reply], None], ask_first: Callable[[], Pending | Held | Reply]

@@ -42,9 +42,14 @@ class TracingOptions:
 def read_tracing(environ: Mapping[str, str], namespace: str = "") -> TracingOptions | None:
     """The options that the environment states; None: nothing is traced. Raises InputError."""
     endpoint = environ.get(ENDPOINT_VARIABLE, "").strip()
-    if not endpoint or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if not endpoint or is_switched_off(environ):
         return None
     return check_tracing(TracingOptions(endpoint, _sampled_permille(environ), namespace), ENDPOINT_VARIABLE)
+
+
+def is_switched_off(environ: Mapping[str, str]) -> bool:
+    """Whether the environment switches tracing off, whatever else states it."""
+    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def check_tracing(options: TracingOptions, source: str) -> TracingOptions:

@@ -106,6 +106,9 @@ async def _influences(
     column = int(revision.decisive_scores(variant, whole.scores)[0].argmax())
     at_once, parts = max(1, _ENTRIES_AT_ONCE // max(1, subject.degree)), list[Outcome]()
     for start in range(0, len(edges), at_once):
+        # Settings may have changed meanwhile; another revision may not.
+        if (present := model.lane) is not None and present.revision is revision:
+            lane = present
         asked = (_ask(model, lane, variant, without, _left_out(lists, edge)) for edge in edges[start : start + at_once])
         parts += await asyncio.gather(*asked)
     probability, found = _probability(whole, column, revision), []
