@@ -368,7 +368,7 @@ def test_a_network_over_types_serves_the_rows_that_it_learnt(
 
 
 def test_lists_of_links_that_are_learnt_from_lack_the_others(tmp_path: Path) -> None:
-    """In the scored relation and in its reverse; the other relations stay."""
+    """Both the scored relation and its reverse lack them; the other relations stay as they are."""
     source = light_gcn(typed_folder(shop(), tmp_path / "shop")).spec
     assert source.task.links is not None
     loaded = load_links(source.graph.source, source.task.links, tmp_path)

@@ -60,7 +60,7 @@ class Service:
         self.manifest: RevisionManifest = pipeline.generate(self.service, self.repository)
 
     def opened(self) -> LivingRevision:
-        """As a worker that starts opens the newest revision, with what the log has beyond it."""
+        """The newest revision as a worker opens it that starts, with what the log has beyond it."""
         return LivingRevision(self.repository.load(self.manifest.revision, ROOM_BYTES), ROOM_BYTES)
 
     def write(self, living: LivingRevision, batches: Sequence[ChangeBatch]) -> None:
@@ -137,7 +137,7 @@ def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path
 
 
 def words(items: int) -> np.ndarray:
-    """Of each item two of a hundred words, which the rule of density keeps sparse."""
+    """Features of items, two of a hundred words each, which the rule of density keeps sparse."""
     rows = np.zeros((items, 100), np.float32)
     rows[np.arange(items), np.arange(items)] = 1
     rows[np.arange(items), 99 - np.arange(items)] = 2

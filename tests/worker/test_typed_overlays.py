@@ -164,7 +164,7 @@ def test_random_overlays_are_answered_as_torch_geometric_does(given: Given) -> N
 
 
 def test_an_influence_is_what_the_answer_loses_where_the_node_does_not_read_the_other(given: Given) -> None:
-    """As torch_geometric's model answers over the graph without one entry of the node's own lists."""
+    """The reference is torch_geometric's model over the graph without one entry of the node's own lists."""
     data, loaded, model = given
     user = 4
 

@@ -19,7 +19,7 @@ Label = int | str | list[int | str]
 RELATION = "relation"
 """The column that files of graphs of several types have."""
 _TYPE_OF = {"id": "type", "source": "sourceType", "target": "targetType"}
-"""Where the type of each id may stand."""
+"""The column that may give the type of an id, by the column of the id."""
 TEXT_COLUMNS = frozenset({"change", RELATION, *_TYPE_OF.values()})
 """Columns of texts, besides ids and labels."""
 _ONE_TYPE = ("change", "id", "source", "target", "label", "features")

@@ -18,8 +18,25 @@ from gnnserve_worker.generation.links.judge import roc_auc
 from gnnserve_worker.generation.train import Batch, Part
 from gnnserve_worker.graph.links import LinkSet
 
-_PARTS = 5
+PARTS = 5
 """Parts of an epoch: while one is learnt, four fifths of the links are aggregated."""
+
+
+def parts_of(links: int, random: np.random.Generator) -> Iterator[np.ndarray]:
+    """The parts of an epoch, drawn: for each, which of so many links are learnt, bool [links], at least one of them."""
+    drawn = random.integers(0, PARTS, links)
+    if links < PARTS:
+        drawn[:] = np.arange(links)
+    for part in range(PARTS):
+        learnt = drawn == part
+        if learnt.any():
+            yield learnt
+
+
+def cross_entropy(of_links: torch.Tensor, of_others: torch.Tensor) -> torch.Tensor:
+    """The loss of scores that tell links from other pairs. There may be more of the latter: both count as much."""
+    softplus = nn.functional.softplus
+    return (softplus(-of_links).mean() + softplus(of_others).mean()) / 2
 
 
 class LinkCourse:
@@ -52,13 +69,8 @@ class LinkCourse:
         return self._examined
 
     def parts(self, epoch: int) -> Iterator[Part]:
-        drawn = self._random.integers(0, _PARTS, self.items)
-        if self.items < _PARTS:
-            drawn[:] = np.arange(self.items)
-        for part in range(_PARTS):
-            learnt = drawn == part
-            if learnt.any():
-                yield Part(np.flatnonzero(learnt), self._links.message_graph(~learnt))
+        for learnt in parts_of(self.items, self._random):
+            yield Part(np.flatnonzero(learnt), self._links.message_graph(~learnt))
 
     def batch(self, items: np.ndarray) -> Batch:
         links = self._links.train.at(items)
@@ -73,8 +85,7 @@ class LinkCourse:
             of_first = embeddings[first]
             linked = self._decoder(of_first, embeddings[second])
             apart = self._decoder(of_first.repeat_interleave(self._negatives, dim=0), embeddings[others])
-            softplus = nn.functional.softplus
-            return (softplus(-linked).mean() + softplus(apart).mean()) / 2
+            return cross_entropy(linked, apart)
 
         return Batch(seeds, loss)
 
@@ -84,6 +95,5 @@ class LinkCourse:
         embeddings = torch.from_numpy(scores).to(device)
         found = self._decoder(*(embeddings[torch.from_numpy(places)] for places in self._places)).cpu()
         count = len(self._links.validation)
-        softplus = nn.functional.softplus
-        loss = (softplus(-found[:count]).mean() + softplus(found[count:]).mean()) / 2
+        loss = cross_entropy(found[:count], found[count:])
         return roc_auc(found[:count].numpy(), found[count:].numpy()), float(loss)

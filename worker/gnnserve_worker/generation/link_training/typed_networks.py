@@ -21,6 +21,7 @@ from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.link_training.course import PARTS, cross_entropy, parts_of
 from gnnserve_worker.generation.link_training.decoders import TrainedDecoder, make_decoder, with_decoder
 from gnnserve_worker.generation.links.judge import roc_auc
 from gnnserve_worker.generation.networks import Rows, SparseRows
@@ -35,7 +36,6 @@ from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, Typ
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
 
-_PARTS = 5
 _EMBEDDING_BOUND = 0.1
 """Largest initial number of an embedding. Every node has links to learn it from, so that, other than where nodes are
 classified, embeddings learn as quickly as weights."""
@@ -64,7 +64,7 @@ def learn_over_types(
         {"params": [weights[key] for key in sorted(embedded)]},
     ]  # fmt: skip
     optimizer = torch.optim.Adam(groups, lr=rate)
-    schedule, history = schedule_of(settings.epochs, _PARTS), History()
+    schedule, history = schedule_of(settings.epochs, PARTS), History()
     random, stage = np.random.default_rng([settings.seed, 2]), f"train {name}"
     best: Tensors = {}
     best_score, best_epoch, epoch = -1.0, 0, 0
@@ -86,7 +86,7 @@ def learn_over_types(
             decoder.to(device)
         progress(Progress(stage, epoch, history.ends_at(schedule), f"ROC-AUC of validation {best_score:.4f}"))
     run = TrainingRun(
-        name=name, epochs=epoch, steps=epoch * _PARTS, best_epoch=best_epoch, validation=best_score,
+        name=name, epochs=epoch, steps=epoch * PARTS, best_epoch=best_epoch, validation=best_score,
         rising=history.is_rising(schedule), learnt_from="links",
     )  # fmt: skip
     return best, run
@@ -140,13 +140,7 @@ def _parts(
     known: TypedGraphData, links: LinkSet, whole: _Whole, random: np.random.Generator, device: torch.device
 ) -> Iterator[tuple[np.ndarray, Sequence[SparseRows]]]:
     """Links of an epoch, int64 [part], each with means over the others."""
-    drawn = random.integers(0, _PARTS, len(links.train))
-    if len(links.train) < _PARTS:
-        drawn[:] = np.arange(len(links.train))
-    for part in range(_PARTS):
-        learnt = drawn == part
-        if not learnt.any():
-            continue
+    for learnt in parts_of(len(links.train), random):
         relations = message_relations(known, links, ~learnt)
         yield (
             np.flatnonzero(learnt),
@@ -164,7 +158,7 @@ def _loss(
     """Cross-entropy of links and of as many pairs for each as `negatives` says, whose second node is drawn."""
     others = random.integers(links.second.start, links.second.end, (len(batch), task.negatives)).ravel()
     firsts = np.repeat(batch.first, task.negatives)
-    return _cross_entropy(_scores(decoder, embeddings, batch), _scores(decoder, embeddings, Pairs(firsts, others)))
+    return cross_entropy(_scores(decoder, embeddings, batch), _scores(decoder, embeddings, Pairs(firsts, others)))
 
 
 def _judge(decoder: TrainedDecoder, embeddings: torch.Tensor, links: LinkSet) -> tuple[float, float]:
@@ -172,14 +166,9 @@ def _judge(decoder: TrainedDecoder, embeddings: torch.Tensor, links: LinkSet) ->
         _scores(decoder, embeddings, pairs) for pairs in (links.validation, links.validation_negatives)
     )
     score = roc_auc(of_links.cpu().numpy(), of_others.cpu().numpy())
-    return score, float(_cross_entropy(of_links, of_others))
+    return score, float(cross_entropy(of_links, of_others))
 
 
 def _scores(decoder: TrainedDecoder, embeddings: torch.Tensor, pairs: Pairs) -> torch.Tensor:
     found: torch.Tensor = decoder(embeddings[torch.from_numpy(pairs.first)], embeddings[torch.from_numpy(pairs.second)])
     return found
-
-
-def _cross_entropy(of_links: torch.Tensor, of_others: torch.Tensor) -> torch.Tensor:
-    softplus = nn.functional.softplus
-    return (softplus(-of_links).mean() + softplus(of_others).mean()) / 2
