@@ -20,16 +20,9 @@ from gnnserve_api.changes import ChangesPage
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
 from gnnserve_api.objective import Objective
+from gnnserve_api.pairs import PairsAnswer, PairsRequest
 from gnnserve_api.profile import Profile
-from gnnserve_api.protocol import (
-    Id,
-    NodesAnswer,
-    PairsAnswer,
-    PairsRequest,
-    PredictAnswer,
-    PredictRequest,
-    VariantsAnswer,
-)
+from gnnserve_api.protocol import Id, NodesAnswer, PredictAnswer, PredictRequest, VariantsAnswer
 from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route

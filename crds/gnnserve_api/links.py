@@ -38,6 +38,3 @@ class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     test_links: int
     weights: str | None = None
     """Path of a safetensors file with the decoder's weights, which all variants share; None: it has none."""
-    embeddings_of: str | None = None
-    """Architecture of a network over several types whose final embeddings the rows are; None: rows are what the
-    revision's network reads."""

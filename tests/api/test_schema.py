@@ -41,11 +41,12 @@ BREAKS_RULE = {
         "task": {"links": {}},
         "model": {"architecture": "SGC", "fanouts": [0]},
     },
-    "task.links must not be given with graph.source.typed but for variants.pruning.factors [1], projection Auto and "
-    "without variants.stored, fanouts and channels and model.relationFanouts: what is served are embeddings, a row for "
-    "each node": {
-        "graph": {"source": {"typed": {"npz": {"uri": "file:///shop"}}}},
+    "model.architecture LightGCN must not be given with variants.fanouts and channels and model.relationFanouts: what "
+    "is served are embeddings, a row for each node": {
+        **MINIMAL,
         "task": {"links": {}},
+        "model": {"architecture": "LightGCN", "fanouts": [0]},
+        "variants": {"pruning": {"factors": [1]}, "channels": [{"factor": 2}]},
     },
     "task.links.comparedWith All must not be given but for model.architecture LightGCN and without "
     "task.links.negatives: no nodes are drawn": {**MINIMAL, "task": {"links": {"comparedWith": "All"}}},

@@ -36,14 +36,17 @@ class HeteroModel(nn.Module):
         )
 
     def forward(self, data: TypedGraphData) -> torch.Tensor:
+        return self.outputs(data)[data.target.name]
+
+    def outputs(self, data: TypedGraphData) -> dict[str, torch.Tensor]:
+        """What the last layer gives for all nodes, by type."""
         states = inputs_of(self, data)
         edges = {(one.source, one.name, one.target): edges_of(one.lists) for one in data.relations}
         for layer, conv in enumerate(self.convs):
             states = conv(states, edges)
             if layer < len(self.convs) - 1:
                 states = {name: state.relu() for name, state in states.items()}
-        scores: torch.Tensor = states[data.target.name]
-        return scores
+        return states
 
 
 class AttentionModel(HeteroModel):
@@ -98,6 +101,9 @@ class RelationalModel(nn.Module):
         )
 
     def forward(self, data: TypedGraphData) -> torch.Tensor:
+        return self.outputs(data)[data.target.name]
+
+    def outputs(self, data: TypedGraphData) -> dict[str, torch.Tensor]:
         states = {
             name: self.encoders[name](rows) if name in self.encoders else rows
             for name, rows in inputs_of(self, data).items()
@@ -112,7 +118,7 @@ class RelationalModel(nn.Module):
         for layer, conv in enumerate(self.convs):
             hidden = conv(hidden, torch.cat(edges, dim=1), torch.cat(numbers))
             hidden = hidden.relu() if layer == 0 else hidden
-        return hidden[: data.target.nodes]
+        return {kind.name: hidden[firsts[kind.name] : firsts[kind.name] + kind.nodes] for kind in data.types}
 
 
 def with_overlay(

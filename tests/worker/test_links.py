@@ -343,28 +343,45 @@ TYPED_LINKS = [
 
 
 @pytest.mark.parametrize(("architecture", "task"), TYPED_LINKS)
-def test_a_network_over_types_serves_the_rows_that_it_learnt(
+def test_a_network_over_types_learns_links_and_stores_what_it_gives(
     architecture: str, task: dict[str, Any], tmp_path: Path
 ) -> None:
-    """What every pair is answered by is what the network gives over the links that are learnt from, whatever the type
-    of its features; nodes at neither end have no row."""
+    """That other variants compute the same is shown with weights of torch_geometric (`test_new_ends.py`)."""
     repository = Repository(tmp_path / "repository", "default", "tiny")
     model = {"architecture": architecture, "hidden": 8, "fanouts": [-1, -1], "training": {"epochs": 2}}
     service = light_gcn(typed_folder(shop(), tmp_path / "shop"), model, **task)
     published = generate(service, repository)
     assert published.links is not None and published.training is not None
-    assert [run.name for run in published.training.runs] == [f"embeddings-{architecture.lower()}"]
-    assert {variant.name for variant in published.variants} == {"x1", "projected"}
+    assert [(run.name, run.learnt_from) for run in published.training.runs] == [("master", "links")]
+    assert {variant.name for variant in published.variants} == {"stored2", "projected"}
+    assert {*service.spec.possible_variants()} == {"stored2", "projected"}
     loaded, links = repository.load(published.revision), published.links
-    rows = infer_batch(loaded, "x1", np.arange(loaded.graph.nodes), key=0, with_embeddings=False).scores
+    assert loaded.ids is not None
+    assert loaded.ids.shown(links.first.start, links.first.start + 2) == ["user/0", "user/1"]
+    rows = infer_batch(loaded, "stored2", np.arange(loaded.graph.nodes), key=0, with_embeddings=False).scores
     at_ends = np.zeros(len(rows), bool)
     at_ends[links.first.start : links.first.end] = at_ends[links.second.start : links.second.end] = True
     assert np.abs(rows[at_ends]).max(axis=1).min() > 0
-    assert not rows[~at_ends].any()
-    judged = published.profile.variants[0].test_links
-    assert judged is not None and 0 < judged.roc_auc <= 1
+    judged = [variant.test_links for variant in published.profile.variants]
+    assert judged[0] is not None and judged[1] is not None and 0 < judged[0].roc_auc <= 1
+    assert judged[0].roc_auc == pytest.approx(judged[1].roc_auc, abs=0.02)
     # What an interrupted generation has learnt is found, and a finished one whole.
     assert generate(service, repository).revision == published.revision
+
+
+def test_light_gcn_and_a_network_over_types_keep_graphs_of_their_own(tmp_path: Path) -> None:
+    """They hold out the same links of the same source, and one of the graphs has no types."""
+    repository = Repository(tmp_path / "repository", "default", "tiny")
+    uri = typed_folder(shop(), tmp_path / "shop")
+    model = {"architecture": "GraphSAGE", "hidden": 8, "fanouts": [4], "training": {"epochs": 1}}
+    of_types, rows = (generate(light_gcn(uri, each), repository) for each in (model, None))
+    assert of_types.graph != rows.graph
+    assert of_types.links is not None and rows.links is not None
+    assert of_types.links.test_links == rows.links.test_links
+    # Networks of one layer answer about either end, too.
+    ends = np.arange(of_types.links.second.start, of_types.links.second.end)
+    found = infer_batch(repository.load(of_types.revision), "projected", ends, key=0, with_embeddings=False).scores
+    assert np.abs(found).max(axis=1).min() > 0
 
 
 def test_lists_of_links_that_are_learnt_from_lack_the_others(tmp_path: Path) -> None:

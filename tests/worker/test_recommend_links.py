@@ -173,26 +173,37 @@ def test_items_are_recommended_for_users_and_users_for_items(users: Published) -
     assert typed.status_code == 200
 
 
-def test_rows_of_a_network_over_types_recommend_stored_nodes_alone(tmp_path: Path) -> None:
+def test_a_network_over_types_recommends_by_the_scores_of_its_pairs(tmp_path: Path) -> None:
     model = {"architecture": "GraphSAGE", "hidden": 8, "fanouts": [-1, -1], "training": {"epochs": 2}}
     spec = of_users(tmp_path) | {"model": model}
     spec["task"]["links"]["decoder"] = "DistMult"
     revision = published(tmp_path, spec).served()
-    overlay = {"nodes": [{"id": "user/new"}], "edges": [["user/new", "buys", "item/1"]]}
-    stored, new = ask(
-        revision,
+    overlay = {"nodes": [{"id": "user/new", "features": [1.0] * 4}], "edges": [["user/new", "buys", "item/1"]]}
+    bodies = [
         {"node": "user/3", "type": "item", "count": 1000, "exclude": "nothing"},
-        {"node": "user/new", "overlay": overlay},
-    )
+        {"node": "user/900", "count": 1000, "exclude": "nothing", "overlay": renumbered(overlay)},
+        {"node": "user/900"},
+        {"node": "user/900", "overlay": overlay | {"nodes": [{"id": "user/901", "features": [1.0] * 4}], "edges": []}},
+    ]
+    stored, new, unknown, absent = ask(revision, *bodies)
     assert stored.status_code == 200, stored.text
     items = stored.json()["items"]
     scores, likely = scores_of(revision, [["user/3", item["id"]] for item in items])
     assert len(items) == 20
     assert np.allclose([item["score"] for item in items], scores, atol=1e-4)
     assert np.allclose([item["probability"] for item in items], likely, atol=1e-4)
-    refusal = new.json()["error"]
-    assert (new.status_code, refusal["code"], refusal["field"]) == (400, "NoOverlays", "overlay")
-    assert "those of GraphSAGE over several types" in refusal["message"]
+    assert new.status_code == 200, new.text
+    assert (new.json()["variant"], len(new.json()["items"])) == ("projected", 20)
+    for refused in (unknown, absent):
+        told = refused.json()["error"]
+        assert (refused.status_code, told["code"], told["field"]) == (400, "UnknownNode", "node")
+        assert "a new node goes into overlay.nodes, with its features" in told["message"]
+
+
+def renumbered(overlay: dict[str, Any]) -> dict[str, Any]:
+    """With the id of a type whose ids are numbers."""
+    found: dict[str, Any] = json.loads(json.dumps(overlay).replace("user/new", "user/900"))
+    return found
 
 
 def embeddings_of(revision: ServedRevision) -> dict[str, np.ndarray]:

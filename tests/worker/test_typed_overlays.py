@@ -60,14 +60,25 @@ def described(
     """The graph, a service over it with given weights, and torch_geometric's model, which has them."""
     source = write_folder(folder / "graph", shop())
     data = load_typed_source(typed_source(source))
+    model = model_of(architecture, data)
+    spec = {**saved(model, folder / "model.safetensors"), **spec_of(architecture)}
+    return data, service_of(source, spec, variants), model
+
+
+def model_of(architecture: str, data: TypedGraphData) -> Any:
+    """torch_geometric's, with weights drawn by a fixed seed."""
     torch.manual_seed(3)
     models = {"GraphSAGE": HeteroModel, "GAT": AttentionModel, "RGCN": partial(RelationalModel, bases=2)}
     model: Any = models[architecture](data)
     with torch.no_grad():
         model(data)
-    spec = {**saved(model, folder / "model.safetensors"), "architecture": architecture}
-    spec |= {"RGCN": {"bases": 2}, "GAT": {"heads": 2, "outputHeads": 3}}.get(architecture, {})
-    return data, service_of(source, spec, variants), model
+    return model
+
+
+def spec_of(architecture: str) -> dict[str, Any]:
+    """What a manifest says of it."""
+    own: dict[str, Any] = {"RGCN": {"bases": 2}, "GAT": {"heads": 2, "outputHeads": 3}}.get(architecture, {})
+    return {"architecture": architecture, **own}
 
 
 def drawn_overlay(data: TypedGraphData, draw: np.random.Generator) -> dict[str, Any]:
@@ -104,7 +115,18 @@ def drawn_overlay(data: TypedGraphData, draw: np.random.Generator) -> dict[str, 
 def expected_of(data: TypedGraphData, model: Any, body: dict[str, Any]) -> tuple[np.ndarray, float]:
     """What torch_geometric's model, in float64, says of the graph that has all that the request brings; and the largest
     score of any node."""
-    overlay, features, edges = body["overlay"], {}, {}
+    changed, features = changed_by(data, model, body["overlay"])
+    with embeddings_of(model, features), torch.no_grad():
+        scores: np.ndarray = model(changed).numpy()
+    return scores[[int(node.partition("/")[2]) for node in body["nodes"]]], float(np.abs(scores).max())
+
+
+def changed_by(
+    data: TypedGraphData, model: Any, overlay: dict[str, Any]
+) -> tuple[TypedGraphData, dict[str, np.ndarray]]:
+    """The graph that has all that a request brings, and features or embeddings of all nodes of each type, float64."""
+    features: dict[str, np.ndarray] = {}
+    edges: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     embeddings = {name: module.weight.detach().numpy() for name, module in model.embeddings.items()}
     for kind in data.types:
         rows = np.array(embeddings[kind.name] if kind.features is None else kind.features)
@@ -119,10 +141,7 @@ def expected_of(data: TypedGraphData, model: Any, body: dict[str, Any]) -> tuple
     for source, name, target in overlay["edges"]:
         kind, _, place = source.partition("/")
         edges.setdefault((kind, name, target["type"]), []).append((int(place), target["id"]))
-    changed = with_overlay(data, features, {key: np.array(pairs) for key, pairs in edges.items()})
-    with embeddings_of(model, features), torch.no_grad():
-        scores: np.ndarray = model(changed).numpy()
-    return scores[[int(node.partition("/")[2]) for node in body["nodes"]]], float(np.abs(scores).max())
+    return with_overlay(data, features, {key: np.array(pairs) for key, pairs in edges.items()}), features
 
 
 @contextmanager

@@ -14,14 +14,12 @@ from msgspec import UNSET
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, remedy_of
+from gnnserve_api.pairs import PairOutput, PairsAnswer, PairsRequest
 from gnnserve_api.protocol import (
     MAX_OFFSET,
     MAX_SEED,
     Label,
     Output,
-    PairOutput,
-    PairsAnswer,
-    PairsRequest,
     PredictAnswer,
     PredictRequest,
     RequestOverlay,

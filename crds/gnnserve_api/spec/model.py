@@ -336,10 +336,6 @@ class Model(ApiModel):
             hops=self._propagated_hops(),
         )
 
-    def of_learnt_rows(self) -> Model:
-        """The model that gives embeddings which this one has learnt as they are: a LightGCN that propagates nothing."""
-        return Model(architecture=Architecture.LIGHT_GCN, hops=0, fanouts=(0,), training=self.training)
-
     def one_row(self, hops: int) -> Model:
         """The model of the one-row variant that is trained beside this one, with steps of its own size."""
         training = self.training.model_copy(update={"learning_rate": None})

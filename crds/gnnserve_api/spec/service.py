@@ -257,7 +257,7 @@ class GNNServiceSpec(ApiModel):
     _typed_scores_are_not_stored = typed_rules.typed_scores_are_not_stored
     _typed_layers_stay = typed_rules.typed_layers_stay
     _links_are_not_propagated = task_rules.links_are_not_propagated
-    _links_of_types_are_rows = task_rules.links_of_types_are_rows
+    _light_gcn_serves_rows = task_rules.light_gcn_serves_rows
     _light_gcn_scores_links, _light_gcn_compares = task_rules.light_gcn_scores_links, task_rules.light_gcn_compares
     _links_are_trained = task_rules.links_are_trained
     _links_have_no_classes, _links_hold_out_edges = task_rules.links_have_no_classes, task_rules.links_hold_out_edges

@@ -138,31 +138,17 @@ def light_gcn_compares(spec: _Spec) -> bool:
     return spec.model.learns_embeddings and links.negatives == 1
 
 
-_NO_OTHER_ROWS = (
-    "(self.variants.pruning.factors == [1] && self.variants.projection == 'Auto' && "
-    "(!has(self.variants.stored) || size(self.variants.stored) == 0) && "
-    "(!has(self.variants.fanouts) || size(self.variants.fanouts) == 0) && "
-    "(!has(self.variants.channels) || size(self.variants.channels) == 0) && "
-    "(!has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0))"
-)
-
-
 @rule(
-    f"!{_HAS_LINKS} || !has(self.graph.source.typed) || {_NO_OTHER_ROWS}",
-    "task.links must not be given with graph.source.typed but for variants.pruning.factors [1], projection Auto and "
-    "without variants.stored, fanouts and channels and model.relationFanouts: what is served are embeddings, a row for "
-    "each node",
+    "self.model.architecture != 'LightGCN' || ((!has(self.variants.fanouts) || size(self.variants.fanouts) == 0) && "
+    "(!has(self.variants.channels) || size(self.variants.channels) == 0) && "
+    "(!has(self.model.relationFanouts) || size(self.model.relationFanouts) == 0))",
+    "model.architecture LightGCN must not be given with variants.fanouts and channels and model.relationFanouts: what "
+    "is served are embeddings, a row for each node",
 )
-def links_of_types_are_rows(spec: _Spec) -> bool:
+def light_gcn_serves_rows(spec: _Spec) -> bool:
     variants = spec.variants
-    return (
-        spec.task.links is None
-        or spec.graph.source.typed is None
-        or (
-            variants.pruning.factors == (1,)
-            and variants.projection is Projection.AUTO
-            and not (variants.stored or variants.fanouts or variants.channels or spec.model.relation_fanouts)
-        )
+    return not spec.model.learns_embeddings or not (
+        variants.fanouts or variants.channels or spec.model.relation_fanouts
     )
 
 

@@ -108,12 +108,18 @@ def typed_layers_stay(spec: _Spec) -> bool:
 
 
 def reads_products(spec: _Spec) -> bool:
-    """Whether all variants read products of each relation: not those that score links, which read learnt rows."""
-    return is_typed(spec) and spec.task.links is None
+    """Whether variants read products of each relation: not LightGCN's, which read embeddings."""
+    return is_typed(spec) and not spec.model.learns_embeddings
 
 
 def made_variants(spec: _Spec) -> Variants:
-    """Variants whose names are possible: none is made for factors of pruning where all read products."""
+    """Variants whose names are possible. Where all read products none is made for factors of pruning; where links are
+    scored, what the last layer gives is always stored, a row for each node."""
     if not reads_products(spec):
         return spec.variants
-    return spec.variants.model_copy(update={"pruning": spec.variants.pruning.model_copy(update={"factors": ()})})
+    pruning = spec.variants.pruning.model_copy(update={"factors": ()})
+    made = spec.variants.model_copy(update={"pruning": pruning})
+    if spec.task.links is None:
+        return made
+    last = len(spec.model.fanouts)
+    return made.model_copy(update={"stored": tuple(sorted({*made.stored, last}))})

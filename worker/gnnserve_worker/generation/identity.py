@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.typed_rules import reads_products
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.given_variants import given_digests
 from gnnserve_worker.graph.links import links_digest
@@ -33,7 +34,9 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
 
 def _graph_digest(spec: GNNServiceSpec) -> str:
     digest = source_digest(spec.graph.source)
-    return digest if spec.task.links is None else links_digest(digest, spec.task.links)
+    if spec.task.links is None:
+        return digest
+    return links_digest(digest, spec.task.links, of_types=reads_products(spec))
 
 
 def newest_version(spec: GNNServiceSpec, repository: Repository, log: str) -> str | None:

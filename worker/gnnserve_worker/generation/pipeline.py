@@ -16,11 +16,11 @@ import numpy as np
 
 from gnnserve_api.domination import says_expected
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec.learnt_rows import served_as_rows, serves_learnt_rows
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.typed import TypedSource
+from gnnserve_api.spec.typed_rules import reads_products
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.checkpoint import load_checkpoint
@@ -28,7 +28,6 @@ from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
-from gnnserve_worker.generation.links.reach import check_ends_are_reached
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
@@ -75,12 +74,16 @@ def generate(
         return generate_typed(
             spec, source, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version
         )
+    if spec.task.links is not None and reads_products(spec):
+        from gnnserve_worker.generation.link_training.generate_typed import generate_typed_links  # noqa: PLC0415
+
+        return generate_typed_links(spec, spec.task.links, identity, repository, progress, use_gpu=use_gpu)
     # Errors of the input are found here, before torch is loaded and before anything is written.
     graph, loaded = _import_graph(spec, repository, graph_version, progress)
-    links, asked = None if loaded is None else loaded.links, spec
+    links = None if loaded is None else loaded.links
     if links is not None:
         # Held-out links are not in the graph, so that training may see all that is left of it.
-        spec = served_as_rows(_transductive(spec))
+        spec = _transductive(spec)
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
@@ -104,8 +107,8 @@ def generate(
         if device is not None:
             kept = repository.kept_networks(identity.recipe, identity.graph, tables_bytes)
             resumption = _resumption(kept, identity, generator, device, progress)
-            if loaded is not None and serves_learnt_rows(asked):
-                graph, models_of = _learn_rows(asked, graph, loaded, progress, resumption, device)
+            if links is not None and spec.model.learns_embeddings:
+                graph, models_of = _learn_rows(spec, graph, links, progress, resumption)
             one_rows_of = _training_one_rows(spec, progress, device, resumption)
             if models_of is None:
                 models_of = _training(spec, progress, device, resumption, links)
@@ -136,9 +139,7 @@ def _import_graph(
     else:
         task, reads_features = spec.task.links, not spec.model.learns_embeddings
         links = load_links(spec.graph.source, task, repository.downloads, progress, reads_features=reads_features)
-        if links.typed is not None and reads_features:
-            check_ends_are_reached(spec.model, task, links.links, links.typed)
-        graph, spec = _with_model_features(spec, links.graph), served_as_rows(spec)
+        graph = _with_model_features(spec, links.graph)
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:
         check_factors(spec.variants.pruning.factors, columns)
@@ -154,7 +155,7 @@ def _import_graph(
 def _with_model_features(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
     """The graph with what the model reads of its nodes."""
     links = spec.task.links
-    if links is not None and serves_learnt_rows(spec):
+    if links is not None and spec.model.learns_embeddings:
         # The embeddings, once they are learnt: as many columns are asked about before.
         return replace(graph, features=np.zeros((graph.graph.nodes, links.dimensions), np.float32), feature_columns=())
     return graph
@@ -232,13 +233,12 @@ def _resumption(
 
 
 def _learn_rows(
-    spec: GNNServiceSpec, graph: GraphData, loaded: LoadedLinks, progress: ProgressListener, resumption: Resumption,
-    device: torch.device,
-) -> tuple[GraphData, ModelsOf]:  # fmt: skip
+    spec: GNNServiceSpec, graph: GraphData, links: LinkSet, progress: ProgressListener, resumption: Resumption
+) -> tuple[GraphData, ModelsOf]:
     """The graph with embeddings as its features, and what makes networks that give them as they are."""
     from gnnserve_worker.generation.link_training.learnt_rows import learn_rows  # noqa: PLC0415
 
-    learnt = learn_rows(spec, loaded, progress, resumption, device)
+    learnt = learn_rows(spec, links, progress, resumption)
     return replace(graph, features=learnt.rows), lambda data, features: learnt
 
 

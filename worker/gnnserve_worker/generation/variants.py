@@ -150,7 +150,7 @@ def _exam_of(spec: GNNServiceSpec, links: LinkSet, models: Models | None) -> Lin
     task = spec.task.links
     if task is None or not isinstance(models, LinkModels):
         raise ValueError("links are scored by networks that were trained on them, and there are none")
-    return LinkExam(links, task, models.decoder, models.embeddings_of)
+    return LinkExam(links, task, models.decoder)
 
 
 def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:

@@ -15,6 +15,7 @@ import numpy as np
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.task import Links
+from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
 from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
@@ -83,6 +84,10 @@ class LinkSet:
         edges.add(self.others.first, self.others.second)
         return edges.to_graph()[0]
 
+    def end_types(self, graph: TypedGraphManifest) -> tuple[int, ...]:
+        """Places of the types at its ends, ascending, each once."""
+        return tuple(sorted({graph.place_of(end.type) for end in (self.first, self.second)}))
+
     @property
     def is_symmetric(self) -> bool:
         """Whether a link and its reverse are the same."""
@@ -110,10 +115,11 @@ def are_known(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     return found
 
 
-def links_digest(graph: str, links: Links) -> str:
-    """Identity of the graph without its held-out links, by that of the source's graph."""
-    parted = links.split.model_dump_json()
-    return hashlib.sha256(f"links {graph} {links.relation or ''} {parted}".encode()).hexdigest()[:16]
+def links_digest(graph: str, links: Links, *, of_types: bool = False) -> str:
+    """Identity of the graph without its held-out links, by that of the source's graph. `of_types`: it keeps its types,
+    which LightGCN does not read."""
+    parted, kind = links.split.model_dump_json(), "typed links" if of_types else "links"
+    return hashlib.sha256(f"{kind} {graph} {links.relation or ''} {parted}".encode()).hexdigest()[:16]
 
 
 def part_links(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:

@@ -88,6 +88,9 @@ class TypedGraphData:
     """What importing changed or left out."""
     made_of: ChangedSource | None = None
     """None: it is its source's, without changes of a log."""
+    names: NodeIds | None = None
+    """Where links are scored: what all nodes are called, as `user/17`, in their numbering, and splits are of all nodes.
+    None: nodes are classified."""
 
     @property
     def target(self) -> NodeType:

@@ -83,9 +83,9 @@ class ServedRevision:
     """Ids by which requests name nodes; None: their positions, 0 to nodes - 1."""
     types: TypedGraphManifest | None = None
     """Types of nodes and relations, as the revision has them; `nodes` and `ids` are of the type that is classified.
-    None: nodes have one type."""
+    None: nodes have one type, or links join types (`joins_types`), whose nodes are called by texts with their types."""
     type_ids: Mapping[str, NodeIds | LivingIds | None] = field(default_factory=dict)
-    """`ids` of each of `types`."""
+    """`ids` of each type of `numbered_types`."""
     files: WatchedFiles | None = None
     """Files that the revision is mapped from; None: none that could change."""
     device_stats: Callable[[], DeviceStats] = lambda: ON_CPU
@@ -283,12 +283,16 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         indexes=indexes,
         index_follower=None if replica is None or not indexes else IndexFollower(replica, indexes[0], reach_of(loaded)),
         neighbours_of=loaded.graph.list_of,
-        lists_by_relation=loaded.graph.lists_by_relation if isinstance(loaded.graph, TypedGraph) else None,
+        lists_by_relation=(
+            loaded.graph.lists_by_relation if isinstance(loaded.graph, TypedGraph) and loaded.decoder is None else None
+        ),
         labels=loaded.labels,
     )
 
 
 def _types_of(loaded: LoadedRevision) -> TypedGraphManifest | None:
+    if loaded.decoder is not None:  # its nodes have one numbering, and ids with their types
+        return None
     if isinstance(loaded.living, LivingTypedGraph):
         return loaded.living.stored
     return loaded.graph.typed if isinstance(loaded.graph, TypedGraph) else None

@@ -74,6 +74,9 @@ def read_graph_manifest(folder: Path) -> GraphManifest:
     for kind in manifest.typed.types[1:] if manifest.typed else ():
         own = [paths.of_type(kind.name, name) for name in paths.ID_FILES[NodeIdKind(kind.node_ids)]]
         _require_listed(path, manifest.files, own, remedy(folder))
+    if paths.has_names(manifest.files):
+        names = [paths.of_all(name) for name in paths.ID_FILES[NodeIdKind.STRINGS]]
+        _require_listed(path, manifest.files, names, remedy(folder))
     _require_sealed(path, content, remedy(folder))
     return manifest
 

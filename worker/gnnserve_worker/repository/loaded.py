@@ -159,8 +159,10 @@ class LoadedRevision:
     @property
     def answered_nodes(self) -> int:
         """Nodes that can be asked about, which are the first ones: of several types, those of the one that is
-        classified."""
-        return self.graph.typed.target.nodes if isinstance(self.graph, TypedGraph) else self.graph.nodes
+        classified, or all where links are scored."""
+        if not isinstance(self.graph, TypedGraph) or self.decoder is not None:
+            return self.graph.nodes
+        return self.graph.typed.target.nodes
 
     @property
     def answered_type(self) -> str:

@@ -8,7 +8,9 @@
       graphs/<digest>/           graph.json, indptr.npy, indices.npy, labels.npy, train.npy, validation.npy, test.npy,
                                  where nodes have ids of their own ids.npy, id_slots.npy and, for texts, id_offsets.npy;
                                  of a graph that a log of changes is part of features.npy, or feature_data.npy,
-                                 feature_indices.npy and feature_indptr.npy
+                                 feature_indices.npy and feature_indptr.npy; of several types types/<type>/ has the
+                                 ids and features of all types but the first, and all/ the ids of all nodes where links
+                                 are scored
       damaged/<time>/            revisions set aside to be generated again; never read
       trained/<recipe>-<graph>/<network>/  network.json, weights.safetensors: of a generation that is not done
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors, rows.safetensors
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -95,6 +97,16 @@ def scales_of(rows: str) -> str:
 def of_type(kind: str, name: str) -> str:
     """A file of a graph of several types that holds `name` of one of them."""
     return f"types/{kind}/{name}"
+
+
+def of_all(name: str) -> str:
+    """A file of such a graph that holds `name` of all of them."""
+    return f"all/{name}"
+
+
+def has_names(files: Container[str]) -> bool:
+    """Whether a graph of several types has what all its nodes are called. `files`: those of its manifest."""
+    return of_all(IDS) in files
 
 
 def revision_id(

@@ -36,7 +36,8 @@ class Positions:
 def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
     """The positions that a graph's files hold, by path. Tables and weights hold none."""
     asked = graph.typed.target.nodes if graph.typed else graph.nodes
-    node = Positions(np.dtype(np.int64), 0, asked - 1)
+    has_names = paths.has_names(graph.files)
+    node = Positions(np.dtype(np.int64), 0, (graph.nodes if has_names else asked) - 1)
     found = {
         paths.INDPTR: Positions(np.dtype(np.int64), 0, graph.edges, is_rising=True, last=graph.edges),
         paths.INDICES: Positions(np.dtype(np.int32), 0, graph.nodes - 1),
@@ -47,6 +48,8 @@ def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
     }
     for kind in graph.typed.types[1:] if graph.typed else ():
         found |= _of_ids(graph, NodeIdKind(kind.node_ids), kind.nodes, partial(paths.of_type, kind.name))
+    if has_names:
+        found |= _of_ids(graph, NodeIdKind.STRINGS, graph.nodes, paths.of_all)
     return {folder / name: positions for name, positions in found.items()}
 
 

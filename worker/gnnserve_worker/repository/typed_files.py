@@ -52,6 +52,7 @@ def write_typed_graph(folder: Path, data: TypedGraphData) -> GraphManifest:
     for kind in data.types:
         path_of = _path_in(kind.name, data.target.name)
         arrays |= {path_of(name): array for name, array in id_arrays(kind.ids).items()}
+    arrays |= {paths.of_all(name): array for name, array in id_arrays(data.names).items()}
     features = _feature_arrays(data)
     files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
     for parent in sorted({(folder / name).parent for name in (*arrays, *features)} - {folder}):
@@ -164,6 +165,15 @@ def open_type_ids(graph: GraphManifest, mapped: Mapped) -> Mapping[str, NodeIds 
         return lambda file, dtype, *shape: mapped(paths.of_type(name, file), dtype, *shape)
 
     return {target.name: ids_of(target, mapped), **{kind.name: ids_of(kind, inside(kind.name)) for kind in others}}
+
+
+def open_names(graph: GraphManifest, mapped: Mapped) -> NodeIds | None:
+    """What all nodes are called, with their types, where links are scored; None: nodes are classified."""
+    if not paths.has_names(graph.files):
+        return None
+    return open_ids_of(
+        NodeIdKind.STRINGS, graph.nodes, lambda file, dtype, *shape: mapped(paths.of_all(file), dtype, *shape)
+    )
 
 
 @kernel

@@ -28,11 +28,12 @@ from gnnserve_worker.models.typed.build import (
 from gnnserve_worker.models.typed.rows import TypedRowMaker, typed_row_maker
 from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
 from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.decoder import open_decoder
 from gnnserve_worker.repository.draft import Draft
 from gnnserve_worker.repository.followed import followed_of
 from gnnserve_worker.repository.loaded import CORRECTION, LoadedRevision, LoadedVariant, TypeRowRecipe
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array, open_table, read_tensors
-from gnnserve_worker.repository.typed_files import open_type_ids, open_typed_graph
+from gnnserve_worker.repository.typed_files import open_names, open_type_ids, open_typed_graph
 from gnnserve_worker.repository.typed_room import SpreadTable, living_typed_graphs, spread_table, with_room
 from gnnserve_worker.sampling.neighbours import effective_nodes
 
@@ -78,7 +79,7 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
         effective_nodes=effective_nodes(stored.indptr),
         variants=variants,
         tables={name: spread.table for name, spread in tables.items()},
-        ids=ids[manifest.typed.target.name],
+        ids=open_names(manifest, mapped) or ids[manifest.typed.target.name],
         type_ids=ids,
         type_rows=() if recipe is None else recipe.types,
         classes=manifest.classes,
@@ -101,6 +102,7 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
         draft=None if draft is None else Draft(draft, drafted, None),
         typed_stored=tuple(maker for maker, _ in followed),
         typed_makers=() if living is None else tuple(made.values()),
+        decoder=open_decoder(revision.folder, revision.manifest),
     )
 
 
@@ -219,14 +221,15 @@ def _followed(
 def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: TypedGraph) -> None:
     """Raise DamagedError where a table that the variant reads does not fit the graph as it is stored."""
     followed = followed_of(variant)
-    read = [(variant.table, variant.network.layers, variant.columns)]
+    scores_links = revision.manifest is not None and revision.manifest.links is not None
+    read = [(variant.table, _Reach(any(variant.fanouts), scores_links or variant.network.layers > 1), variant.columns)]
     if followed is not None:
         products = followed.layers[0].products
-        read.append((products, followed.network.layers, revision.tables[products].columns))
+        read.append((products, _Reach(neighbours=True, of_all=True), revision.tables[products].columns))
     if (problem := _fanouts_misfit(variant, graph)) is not None:
         raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
-    for name, layers, columns in read:
-        if (misfit := _misfit(revision.tables[name], graph, variant.name, layers, columns)) is not None:
+    for name, reach, columns in read:
+        if (misfit := _misfit(revision.tables[name], graph, variant.name, reach, columns)) is not None:
             raise DamagedError(revision.folder / paths.rows_of(name), misfit, revision.remedy)
 
 
@@ -239,18 +242,29 @@ def _fanouts_misfit(variant: VariantManifest, graph: TypedGraph) -> str | None:
     return f"{found}, expected {relations} of {len(variant.fanouts)} numbers"
 
 
-def _misfit(table: TableManifest, graph: TypedGraph, variant: str, layers: int, columns: int) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Which rows of a table a network may read."""
+
+    neighbours: bool
+    """Rows of relations; not where no neighbours are drawn."""
+    of_all: bool
+    """Those that nodes of all types read, and of these themselves; not where the one layer that is computed from it is
+    of nodes of the first type alone."""
+
+
+def _misfit(table: TableManifest, graph: TypedGraph, variant: str, reach: _Reach, columns: int) -> str | None:
     """What of the table contradicts the graph, so that kernels would read beyond its rows; None: nothing. `variant`:
-    name of one that reads so many columns of it, and computes so many layers from it."""
+    name of one that reads so many columns of it."""
     if not table.typed or len(table.typed.first_rows) != len(graph.typed.relations):
         return f"does not say where the rows of each of {len(graph.typed.relations)} relations are"
     for first, relation in zip(table.typed.first_rows, graph.typed.relations, strict=True):
         source = graph.typed.types[graph.typed.place_of(relation.source)]
         if first is not None and not 0 <= first <= table.typed.rows - source.nodes:
             return f"holds {table.typed.rows:,} rows, and those of {relation.key} are to be from {first:,} on"
-        if first is None and (layers > 1 or relation.target == graph.typed.target.name):
+        if first is None and reach.neighbours and (reach.of_all or relation.target == graph.typed.target.name):
             return f"holds no rows of {relation.key}, which variant {variant} reads"
-    wanted = graph.nodes if layers > 1 else graph.typed.target.nodes
+    wanted = graph.nodes if reach.of_all else graph.typed.target.nodes
     if table.own is None or table.typed.own_rows < wanted:
         return f"holds {table.typed.own_rows:,} rows of nodes themselves, expected {wanted:,}"
     if columns != table.columns:

@@ -67,16 +67,16 @@ def nodes_to_embed(revision: LoadedRevision, wanted: str | None) -> EmbeddedNode
     manifest = revision.manifest
     assert manifest is not None  # noqa: S101  (a published one has it)
     every = EmbeddedNodes("", 0, revision.answered_nodes, revision.ids)
-    graph = revision.graph
-    given = _of_types(revision, graph) if isinstance(graph, TypedGraph) else _of_ends(revision, manifest)
+    graph = revision.graph if isinstance(revision.graph, TypedGraph) and manifest.links is None else None
+    given = _of_ends(revision, manifest) if graph is None else _of_types(revision, graph)
     if wanted is None:
-        return given[0] if isinstance(graph, TypedGraph) else every
+        return every if graph is None else given[0]
     for each in given:
         if each.type == wanted:
             return each
     if not given:
         raise InputError("--type", "the nodes of this graph are of one type", "leave it out")
-    known = {kind.name for kind in graph.typed.types} if isinstance(graph, TypedGraph) else set()
+    known = set() if graph is None else {kind.name for kind in graph.typed.types}
     remedy = f"name one of {', '.join(each.type for each in given)}"
     if wanted in known:
         problem = f"nodes of type {wanted} have no embeddings: no node that is classified reads them"

@@ -63,11 +63,6 @@ class LinkModels(Models, Protocol):
         """Weights of what makes scores of two embeddings, once the master is there; empty: it has none."""
         ...
 
-    @property
-    def embeddings_of(self) -> str | None:
-        """As `LinksManifest.embeddings_of`."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class OneRowNetwork:

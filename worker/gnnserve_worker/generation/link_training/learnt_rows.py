@@ -1,4 +1,4 @@
-"""Services whose rows are embeddings that are learnt of links: who learns them, and what is served of them."""
+"""LightGCN, whose rows are embeddings that are learnt of links: what is served of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.link_training.decoders import without_decoder
 from gnnserve_worker.generation.link_training.light_gcn import learn_embeddings
-from gnnserve_worker.generation.link_training.typed_networks import learn_over_types
 from gnnserve_worker.generation.resume import Resumption
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.sources.links import LoadedLinks
+from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.models.architecture import key_of
 from gnnserve_worker.models.single_product import WEIGHT
 from gnnserve_worker.progress import ProgressListener
@@ -31,7 +29,6 @@ class LearntRows:
     """float32 [nodes, dimensions]."""
     decoder: Tensors
     runs: Sequence[TrainingRun]
-    embeddings_of: str | None
 
     def master(self, name: str) -> Tensors:
         dimensions = self.rows.shape[1]
@@ -50,23 +47,14 @@ class LearntRows:
         raise ValueError("embeddings are not ranked")
 
 
-def learn_rows(
-    spec: GNNServiceSpec, loaded: LoadedLinks, progress: ProgressListener, resumption: Resumption, device: torch.device
-) -> LearntRows:
-    """By LightGCN, or by a network over the types and relations of the graph; those that an interrupted generation has
-    learnt already where there are any."""
+def learn_rows(spec: GNNServiceSpec, links: LinkSet, progress: ProgressListener, resumption: Resumption) -> LearntRows:
+    """Those that an interrupted generation has learnt already where there are any."""
     name = f"embeddings-{spec.model.architecture}".lower()
 
     def learn() -> tuple[Tensors, Sequence[TrainingRun]]:
-        if spec.model.learns_embeddings:
-            tensors, run = learn_embeddings(spec, loaded.links, name, progress)
-        elif loaded.typed is not None:
-            tensors, run = learn_over_types(spec, loaded.typed, loaded.links, name, progress, device)
-        else:
-            raise ValueError(f"{spec.model.architecture} over one type is served as a network")
+        tensors, run = learn_embeddings(spec, links, name, progress)
         return tensors, (run,)
 
     tensors, runs = resumption.network(name, {"columns": "embeddings"}, learn)
     network, decoder = without_decoder(tensors)
-    embeddings_of = None if spec.model.learns_embeddings else spec.model.architecture.value
-    return LearntRows(network[name], decoder, tuple(runs), embeddings_of)
+    return LearntRows(network[name], decoder, tuple(runs))

@@ -83,10 +83,6 @@ class TrainedLinkModels:
         return self._kept.runs
 
     @property
-    def embeddings_of(self) -> None:
-        return None
-
-    @property
     def decoder(self) -> Tensors:
         return {} if self._trained.decoder is None else self._trained.decoder
 

@@ -1,23 +1,20 @@
-"""Learning embeddings of links between nodes of several types, by a network over all relations.
+"""Learning links between nodes of several types, by a network over all relations.
 
 An epoch goes through the links in parts, as `course.py` does: each is learnt over the other ones, in one step over the
-whole graph (`typed/forward.py`), so that no link is among what its own embeddings aggregate. What is served are the
-final embeddings over the links that are learnt from, a row for each node at either end of the relation; neighbours
-are not sampled, and read no more.
+whole graph (`typed/forward.py`), so that no link is among what its own embeddings aggregate.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.training import TrainingRun
@@ -28,10 +25,9 @@ from gnnserve_worker.generation.networks import Rows, SparseRows
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.typed.forward import drawn_weights, embedding_keys, forward, means_of, rows_of_types
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet, means_by_relation, typed_training_set
+from gnnserve_worker.generation.typed.subject import TypedTrainingSet, means_by_relation
 from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations
 from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, TypedShape
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -42,21 +38,22 @@ classified, embeddings learn as quickly as weights."""
 
 
 def learn_over_types(
-    spec: GNNServiceSpec, data: TypedGraphData, links: LinkSet, name: str, progress: ProgressListener,
-    device: torch.device,
+    spec: GNNServiceSpec, shape: TypedShape, subject: TypedTrainingSet, links: LinkSet, name: str,
+    progress: ProgressListener, device: torch.device,
 ) -> tuple[Tensors, TrainingRun]:  # fmt: skip
-    """Final embeddings under `name`, float32 [nodes, dimensions], zeros for nodes at neither end, and the decoder's
-    weights; of the epoch with the best ROC-AUC on validation links. On the CPU they depend on the seed alone."""
+    """The network's weights under the keys of its architecture's checkpoints, and the decoder's, of the epoch with the
+    best ROC-AUC on validation links. On the CPU they depend on the seed alone. `subject`: the graph without held-out
+    links."""
     task = spec.task.links
     if task is None:
-        raise ValueError("embeddings are learnt of links")
+        raise ValueError("the spec asks for no links")
     settings = spec.model.training
     torch.manual_seed(settings.seed)
-    known = replace(data, relations=message_relations(data, links))
-    whole = _Whole.of(spec, known, links, task, device)
+    known = subject.data
+    whole = _Whole.of(spec, shape, subject, links, device)
     decoder = make_decoder(task.decoder, task.dimensions).to(device)
-    weights = drawn_weights(whole.architecture, whole.shape, _EMBEDDING_BOUND, device)
-    embedded = embedding_keys(whole.shape)
+    weights = drawn_weights(whole.architecture, shape, _EMBEDDING_BOUND, device)
+    embedded = embedding_keys(shape)
     rate = settings.learning_rate or whole.architecture.learning_rate
     groups: list[dict[str, Any]] = [
         {"params": [*(weight for key, weight in weights.items() if key not in embedded), *decoder.parameters()],
@@ -82,8 +79,8 @@ def learn_over_types(
         history.add(score, validation_loss)
         if score > best_score:
             best_score, best_epoch = score, epoch
-            best = with_decoder({name: found.cpu().numpy().copy()}, decoder.cpu())
-            decoder.to(device)
+            kept = {key: weight.detach().cpu().numpy().copy() for key, weight in weights.items()}
+            best = with_decoder(kept, copy.deepcopy(decoder).cpu())
         progress(Progress(stage, epoch, history.ends_at(schedule), f"ROC-AUC of validation {best_score:.4f}"))
     run = TrainingRun(
         name=name, epochs=epoch, steps=epoch * PARTS, best_epoch=best_epoch, validation=best_score,
@@ -103,26 +100,17 @@ class _Whole:
     """Over all links that are learnt from."""
     ends: Collection[int]
     """Places of the types at the ends of links."""
-    nodes: int
 
     @classmethod
     def of(
-        cls, spec: GNNServiceSpec, known: TypedGraphData, links: LinkSet, task: Links, device: torch.device
+        cls, spec: GNNServiceSpec, shape: TypedShape, subject: TypedTrainingSet, links: LinkSet, device: torch.device
     ) -> _Whole:
-        typed = describe_typed(known)
-        network = spec.model.network(task.dimensions)
-        shape = TypedShape(
-            typed, spec.model.hidden, task.dimensions, network.layers, spec.model.bases, network.attention
-        )
-        method: Normalization = spec.graph.normalization
-        subject: TypedTrainingSet = typed_training_set(known, typed, method, Scope.TRANSDUCTIVE, "rocAuc")
         return cls(
             TYPED_ARCHITECTURES[spec.model.architecture],
             shape,
             rows_of_types(subject.features, device),
             [means_of(matrix, device) for matrix in subject.means],
-            sorted({typed.place_of(end.type) for end in (links.first, links.second)}),
-            known.nodes,
+            links.end_types(shape.graph),
         )
 
     def embeddings(self, weights: dict[str, nn.Parameter], means: Sequence[SparseRows], dropout: float) -> torch.Tensor:

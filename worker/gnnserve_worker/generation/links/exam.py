@@ -35,8 +35,6 @@ class LinkExam:
     task: Links
     weights: Mapping[str, np.ndarray]
     """The decoder's."""
-    embeddings_of: str | None
-    """As `LinksManifest.embeddings_of`."""
 
     def judge(self, embeddings_of: EmbeddingsOf) -> JudgedLinks:
         """`embeddings_of`: a variant's."""
@@ -67,7 +65,6 @@ class LinkExam:
             validation_links=len(links.validation),
             test_links=len(links.test),
             weights=weights,
-            embeddings_of=self.embeddings_of,
         )
 
 

@@ -3,7 +3,7 @@ weights with its nodes; and hidden states over all neighbours, of which later ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -45,6 +45,30 @@ def plan_table(
     )
 
 
+def plan_embeddings(
+    name: str, storage: Storage, graph: TypedGraphManifest, embeddings: States, ends: Collection[int]
+) -> PlannedTable:
+    """A row for each node, which is read of the node itself: its embedding; zeros for types that are not among
+    `ends`."""
+    return PlannedTable(
+        name,
+        "projected",
+        storage,
+        int(embeddings[0].shape[1]),
+        rows=lambda: iter(()),
+        own=partial(_embedding_blocks, embeddings, ends),
+        typed=TypedTableManifest(0, (None,) * len(graph.relations), graph.first_nodes[-1]),
+    )
+
+
+def _embedding_blocks(embeddings: States, ends: Collection[int]) -> Iterator[np.ndarray]:
+    for kind, rows in enumerate(embeddings):
+        nodes, columns = rows.shape
+        for start in range(0, nodes, _NODES_AT_ONCE):
+            end = min(start + _NODES_AT_ONCE, nodes)
+            yield np.asarray(rows[start:end]) if kind in ends else np.zeros((end - start, columns), np.float32)
+
+
 def _relation_blocks(
     graph: TypedGraphManifest, layer: RelationalLayer, states: States, wanted: Sequence[int]
 ) -> Iterator[np.ndarray]:
@@ -76,13 +100,15 @@ def _products(
         yield block if shift is None else block + shift
 
 
-def hidden_states(subject: TypedTrainingSet, layer: RelationalLayer, states: States) -> list[np.ndarray]:
-    """The layer's output of all nodes, over all of their neighbours, after its ReLU; 0 for types that it gives nothing
-    for."""
+def hidden_states(
+    subject: TypedTrainingSet, layer: RelationalLayer, states: States, *, is_last: bool = False
+) -> list[np.ndarray]:
+    """The layer's output of all nodes, over all of their neighbours, after its ReLU, which the last one has not; 0 for
+    types that it gives nothing for."""
     graph = subject.typed
     outputs = []
     if layer.heads is not None:
-        return _attended_states(subject, layer, layer.heads, states)
+        return _attended_states(subject, layer, layer.heads, states, is_last=is_last)
     for kind, described in enumerate(graph.types):
         if kind not in layer.biases:
             outputs.append(np.zeros((described.nodes, layer.outputs), np.float32))
@@ -96,12 +122,12 @@ def hidden_states(subject: TypedTrainingSet, layer: RelationalLayer, states: Sta
             if relation.target == described.name and matrix is not None:
                 product = np.asarray(states[graph.place_of(relation.source)] @ matrix, dtype=np.float32)
                 summed += subject.means[place] @ (product + layer.shifts.get(place, np.float32(0)))
-        outputs.append(np.maximum(summed + layer.biases[kind], 0))
+        outputs.append(_ended(summed + layer.biases[kind], is_last=is_last))
     return outputs
 
 
 def _attended_states(
-    subject: TypedTrainingSet, layer: RelationalLayer, heads: Heads, states: States
+    subject: TypedTrainingSet, layer: RelationalLayer, heads: Heads, states: States, *, is_last: bool
 ) -> list[np.ndarray]:
     """The same of a layer that attends."""
     graph, inner = subject.typed, heads.heads * heads.columns
@@ -126,4 +152,9 @@ def _attended_states(
         summed = np.add.reduceat(read, begins)
         outputs[kind][is_read] += summed.mean(axis=1) if heads.averages else summed.reshape(len(begins), inner)
     zero = np.float32(0)
-    return [np.maximum(one + layer.biases.get(kind, zero), 0) for kind, one in enumerate(outputs)]
+    return [_ended(one + layer.biases.get(kind, zero), is_last=is_last) for kind, one in enumerate(outputs)]
+
+
+def _ended(sums: np.ndarray, *, is_last: bool) -> np.ndarray:
+    found: np.ndarray = sums if is_last else np.maximum(sums, 0)
+    return found

@@ -16,14 +16,13 @@ import msgspec
 from gnnserve_api.changes import OFFSET_HEADER, ChangesAnswer, ChangesPage, ChangesRequest, TypedChangesRequest
 from gnnserve_api.explain import ExplainAnswer, ExplainRequest
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
+from gnnserve_api.pairs import PairsAnswer, PairsRequest
 from gnnserve_api.priority import LOWEST_PRIORITY
 from gnnserve_api.protocol import (
     MAX_OFFSET,
     MAX_SEED,
     ErrorAnswer,
     NodesAnswer,
-    PairsAnswer,
-    PairsRequest,
     PredictAnswer,
     PredictRequest,
     TypedOverlay,

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.links import LinksManifest
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.links import ServedLinks
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
@@ -99,12 +100,15 @@ def told_of_pairs() -> Iterator[None]:
         raise RequestError(error.code, _place(int(found[1])), error.problem, error.remedy) from None
 
 
-def distinct_ends(ends: np.ndarray, revision: ServedRevision) -> tuple[np.ndarray, PairForm]:
+def distinct_ends(
+    ends: np.ndarray, revision: ServedRevision, overlay: Overlay | None = None
+) -> tuple[np.ndarray, PairForm]:
     """The nodes to compute (int64), and how pairs are made of them. `ends`: positions int64 [2 pairs], first, second,
-    first, second, …; N + k is the k-th new node. Raises RequestError for a node of a type that cannot stand there."""
+    first, second, …; what is behind those of the graph is of the overlay. Raises RequestError for a node of a type that
+    cannot stand there."""
     links = links_of(revision).manifest
     if links.first.type:
-        _check_types(ends, links, revision)
+        _check_types(ends, links, revision, overlay)
     return form_pairs(ends)
 
 
@@ -118,13 +122,33 @@ def form_pairs(ends: np.ndarray) -> tuple[np.ndarray, PairForm]:
     return found.seeds.copy(), PairForm(places[0::2], places[1::2])
 
 
-def _check_types(ends: np.ndarray, links: LinksManifest, revision: ServedRevision) -> None:
+def like_stored(nodes: np.ndarray, revision: ServedRevision, overlay: Overlay | None) -> np.ndarray:
+    """Positions of stored nodes of the same types, int64: of a node of the graph its own, of a new one that of the
+    first of its type. `nodes`: as in a `Question`, int64."""
+    graph = revision.numbered_types
+    if overlay is None or graph is None:
+        return nodes
+    is_behind = nodes >= revision.first_new
+    origins = overlay.origins[np.where(is_behind, nodes - revision.first_new, 0)]
+    firsts = np.array(graph.first_nodes, np.int64)[np.where(origins < 0, -1 - origins, 0)]
+    found: np.ndarray = np.where(is_behind, np.where(origins < 0, firsts, origins), nodes)
+    return found
+
+
+def _is_new(node: int, revision: ServedRevision, overlay: Overlay | None) -> bool:
+    """Whether the graph does not have the node. Stored ones of other neighbours or features are overlay nodes too."""
+    return overlay is not None and node >= revision.first_new and int(overlay.origins[node - revision.first_new]) < 0
+
+
+def _check_types(ends: np.ndarray, links: LinksManifest, revision: ServedRevision, overlay: Overlay | None) -> None:
+    known = like_stored(ends, revision, overlay)
     for offset, end, which in ((0, links.first, "begin"), (1, links.second, "end")):
-        positions = ends[offset::2]
+        positions = known[offset::2]
         wrong = (positions < end.start) | (positions >= end.end)
         if wrong.any():
             at = int(wrong.argmax())
-            node = revision.shown_ids(int(positions[at]), int(positions[at]) + 1)
+            is_new = _is_new(int(ends[2 * at + offset]), revision, overlay)
+            node = [] if is_new else revision.shown_ids(int(positions[at]), int(positions[at]) + 1)
             raise RequestError(
                 ErrorCode.WRONG_NODE_TYPE,
                 _place(2 * at + offset),

@@ -184,7 +184,7 @@ class Predict:
     def _note_overlay(self, overlay: Overlay, asked: Asked) -> None:
         # Not in `read`: of two revisions that read a request, one is asked.
         revision = asked.lane.revision
-        if len(overlay.features) and revision.types is None:
+        if len(overlay.features) and revision.typed_overlays is None:
             self._model.watch.note_inputs(revision, overlay.features)
         self._metrics.count_overlay(overlay.new_nodes, overlay.edges, asked.read_ms)
 

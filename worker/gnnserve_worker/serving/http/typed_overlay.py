@@ -20,7 +20,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.features import write_row
 from gnnserve_worker.serving.http.overlay import check_sizes
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value
-from gnnserve_worker.serving.http.typed_ids import TypedId, find_number, not_asked_about, read_id
+from gnnserve_worker.serving.http.typed_ids import TypedId, find_number, not_asked_about, read_id, read_id_with_type
 
 _NEW_REMEDY = "a new node goes into overlay.nodes, with its features if its type has any"
 
@@ -108,9 +108,10 @@ class _Reader:
         return self._graph.place_of(id_.type), number
 
     def asked(self, given: Any, where: str) -> int:
-        """A node that is asked about, of the type that is classified."""
+        """A node that is asked about, of the type that is classified. At which end of links nodes of a type may stand
+        is not looked at."""
         id_ = self._read(given, where)
-        if id_.type != self._graph.target.name:
+        if self._revision.links is None and id_.type != self._graph.target.name:
             raise not_asked_about(given, id_.type, where, self._graph, self._revision)
         return self._number(id_, given, where)
 
@@ -128,7 +129,8 @@ class _Reader:
         return found, self._number(source, edge[0], f"{where}[0]"), self._number(target, edge[2], f"{where}[2]")
 
     def _read(self, given: Any, where: str) -> TypedId:
-        return read_id(given, where, self._graph, self._revision)
+        read = read_id if self._revision.links is None else read_id_with_type
+        return read(given, where, self._graph, self._revision)
 
     def _number(self, id_: TypedId, given: Any, where: str) -> int:
         if (place := self._new.get(id_)) is not None:

@@ -22,11 +22,10 @@ from msgspec import UNSET
 from gnnserve_api import decoding
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.pairs import PairsAnswer, PairsRequest, TypedPairsRequest
 from gnnserve_api.protocol import (
     ErrorAnswer,
     ErrorDetail,
-    PairsAnswer,
-    PairsRequest,
     PredictAnswer,
     PredictRequest,
     TypedOverlay,
@@ -86,7 +85,7 @@ _typed_decoder = decoding.decoder(TypedPredictRequest)
 _pairs_decoder = decoding.decoder(PairsRequest[int])
 _text_pairs_decoder = decoding.decoder(PairsRequest[str])
 """Decodes pairs for graphs whose node ids are texts."""
-_typed_pairs_decoder = decoding.decoder(PairsRequest[Any])
+_typed_pairs_decoder = decoding.decoder(TypedPairsRequest)
 """Decodes pairs where links join nodes of several types, whose ids may be objects."""
 _encoder = msgspec.json.Encoder()
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
@@ -235,27 +234,27 @@ def question_of(
     if variant is not None:
         where = VARIANT_HEADER.decode() if request.variant is None else "variant"
         check_variant(variant, outputs, overlay is not None, revision, where)
-    if isinstance(overlay, TypedOverlay):
-        arranged, seeds = arrange_typed(nodes, overlay, revision, limits)
-        return Question(seeds, objective, strict, outputs, arranged, seed, variant, None, timeout_ms, priority)
-    if revision.types is not None:
+    if revision.types is not None and overlay is None:
         nodes = ids_of_target(nodes, revision.types, revision)
     brought_along: Overlay | None = None
     has_pairs = isinstance(request, PairsRequest)
     with told_of_pairs() if has_pairs else nullcontext():
         if revision.joins_types:
             nodes = as_texts(nodes, revision)
-        if overlay is not None:
+        if isinstance(overlay, TypedOverlay):
+            brought_along, seeds = arrange_typed(nodes, overlay, revision, limits)
+        elif overlay is not None:
             support = support_of(revision, limits)
             brought = read_overlay(nodes, overlay, revision, support, limits)
             brought_along, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
         else:
             positions = find_texts if revision.has_text_ids else find_listed
-            otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
+            takes_any = revision.overlays is not None or (revision.joins_types and revision.typed_overlays is not None)
+            otherwise = BRING_IT if takes_any and limits.max_nodes else ""
             seeds = positions(nodes, revision, otherwise)
     if not has_pairs:
         return Question(seeds, objective, strict, outputs, brought_along, seed, variant, None, timeout_ms, priority)
-    seeds, form = distinct_ends(seeds, revision)
+    seeds, form = distinct_ends(seeds, revision, brought_along)
     return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form, timeout_ms, priority)
 
 

@@ -22,6 +22,7 @@ from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, fold
 from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of, reads_one_way, stored_of
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
 from gnnserve_worker.serving.http.node_ids import find_texts
+from gnnserve_worker.serving.http.overlay import BRING_IT
 from gnnserve_worker.serving.http.question import (
     RECOMMEND_PATH,
     ErrorCode,
@@ -30,7 +31,7 @@ from gnnserve_worker.serving.http.question import (
     check_node_count,
     shown_value,
 )
-from gnnserve_worker.serving.http.typed_ids import as_text
+from gnnserve_worker.serving.http.typed_ids import as_text, find_number, read_id_with_type
 from gnnserve_worker.serving.http.wishes import Wishes
 
 AnyRequest = RecommendRequest[Any]
@@ -53,7 +54,7 @@ def read_asked(
     overlay = request.overlay
     if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
         request, overlay = msgspec.structs.replace(request, overlay=None), None
-    if revision.links is not None and revision.joins_types and isinstance(overlay, TypedOverlay):
+    if revision.links is not None and isinstance(overlay, TypedOverlay) and revision.typed_overlays is None:
         folded = fold(request.node, overlay, revision.links.manifest, revision, limits)
         return _of_folded(request, folded, revision.links.manifest, wishes, revision, max_nodes, limits)
     if revision.joins_types:
@@ -114,7 +115,7 @@ def _held_for(request: AnyRequest, revision: ServedRevision) -> RevisionIndex:
     if not revision.indexes:
         raise _refusal(revision)
     if len(revision.indexes) > 1:
-        return _held_of(int(_found(request.node, revision)), request.type, revision)
+        return _held_of(_like_stored(request, revision), request.type, revision)
     (held,) = revision.indexes
     kind, named = held.part.type, request.type
     if named is None or named == kind:
@@ -123,10 +124,16 @@ def _held_for(request: AnyRequest, revision: ServedRevision) -> RevisionIndex:
     raise RequestError(ErrorCode.INVALID_VALUE, "type", f"{problem}, got {shown_value(named)}", "leave it out")
 
 
-def _found(node: str, revision: ServedRevision) -> int:
-    """The position of a node."""
+def _like_stored(request: AnyRequest, revision: ServedRevision) -> int:
+    """The position of the node, or where it is new that of the first one of its type."""
+    graph = revision.numbered_types
+    if isinstance(request.overlay, TypedOverlay) and graph is not None:
+        id_ = read_id_with_type(request.node, "node", graph, revision)
+        number = find_number(id_, graph, revision)
+        return graph.first_nodes[graph.place_of(id_.type)] if number < 0 else number
+    otherwise = "" if revision.typed_overlays is None else BRING_IT
     try:
-        (position,) = find_texts([node], revision)
+        (position,) = find_texts([request.node], revision, otherwise)
     except RequestError as error:
         raise RequestError(error.code, "node", error.problem, error.remedy) from None
     return int(position)
@@ -198,11 +205,14 @@ def _choose_variant(index: OpenIndex, revision: ServedRevision, request: AnyRequ
     these the most accurate one whose profile says that it is within the latency, or else the fastest. `brings`: whether
     it is computed over an overlay."""
     manifest, made = revision.manifest, index.manifest
+    # Over several types links are scored by one network, whatever of it is stored.
+    is_one_network = revision.joins_types and revision.typed_overlays is not None
     needed = Capabilities(overlay=brings, embeddings=revision.links is None, changes=revision.replica is not None)
     able = [
         variant.name
         for variant in manifest.variants
-        if manifest.files[variant.weights].sha256 == made.weights and revision.capabilities[variant.name].cover(needed)
+        if (is_one_network or manifest.files[variant.weights].sha256 == made.weights)
+        and revision.capabilities[variant.name].cover(needed)
     ]
     if not able:
         raise RequestError(

@@ -40,12 +40,6 @@ def fold(
     node: Any, overlay: TypedOverlay, links: LinksManifest, revision: ServedRevision, limits: OverlayLimits
 ) -> Folded:
     """Read what a request joins its node to. Raises RequestError."""
-    if links.embeddings_of is not None:
-        raise RequestError(
-            ErrorCode.NO_OVERLAYS, "overlay", f"embeddings of this service are those of {links.embeddings_of} over "
-            "several types, and made when it is generated",
-            "ask about a stored node, or generate with the new nodes in the graph",
-        )  # fmt: skip
     if not limits.max_nodes:
         raise RequestError(
             ErrorCode.NO_OVERLAYS, "overlay", "the service takes none",

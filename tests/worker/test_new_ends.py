@@ -1,0 +1,236 @@
+"""Pairs between types whose ends are new, stored or of other neighbours are scored as if the graph had all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.support.serving import FakeWorker, running
+from tests.support.typed import shop, write_folder
+from tests.support.typed_pyg import CLASSES, HIDDEN
+from tests.worker.test_typed_overlays import changed_by, drawn_overlay, embeddings_of, model_of, read, spec_of
+
+from gnnserve_api.spec.service import GNNService
+from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
+from gnnserve_worker.generation.link_training import typed_networks
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.links import LinkSet, message_relations
+from gnnserve_worker.graph.sources.links import load_links
+from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.view import Part, view_of
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.progress import silent
+from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.serving.http.pairs import PairForm
+from gnnserve_worker.serving.http.question import Question, RequestError
+
+_RELATION = np.linspace(0.5, 1.5, CLASSES, dtype=np.float32)
+"""Weights of the decoder, DistMult."""
+
+
+@dataclass(frozen=True)
+class Given:
+    data: TypedGraphData
+    """Without held-out links."""
+    links: LinkSet
+    loaded: LoadedRevision
+    model: Any
+    """torch_geometric's, in float64, whose weights the revision has."""
+
+    def served(self) -> ServedRevision:
+        return served_revision(self.loaded)
+
+
+@pytest.fixture(scope="module", params=["GraphSAGE", "GAT", "RGCN"])
+def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Given]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("GNNSERVE_PROFILE_SECONDS", "0")
+        yield made(tmp_path_factory.mktemp(request.param), request.param, patched)
+
+
+def made(folder: Path, architecture: str, patched: pytest.MonkeyPatch) -> Given:
+    """A service whose network is not learnt, but torch_geometric's."""
+    service = GNNService.model_validate(
+        {
+            "apiVersion": "gnnserve.dev/v1alpha1",
+            "kind": "GNNService",
+            "metadata": {"name": "shop"},
+            "spec": {
+                "graph": {
+                    "source": {"typed": write_folder(folder / "graph", shop())},
+                    "normalization": "Disabled",
+                },
+                "model": {"hidden": HIDDEN, "fanouts": [-1, -1], **spec_of(architecture)},
+                "task": {"links": {"relation": "buys", "dimensions": CLASSES, "decoder": "DistMult"}},
+                "variants": {"stored": [1]},
+                "embeddings": {},
+            },
+        }
+    )
+    task = service.spec.task.links
+    assert task is not None
+    loaded = load_links(service.spec.graph.source, task, folder)
+    assert loaded.typed is not None
+    data = replace(loaded.typed, relations=message_relations(loaded.typed, loaded.links))
+    model = model_of(architecture, data)
+    weights = {key: value.numpy() for key, value in model.state_dict().items()} | {"decoder.relation": _RELATION}
+    run = TrainingRun(name="master", epochs=1, steps=1, best_epoch=1, validation=0.5, rising=False)
+    patched.setattr(typed_networks, "learn_over_types", lambda *_: (weights, run))
+    repository = Repository(folder / "repository", "default", "shop")
+    revision = generate(service, repository).revision
+    publish_embeddings(repository, "default/shop", revision, None, {}, "a test", silent)
+    return Given(data, loaded.links, repository.load(revision), copy.deepcopy(model).double())
+
+
+def drawn_pairs(data: TypedGraphData, draw: np.random.Generator) -> dict[str, Any]:
+    """A request's body: what it brings, and pairs of stored and of new nodes."""
+    overlay = drawn_overlay(data, draw)["overlay"]
+    counts = {
+        kind.name: kind.nodes + sum(one["id"].startswith(f"{kind.name}/") for one in overlay["nodes"])
+        for kind in data.types
+    }
+    ends = [[int(draw.integers(counts[name])) for name in ("user", "item")] for _ in range(draw.integers(1, 6))]
+    # The last ones of either type, which are new where any are.
+    ends.append([counts["user"] - 1, counts["item"] - 1])
+    return {"pairs": [[f"user/{first}", {"type": "item", "id": second}] for first, second in ends], "overlay": overlay}
+
+
+def expected_of(given: Given, body: dict[str, Any]) -> tuple[np.ndarray, float]:
+    """Scores of torch_geometric's model over the graph that has all that the request brings, and the largest possible
+    one."""
+    changed, features = changed_by(given.data, given.model, body["overlay"])
+    with embeddings_of(given.model, features), torch.no_grad():
+        found = {name: state.numpy() for name, state in given.model.outputs(changed).items()}
+    first, second = found["user"] * _RELATION, found["item"]
+    places = [[int(user.partition("/")[2]), item["id"]] for user, item in body["pairs"]]
+    scores = np.array([float(first[user] @ second[item]) for user, item in places])
+    return scores, float(np.linalg.norm(first, axis=1).max() * np.linalg.norm(second, axis=1).max())
+
+
+def answered(given: Given, variant: str, questions: list[Question]) -> list[np.ndarray]:
+    """Scores of one batch, as the engine makes it."""
+    links, loaded = given.served().links, given.loaded
+    assert links is not None
+    parts = [Part(len(one.nodes), one.overlay, one.seed) for one in questions]
+    seeds = np.concatenate([one.nodes for one in questions])
+    view = view_of(loaded.graph.nodes, parts, seeds)
+    rows = infer_batch(loaded, variant, seeds, key=0, view=view).scores
+    made_of = np.split(rows, np.cumsum([len(one.nodes) for one in questions])[:-1])
+    found = []
+    for question, own in zip(questions, made_of, strict=True):
+        assert isinstance(question.form, PairForm)
+        found.append(links.score(own, question.form.first, question.form.second))
+    return found
+
+
+def test_random_pairs_with_new_ends_are_scored_as_torch_geometric_does(given: Given) -> None:
+    served, draw = given.served(), np.random.default_rng(5)
+    for _ in range(20):
+        bodies = [drawn_pairs(given.data, draw) for _ in range(4)]
+        for body, found in zip(
+            bodies, answered(given, "projected", [read(served, body) for body in bodies]), strict=True
+        ):
+            expected, largest = expected_of(given, body)
+            np.testing.assert_allclose(found, expected, atol=2e-5 * largest, rtol=0)
+
+
+def test_rows_of_stored_nodes_are_what_the_network_gives(given: Given) -> None:
+    ends = np.concatenate([np.arange(end.start, end.end) for end in (given.links.first, given.links.second)])
+    rows, stored, whole = (
+        infer_batch(given.loaded, name, ends, key=0, with_embeddings=False).scores
+        for name in ("stored2", "stored1", "projected")
+    )
+    np.testing.assert_allclose(rows, whole, atol=1e-5)
+    np.testing.assert_allclose(stored, whole, atol=1e-5)
+    others = np.setdiff1d(np.arange(given.data.nodes), ends)
+    assert not infer_batch(given.loaded, "stored2", others, key=0, with_embeddings=False).scores.any()
+
+
+NEW = {
+    "nodes": [{"id": "user/900", "features": [0.5] * 4}, {"id": "item/900", "features": [1.0] * 3}],
+    "edges": [["user/900", "buys", "item/1"], ["user/900", "knows", "user/2"], ["item/900", "has", "tag/1"]],
+}
+
+
+def test_new_ends_are_asked_about_and_recommended_to_over_http(given: Given) -> None:
+    revision = given.served()
+    pairs = [["user/900", f"item/{item}"] for item in range(20)]
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/predict", {"pairs": [["user/3", "item/4"]]}),
+        ("/v1/predict", {"pairs": [*pairs, ["user/900", "item/900"], ["user/3", "item/900"]], "overlay": NEW}),
+        ("/v1/recommend", {"node": "user/900", "count": 1000, "overlay": NEW}),
+        ("/v1/recommend", {"node": {"type": "item", "id": 900}, "count": 1000, "overlay": NEW}),
+        ("/v1/recommend", {"node": "user/3", "count": 1000, "overlay": {"edges": [["user/3", "buys", "item/7"]]}}),
+    ]
+
+    async def scenario() -> list[dict[str, Any]]:
+        async with running(FakeWorker(loaded=False)) as client:
+            client.switch(revision)
+            responses = [await client.http.post(path, json=body) for path, body in bodies]
+        for response in responses:
+            assert response.status_code == 200, response.text
+        return [response.json() for response in responses]
+
+    _, scored, for_user, for_item, more = asyncio.run(scenario())
+    assert scored["variant"] == "projected"
+    expected, largest = expected_of(
+        given,
+        {
+            "pairs": [["user/30", {"type": "item", "id": item}] for item in range(21)]
+            + [["user/3", {"type": "item", "id": 20}]],
+            "overlay": renamed(NEW),
+        },
+    )
+    assert scored["scores"] == pytest.approx(expected.tolist(), abs=2e-5 * largest)
+    found = {item["id"]: item["score"] for item in for_user["items"]}
+    assert found.keys() == {f"item/{item}" for item in range(20)} - {"item/1"}
+    for id_, score in found.items():
+        # The index has what stored nodes are without the request.
+        assert np.isfinite(score), id_
+    assert {item["id"] for item in for_item["items"]} == {f"user/{user}" for user in range(30)}
+    assert "item/7" not in {item["id"] for item in more["items"]}
+
+
+def renamed(overlay: dict[str, Any]) -> dict[str, Any]:
+    """The same with the numbers that new nodes have in a graph that is built anew."""
+
+    def name(id_: str) -> str:
+        return {"user/900": "user/30", "item/900": "item/20"}.get(id_, id_)
+
+    edges = [
+        [name(source), relation, {"type": target.split("/")[0], "id": int(name(target).split("/")[1])}]
+        for source, relation, target in overlay["edges"]
+    ]
+    nodes = [{**node, "id": name(node["id"])} for node in overlay["nodes"]]
+    return {"nodes": nodes, "edges": edges, "overrides": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"pairs": [["item/900", "user/900"]], "overlay": NEW},
+         "pairs[0][0]: node of the overlay is not of type user, which links of user buys item begin at"),
+        ({"pairs": [["user/3", "tag/1"]], "overlay": NEW}, 'pairs[0][1]: node "tag/1" is not of type item'),
+        ({"pairs": [["user/901", "item/1"]], "overlay": NEW}, 'pairs[0][0]: node "user/901" is not in the graph'),
+        ({"pairs": [["user/901", "item/1"]]}, "a new node goes into overlay.nodes"),
+        ({"pairs": [["shop/1", "item/1"]], "overlay": NEW}, 'pairs[0][0]: "shop" is no type of nodes'),
+        ({"pairs": [["user/1", "item/1"]], "overlay": {"nodes": [{"id": 7, "features": [1.0] * 4}]}},
+         "overlay.nodes[0].id: 7 has no type"),
+        ({"pairs": [["user/1", "item/1"]], "overlay": {"nodes": [{"id": "user/900"}]}},
+         "overlay.nodes[0].features: it is missing"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_pair_and_what_it_brings_is_told(given: Given, body: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        read(given.served(), body)
+    assert said in str(raised.value)

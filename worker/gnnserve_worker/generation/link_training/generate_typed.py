@@ -1,0 +1,156 @@
+"""From a manifest that scores links between types, by a network over all relations, to a published revision.
+
+Held-out links are in no list, as of one type. All variants share the network and the decoder: those that read products
+answer about new nodes at either end, and one has a row for each stored node, of what the last layer gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import NamedTuple
+
+import numpy as np
+
+from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
+from gnnserve_api.spec.model import AUTO, Scope
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import Links
+from gnnserve_api.training import TrainingManifest, TrainingRun
+from gnnserve_worker.generation.families.write import write_plans
+from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation.links.exam import LinkExam
+from gnnserve_worker.generation.links.reach import check_ends_are_reached
+from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_calibrations
+from gnnserve_worker.generation.resume import Resumption
+from gnnserve_worker.generation.scores import metric_of
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.typed.generate import MASTER
+from gnnserve_worker.generation.typed.plan import as_arrays, fanouts_by_relation, plan_variants, states_of
+from gnnserve_worker.generation.typed.row_source import write_row_source
+from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_training_set
+from gnnserve_worker.graph.links import LinkSet, message_relations
+from gnnserve_worker.graph.sources.links import load_links
+from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.models.typed.architecture import TypedShape
+from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.repository.repository import Repository
+
+
+def generate_typed_links(
+    spec: GNNServiceSpec, task: Links, identity: RevisionIdentity, repository: Repository, progress: ProgressListener,
+    *, use_gpu: bool,
+) -> RevisionManifest:  # fmt: skip
+    """Generate the revision, which is not published yet. Errors: as of `pipeline.generate`."""
+    data, links = _import(spec, task, identity, repository, progress)
+    typed = describe_typed(data)
+    # Before training, as what may not fit the graph is.
+    metric = metric_of(False, spec.variants.metric, are_links=True)
+    profile_budget = profile_budget_s()
+    fanouts_by_relation(spec.model, typed)
+    network = spec.model.network(task.dimensions)
+    shape = TypedShape(typed, spec.model.hidden, task.dimensions, network.layers, spec.model.bases, network.attention)
+    waiting = Progress("wait for another process that is generating", 0, 1)
+    with repository.locked(on_wait=lambda: progress(waiting)):
+        published = repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
+        if published is not None:
+            return published
+        repository.put_graph(data)
+        subject = typed_training_set(data, typed, spec.graph.normalization, Scope.TRANSDUCTIVE, metric)
+        packages = ("gnnserve", "torch", "torch_geometric")
+        generator = ", ".join(f"{package} {version(package)}" for package in packages)
+        trained, runs = _train(
+            spec, identity, shape, subject, links, repository, generator, progress, use_gpu=use_gpu
+        )  # fmt: skip
+        layers = [
+            as_arrays(layer) for layer in TYPED_ARCHITECTURES[spec.model.architecture].layers(trained.network, shape)
+        ]
+        states = states_of(subject, trained.network)
+        plan = plan_variants(spec, network, layers, subject, states, links.end_types(typed))
+        with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
+            exam = LinkExam(links, task, trained.decoder)
+            decoder = staged.write_decoder(exam.weights)
+            generated = write_plans([plan], staged, progress)
+            loaded = staged.open([made.variant for made in generated])
+            generated = with_calibrations(loaded, generated, exam)
+            profile = measure_profile(
+                loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric,
+                profile_budget, exam=exam,
+            )  # fmt: skip
+            stated = spec.model.training.epochs
+            return staged.commit(
+                scope=Scope.TRANSDUCTIVE,
+                ranking=RankingManifest(NOT_RANKED, settings={}, columns=tuple(range(typed.target.features or 0))),
+                variants=[made.variant for made in generated],
+                profile=profile,
+                generator=generator,
+                created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
+                training=TrainingManifest(epochs=None if stated == AUTO else stated, runs=tuple(runs)),
+                row_source=write_row_source(subject, states, layers[0], staged),
+                links=exam.describe(decoder),
+            )
+
+
+def _import(
+    spec: GNNServiceSpec, task: Links, identity: RevisionIdentity, repository: Repository, progress: ProgressListener
+) -> tuple[TypedGraphData, LinkSet]:
+    """The graph without its held-out links, and all links."""
+    progress(Progress("import graph", 0, 1))
+    loaded = load_links(spec.graph.source, task, repository.downloads, progress)
+    if loaded.typed is None:
+        raise ValueError("the source has one type")
+    whole, one_type = loaded.typed, loaded.graph
+    check_ends_are_reached(spec.model, task, loaded.links, whole)
+    data = replace(
+        whole,
+        digest=identity.graph,
+        relations=message_relations(whole, loaded.links),
+        labels=np.full(whole.target.nodes, -1, np.int64),
+        classes=(),
+        splits=one_type.splits,
+        names=one_type.ids,
+    )
+    counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
+    progress(Progress("import graph", 1, 1, counts))
+    # What was left out must be reported, not only show as a poor score.
+    for finding in one_type.findings:
+        progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
+    return data, loaded.links
+
+
+class _Trained(NamedTuple):
+    network: Tensors
+    decoder: Tensors
+
+
+def _train(
+    spec: GNNServiceSpec, identity: RevisionIdentity, shape: TypedShape, subject: TypedTrainingSet, links: LinkSet,
+    repository: Repository, generator: str, progress: ProgressListener, *, use_gpu: bool,
+) -> tuple[_Trained, Sequence[TrainingRun]]:  # fmt: skip
+    """Those that an interrupted generation has trained already where there are any."""
+    # Imported here: torch takes many seconds.
+    progress(Progress("load torch", 0, 1))
+    from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
+    from gnnserve_worker.generation.link_training.decoders import without_decoder  # noqa: PLC0415
+    from gnnserve_worker.generation.link_training.typed_networks import learn_over_types  # noqa: PLC0415
+    from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
+
+    device, which = training_device() if use_gpu else (CPU, "")
+    progress(Progress("load torch", 1, 1, which))
+    kept = repository.kept_networks(identity.recipe, identity.graph, 0)
+    made_for = {
+        "recipe": identity.recipe, "graph": identity.graph, "generator": generator, "device": device.type,
+    }  # fmt: skip
+    learn = partial(learn_over_types, spec, shape, subject, links, MASTER, progress, device)
+
+    def train() -> tuple[Tensors, Sequence[TrainingRun]]:
+        tensors, run = learn()
+        return tensors, (run,)
+
+    tensors, runs = Resumption(kept, made_for, progress).network(MASTER, {"columns": "all"}, train)
+    return _Trained(*without_decoder(tensors)), runs

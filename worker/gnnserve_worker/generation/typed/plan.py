@@ -1,0 +1,186 @@
+"""Tables and variants over a graph of several types: what `families/` is for graphs of one type.
+
+Every variant but one reads products, as wide as the hidden layer for each relation: pruning feature columns would leave
+these as wide as they are, so that no variant is made for `spec.variants.pruning.factors`. Where links are scored, one
+reads a row for each node, of what the last layer gives over all neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.families import FamilyName
+from gnnserve_api.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest, VariantManifest
+from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.typed import TypedGraphManifest
+from gnnserve_api.variants import Storage, fanouts_name, projected_name, stored_layer_name, stored_name
+from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, storages_of
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.typed.subject import TypedTrainingSet
+from gnnserve_worker.generation.typed.tables import States, hidden_states, plan_embeddings, plan_table
+from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.models.tail import tail_of
+from gnnserve_worker.models.typed.architecture import RelationalLayer, embedding_key
+from gnnserve_worker.models.typed.build import layer_tensors
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.loaded import CORRECTION
+
+
+def states_of(subject: TypedTrainingSet, tensors: Mapping[str, np.ndarray]) -> States:
+    return [
+        tensors[embedding_key(kind.name)] if one is None else one.features
+        for one, kind in zip(subject.features, subject.data.types, strict=True)
+    ]
+
+
+def as_arrays(layer: RelationalLayer) -> RelationalLayer:
+    def arrays(matrices: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        return {place: np.ascontiguousarray(matrix, dtype=np.float32) for place, matrix in matrices.items()}
+
+    return RelationalLayer(
+        arrays(layer.relations), arrays(layer.own), arrays(layer.biases), arrays(layer.shifts), layer.heads
+    )
+
+
+def plan_variants(
+    spec: GNNServiceSpec, network: NetworkManifest, layers: Sequence[RelationalLayer], subject: TypedTrainingSet,
+    states: States, ends: Collection[int] = (),
+) -> FamilyPlan:  # fmt: skip
+    """Projected variants, those of stored layers, and each of them with fewer neighbours; from each storage. `ends`:
+    places of the types at the ends of links; empty: nodes of the first type are classified."""
+    graph, storages = subject.typed, storages_of(spec)
+    tables, variants = [], []
+    for storage in storages:
+        name = stored_name("projected", storage)
+        tables.append(plan_table(name, storage, graph, layers[0], states, is_last=len(layers) == 1 and not ends))
+        projected = _variant(projected_name(storage), FamilyName.PROJECTED, name, network, layers, 0, storage)
+        variants += [projected, *_with_fewer(spec, projected, FamilyName.PROJECTED_FANOUTS, 0)]
+    products = stored_name("projected", Storage.FLOAT32)
+    if 1 in spec.variants.stored and Storage.FLOAT32 not in storages:
+        # What rows of the stored layer are made of where the graph changes.
+        tables.append(plan_table(products, Storage.FLOAT32, graph, layers[0], states, is_last=False))
+    hidden = states
+    for stored in range(1, len(layers) if ends else max(spec.variants.stored, default=0) + 1):
+        hidden = hidden_states(subject, layers[stored - 1], hidden)
+        for storage in storages if stored in spec.variants.stored else ():
+            name = stored_layer_name(stored, storage)
+            is_last = stored == len(layers) - 1 and not ends
+            tables.append(plan_table(name, storage, graph, layers[stored], hidden, is_last=is_last))
+            if stored > 1:
+                one = _variant(name, FamilyName.STORED_DEEPER, name, network, layers, stored, storage)
+                variants += [one, *_with_fewer(spec, one, FamilyName.STORED_DEEPER_FANOUTS, stored)]
+                continue
+            one = _variant(name, FamilyName.STORED_DEEPER_FOLLOWING, name, network, layers, stored, storage)
+            one = _following(one, network, layers[stored], products)
+            variants += [one, *_with_fewer(spec, one, FamilyName.STORED_DEEPER_FOLLOWING_FANOUTS, stored)]
+    if spec.model.relation_fanouts:
+        own = fanouts_by_relation(spec.model, graph)
+        variants = [_by_relation(one, own) for one in variants]
+    if ends:
+        embeddings = hidden_states(subject, layers[-1], hidden, is_last=True)
+        names = {storage: stored_layer_name(len(layers), storage) for storage in storages}
+        tables += [plan_embeddings(name, storage, graph, embeddings, ends) for storage, name in names.items()]
+        # Before the others, of which those that read all neighbours are as accurate and slower.
+        variants = [*(_of_rows(name, network, len(layers)) for name in names.values()), *variants]
+    return FamilyPlan(tables=tables, variants=variants)
+
+
+def fanouts_by_relation(model: Model, graph: TypedGraphManifest) -> Sequence[Sequence[int]]:
+    """Fan-outs of the model's layers by each relation of the graph. Raises InputError for a relation that is not
+    there."""
+    found = [list(model.fanouts) for _ in graph.relations]
+    named: dict[int, str] = {}
+    for place, one in enumerate(model.relation_fanouts):
+        field, there = f"spec.model.relationFanouts[{place}].relation", ", ".join(each.key for each in graph.relations)
+        places = [at for at, each in enumerate(graph.relations) if one.relation in {each.name, each.key}]
+        if not places:
+            raise InputError(
+                field, f"is {one.relation!r}, which is no relation; there are {there}", "name one of these"
+            )
+        if len(places) > 1:
+            keys = ", ".join(graph.relations[at].key for at in places)
+            problem = f"is {one.relation!r}, which {len(places)} relations are called"
+            raise InputError(field, problem, f"name one of {keys}")
+        if places[0] in named:
+            raise InputError(field, f"is {one.relation!r}, which stands at {named[places[0]]} already", "give it once")
+        named[places[0]], found[places[0]] = field, list(one.fanouts)
+    return found
+
+
+def _by_relation(variant: PlannedVariant, own: Sequence[Sequence[int]]) -> PlannedVariant:
+    """The variant with the fan-outs of each relation, as far as they are smaller than its own."""
+    smaller = tuple(tuple(map(min, variant.manifest.fanouts, one)) for one in own)
+    return replace(variant, manifest=msgspec.structs.replace(variant.manifest, relation_fanouts=smaller))
+
+
+def _variant(
+    name: str, family: FamilyName, table: str, network: NetworkManifest, layers: Sequence[RelationalLayer], stored: int,
+    storage: Storage,
+) -> PlannedVariant:  # fmt: skip
+    """The network behind so many stored layers, over the products of the next one."""
+    tail = tail_of(network, stored)
+    tensors: Tensors = {}
+    for number, layer in enumerate(layers[stored:]):
+        # Of the layer in the table biases alone are left, where what is summed comes before them.
+        left = RelationalLayer({}, {}, layer.biases) if number == 0 else layer
+        tensors |= layer_tensors(number, left) if number or layer.heads is not None else {}
+    manifest = VariantManifest(
+        name=name,
+        family=family,
+        table=table,
+        columns=layers[stored].columns,
+        fanouts=tail.fanouts,
+        network=tail,
+        compute="float32" if layers[stored].heads is not None else preferred_compute(storage),
+        weights=paths.weights_of(name),
+        stored=StoredManifest(layer=stored) if stored else None,
+    )
+    return PlannedVariant(manifest, factor=1, tensors=tensors)
+
+
+def _of_rows(name: str, network: NetworkManifest, layers: int) -> PlannedVariant:
+    """What gives the rows of its table as they are, and draws no neighbours. `layers`: of the whole network."""
+    rows = msgspec.structs.replace(network, fanouts=(0,), attention=None)
+    manifest = VariantManifest(
+        name=name,
+        family=FamilyName.STORED_DEEPER,
+        table=name,
+        columns=network.classes,
+        fanouts=rows.fanouts,
+        network=rows,
+        compute="float32",
+        weights=paths.weights_of(name),
+        stored=StoredManifest(layer=layers),
+    )
+    return PlannedVariant(manifest, factor=1, tensors={})
+
+
+def _following(
+    variant: PlannedVariant, network: NetworkManifest, layer: RelationalLayer, products: str
+) -> PlannedVariant:
+    """The same with what rows of its table are made of where the graph changes: the first layer's products, in this
+    table, and the weights of `layer`, whose products the rows are."""
+    kept = {f"{CORRECTION}{key}": tensor for key, tensor in layer_tensors(1, layer).items()}
+    followed = FollowedManifest(network, (LayerTables(products),))
+    manifest = msgspec.structs.replace(variant.manifest, stored=StoredManifest(layer=1, followed=followed))
+    return PlannedVariant(manifest, variant.factor, {**(variant.tensors or {}), **kept})
+
+
+def _with_fewer(spec: GNNServiceSpec, base: PlannedVariant, family: FamilyName, stored: int) -> list[PlannedVariant]:
+    fewer = spec.variants.fanouts if not stored else spec.variants.fanouts_left(stored)
+    return [
+        PlannedVariant(
+            msgspec.structs.replace(
+                base.manifest, name=fanouts_name(base.manifest.name, fanouts), family=family, fanouts=fanouts
+            ),
+            factor=1,
+            tensors=None,
+        )
+        for fanouts in fewer
+    ]

@@ -1,0 +1,33 @@
+"""What is kept of how rows are made, for nodes of several types that the graph does not have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnserve_api.repository import RowSource, SourceColumn
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.typed import TypeRows
+from gnnserve_worker.generation.typed.subject import TypedTrainingSet
+from gnnserve_worker.generation.typed.tables import States
+from gnnserve_worker.models.typed.architecture import RelationalLayer
+from gnnserve_worker.models.typed.build import default_key, layer_tensors, moment_key
+from gnnserve_worker.repository.staged import StagedRevision
+
+
+def write_row_source(
+    subject: TypedTrainingSet, states: States, first: RelationalLayer, staged: StagedRevision
+) -> RowSource:
+    """Write what is needed to make rows of new nodes: how features were scaled, the mean of the embeddings of types
+    that have none, and the first layer."""
+    tensors = layer_tensors(0, first)
+    kinds, columns = [], []
+    for place, (scaled, kind) in enumerate(zip(subject.features, subject.data.types, strict=True)):
+        if scaled is None:
+            tensors[default_key(place)] = states[place].mean(axis=0, dtype=np.float64).astype(np.float32)
+            kinds.append(TypeRows(0, None))
+            continue
+        if scaled.mean is not None and scaled.deviation is not None:
+            tensors |= {moment_key(place, "mean"): scaled.mean, moment_key(place, "deviation"): scaled.deviation}
+        kinds.append(TypeRows(len(kind.feature_columns), scaled.method))
+        columns += [SourceColumn(column.name, column.width, column.fill) for column in kind.feature_columns]
+    return RowSource(tuple(columns), Normalization.DISABLED, staged.write_row_source(tensors), tuple(kinds))
