@@ -22,7 +22,7 @@ from gnnserve_api.repository import SourceColumn
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
-from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
 from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http import overlay as json_overlay
@@ -39,6 +39,7 @@ COLUMNS = (
     SourceColumn("embedding", 3, (0.5, 0.25, 0.0)),
     SourceColumn("hour", 1, (12.0,)),
 )
+TOLD = PACKED_HEADER + 1
 TEXTS = [f"user-{i}" for i in range(NODES)]
 JSON, ARRAYS = JsonCodec(), BinaryOverlayCodec()
 DECODE, FEW_IDS = json_codec._decode, json_overlay._FEW_IDS
@@ -49,10 +50,10 @@ OTHER = {"id": 98, "features": {"amount": 7}}
 def arrange(
     features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
 ) -> tuple[Overlay, np.ndarray]:
-    """What was brought, as it was told."""
+    """What was brought, as it was told, behind an overlay that has nothing."""
     assert features.flags.writeable and features.flags.c_contiguous and features.dtype == np.float32
     assert edges.dtype == overridden.dtype == seeds.dtype == np.int64
-    told = np.concatenate((overridden, edges.ravel()))
+    told = np.concatenate((np.zeros(TOLD, np.int64), overridden, edges.ravel()))
     return Overlay(len(features) - len(overridden), features, told, nodes=len(overridden), edges=len(edges)), seeds
 
 
@@ -83,7 +84,8 @@ def ask(
 def brought(question: Question) -> tuple[list[list[float]], list[int], list[list[int]], list[int]]:
     overlay = question.overlay
     assert overlay is not None
-    overridden, edges = overlay.packed[: overlay.nodes], overlay.packed[overlay.nodes :].reshape(-1, 2)
+    told = overlay.packed[TOLD:]
+    overridden, edges = told[: overlay.nodes], told[overlay.nodes :].reshape(-1, 2)
     return overlay.features.tolist(), overridden.tolist(), edges.tolist(), question.nodes.tolist()
 
 

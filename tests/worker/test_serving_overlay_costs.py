@@ -12,11 +12,13 @@ from msgspec import UNSET
 from tests.support.profiles import profile
 from tests.support.serving import NODES, TRADE_OFF, FakeWorker, accepted, held, running, variant
 
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, RoutingTable
-from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.graph.overlay import arrange_overlay
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route
 from gnnserve_worker.scheduling.closing import Batch
@@ -247,7 +249,12 @@ def test_new_nodes_that_join_a_batch_are_expected_to_cost_more() -> None:
 
 def test_of_a_request_the_seeds_that_are_nodes_of_its_overlay_count_as_new() -> None:
     """Of nine nodes that the overlay brings it asks about two; the others are neighbours at most."""
-    overlay = Overlay(9, np.zeros((9, 1), np.float32), np.zeros(21, np.int64), nodes=9, edges=0)
+    features, nothing = np.zeros((9, 1), np.float32), np.zeros(0, np.int64)
+    new = np.arange(NODES, NODES + 9)
+    overlay, _ = arrange_overlay(
+        Graph(np.zeros(NODES + 1, np.int64), np.zeros(0, np.int32)), EdgeRules(Direction.DIRECTED), features, nothing,
+        nothing.reshape(0, 2), new,
+    )  # fmt: skip
     worker = FakeWorker()
 
     async def scenario() -> Request:

@@ -19,6 +19,8 @@ from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.sampling.kernels import slot_of
 from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 
+PACKED_HEADER = 5
+"""Numbers that `Overlay.packed` begins with."""
 _SHORT = 24
 """Lists up to here are sorted by insertion."""
 
@@ -31,8 +33,9 @@ class Overlay(msgspec.Struct, frozen=True):
     features: np.ndarray
     """float32 [new nodes and those with other features, features]: as in the source, before normalisation."""
     packed: np.ndarray
-    """int64: the numbers of overlay nodes and of entries, then what the properties return. One array, since each more
-    takes time to make."""
+    """int64: the numbers of overlay nodes, of entries, of overlay nodes with features, of stored nodes among these, and
+    of all stored ones; then what the properties return. One array, since each more takes time to make, with all that
+    joining it with others needs to know."""
     nodes: int
     """Number of overlay nodes."""
     edges: int
@@ -46,17 +49,17 @@ class Overlay(msgspec.Struct, frozen=True):
     @property
     def origins(self) -> np.ndarray:
         """Position of each overlay node in the stored graph, -1 for a new one: int64 [nodes]."""
-        return self.packed[2 : 2 + self.nodes]
+        return self.packed[PACKED_HEADER : PACKED_HEADER + self.nodes]
 
     @property
     def starts(self) -> np.ndarray:
         """Where the entries that each node's list gains begin in `neighbours`: int64 [nodes + 1]."""
-        return self.packed[2 + self.nodes : 3 + 2 * self.nodes]
+        return self.packed[PACKED_HEADER + self.nodes : PACKED_HEADER + 1 + 2 * self.nodes]
 
     @property
     def neighbours(self) -> np.ndarray:
         """Positions, or N + k for overlay node k: int64 [edges]."""
-        return self.packed[3 + 2 * self.nodes :]
+        return self.packed[PACKED_HEADER + 1 + 2 * self.nodes :]
 
 
 class _Choices(msgspec.Struct, frozen=True):
@@ -94,7 +97,7 @@ def arrange_overlay(
     """
     choices, new_nodes = _choices(rules), len(features) - len(overridden)
     most = 2 * len(edges) if choices.both_ways else len(edges)
-    packed = np.empty(3 + 2 * (len(features) + most) + most, dtype=np.int64)
+    packed = np.empty(PACKED_HEADER + 1 + 2 * (len(features) + most) + most, dtype=np.int64)
     # Copies: a read-only array, as it comes out of a body, would compile the kernels a second time.
     if not features.flags.writeable:
         features = features.copy()
@@ -103,7 +106,7 @@ def arrange_overlay(
         graph.indptr, graph.indices, new_nodes, np.array(overridden, np.int64), np.array(edges, np.int64),
         arranged, choices.both_ways, choices.is_reversed, choices.merges, choices.keeps_loops, packed,
     )  # fmt: skip
-    return Overlay(new_nodes, features, packed[: 3 + 2 * nodes + entries], nodes, entries), arranged
+    return Overlay(new_nodes, features, packed[: PACKED_HEADER + 1 + 2 * nodes + entries], nodes, entries), arranged
 
 
 def number_overlay(ids: np.ndarray, features: np.ndarray, new_nodes: int, ends: int, nodes: int) -> bool:
@@ -151,7 +154,7 @@ def _arrange(
         size *= 2
     keys = np.full(size, -1, dtype=np.int64)
     places = np.empty(size, dtype=np.int64)
-    origins = packed[2:]
+    origins = packed[PACKED_HEADER:]
     origins[:new_nodes] = -1
     count = new_nodes
     for i in range(len(overridden)):
@@ -176,14 +179,14 @@ def _arrange(
             count += readers[entry] == count
         else:
             readers[entry] -= stored
-    starts = packed[2 + count : 3 + 2 * count]
+    starts = packed[PACKED_HEADER + count : PACKED_HEADER + 1 + 2 * count]
     starts[:] = 0
     for entry in range(entries):
         starts[readers[entry] + 1] += 1
     for k in range(count):
         starts[k + 1] += starts[k]
     ends = starts[:count].copy()
-    neighbours = packed[3 + 2 * count :]
+    neighbours = packed[PACKED_HEADER + 1 + 2 * count :]
     for entry in range(entries):
         neighbours[ends[readers[entry]]] = senders[entry]
         ends[readers[entry]] += 1
@@ -212,6 +215,9 @@ def _arrange(
             seeds[i] = stored + place
     packed[0] = count
     packed[1] = kept
+    packed[2] = new_nodes + len(overridden)
+    packed[3] = len(overridden)
+    packed[4] = count - new_nodes
     return count, kept
 
 

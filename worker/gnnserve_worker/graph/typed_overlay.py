@@ -62,7 +62,8 @@ def arrange_typed_overlay(
     starts.append(len(listed))
     of_entries = np.full(nodes, -1, dtype=np.int64)
     of_entries[::stride] = origins
-    packed = np.concatenate([[nodes, len(listed)], of_entries, starts, listed]).astype(np.int64)
+    header = [nodes, len(listed), len(features) * stride, len(overridden), len(origins) - new_nodes]
+    packed = np.concatenate([header, of_entries, starts, listed]).astype(np.int64)
     arranged = np.array([_called(seed, stored, stride, places) for seed in seeds.tolist()], np.int64)
     if not features.flags.writeable:
         features = features.copy()
@@ -83,7 +84,8 @@ def arrange_stand_in(
     origins = np.full(stride, -1, np.int64)
     origins[0] = -1 - kind
     entries = sum(lengths)
-    packed = np.concatenate([[stride, entries], origins, [0], np.cumsum(lengths), *lists]).astype(np.int64)
+    header = [stride, entries, stride, 0, 0]
+    packed = np.concatenate([header, origins, [0], np.cumsum(lengths), *lists]).astype(np.int64)
     features = np.zeros((1, width), np.float32)
     stands_for = np.array([node], np.int64)
     return Overlay(1, features, packed, stride, entries, stride, stands_for), np.array([graph.nodes], np.int64)

@@ -11,25 +11,26 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
-from gnnserve_worker.sampling.kernels import slot_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import (
     HAS_KEY,
     HAS_OVERLAY,
     HAS_OVERRIDES,
-    HEADER,
     SampleView,
-    filter_bit,
+    first_slot,
     packed_size,
+    row_of_overlay,
+    slots_of,
     unpack,
 )
 
 _NEW_STREAMS = 1 << 32
 """Draws of a request's k-th new node depend on this + k: no stored node has such a number."""
-_OF_PART = 6
-"""Numbers that `_number` is told of each part."""
+_OF_PART = 4
+"""Numbers that `_number` is told of each part: seeds, length of its overlay, whether it has a key of its own, and the
+key."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -75,27 +76,21 @@ def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView |
     overlays: list[np.ndarray] = []
     features: list[np.ndarray] = []
     of_parts: list[int] = []
-    views, count, entries = 1, 0, 0
+    has_view = False
     for part in parts:
-        overlay, flags, rows = part.overlay, 0 if part.seed is None else HAS_KEY, 0
+        overlay, seed, length = part.overlay, part.seed, 0
         if overlay is not None:
-            flags |= HAS_OVERLAY
             overlays.append(overlay.packed)
             features.append(overlay.features)
-            rows = len(overlay.features) * overlay.stride
-            flags |= HAS_OVERRIDES if len(overlay.features) > overlay.new_nodes else 0
-            count += overlay.nodes
-            entries += overlay.edges
-        view = views if flags else 0
-        views += flags != 0
-        of_parts += (part.seeds, view, flags, part.seed or 0, rows, 0 if overlay is None else len(overlay.packed))
-    if views == 1:
+            length = len(overlay.packed)
+        has_view = has_view or overlay is not None or seed is not None
+        of_parts += (part.seeds, length, seed is not None, seed or 0)
+    if not has_view:
         return None
-    slots = 1 << max(1, 2 * count - 1).bit_length()
-    packed = np.empty(packed_size(len(seeds), views, count, entries, slots), dtype=np.int64)
-    packed[:HEADER] = (len(seeds), views, count, entries, slots)
     joined = overlays[0] if len(overlays) == 1 else np.concatenate(overlays) if overlays else _NOTHING
-    _number(nodes, np.array(of_parts, np.int64), joined, seeds, packed)
+    told = np.array(of_parts, np.int64)
+    packed = np.empty(_measure(told, joined), dtype=np.int64)
+    _number(nodes, told, joined, seeds, packed)
     all_features = None if not features else features[0] if len(features) == 1 else np.concatenate(features)
     return BatchView(SampleView(packed), all_features, _stand_ins_of(parts))
 
@@ -139,24 +134,27 @@ def _name_rows(
     stored: int, packed: np.ndarray, nodes: np.ndarray, neighbours: np.ndarray, own_read: np.ndarray,
     read: np.ndarray, apart: bool,
 ) -> tuple[int, int]:  # fmt: skip
-    _, _, _, _, _, rows, _, _, _, _, _ = unpack(packed)
+    _, _, _, _, origins, streams, _, _, _ = unpack(packed)
     places = np.full(len(own_read), -1, dtype=np.int64)
-    found = _name_each(stored, rows, nodes, places, own_read, 0)
+    found = _name_each(stored, origins, streams, nodes, places, own_read, 0)
     if not apart:
-        found = _name_each(stored, rows, neighbours, places, own_read, found)
+        found = _name_each(stored, origins, streams, neighbours, places, own_read, found)
         return found, found
     places[:] = -1
-    return _name_each(stored, rows, neighbours, places, read, 0), found
+    return _name_each(stored, origins, streams, neighbours, places, read, 0), found
 
 
 @inlined
-def _name_each(stored: int, rows: np.ndarray, ids: np.ndarray, places: np.ndarray, read: np.ndarray, found: int) -> int:
+def _name_each(
+    stored: int, origins: np.ndarray, streams: np.ndarray, ids: np.ndarray, places: np.ndarray, read: np.ndarray,
+    found: int,
+) -> int:  # fmt: skip
     """`places` has the place in `read` of each row of features, -1 of those that are not in the first `found` of it.
     Returns how many are now."""
     for i in range(len(ids)):
         if ids[i] < stored:
             continue
-        row = rows[ids[i] - stored]
+        row = row_of_overlay(ids[i], stored, origins, streams)
         if row >= stored:
             if places[row - stored] < 0:
                 places[row - stored] = found
@@ -167,59 +165,114 @@ def _name_each(stored: int, rows: np.ndarray, ids: np.ndarray, places: np.ndarra
     return found
 
 
+@inlined
+def _count(of_parts: np.ndarray, overlays: np.ndarray) -> tuple[int, int, int, int, int, int]:
+    """The header of the view of these parts."""
+    seeds, views, nodes, featured, entries, slots = 0, 1, 0, 0, 0, 0
+    begin = 0
+    for told in range(0, len(of_parts), _OF_PART):
+        length = of_parts[told + 1]
+        seeds += of_parts[told]
+        views += length > 0 or of_parts[told + 2] > 0
+        if length > 0:
+            nodes += overlays[begin]
+            entries += overlays[begin + 1]
+            featured += overlays[begin + 2]
+            slots += slots_of(overlays[begin + 4])
+            begin += length
+    return seeds, views, nodes, featured, entries, slots
+
+
+@brief_kernel
+def _measure(of_parts: np.ndarray, overlays: np.ndarray) -> int:
+    """Length of the array that `_number` fills in."""
+    seeds, views, nodes, featured, entries, slots = _count(of_parts, overlays)
+    return packed_size(seeds, views, nodes, featured, entries, slots)
+
+
 @brief_kernel
 def _number(stored: int, of_parts: np.ndarray, overlays: np.ndarray, seeds: np.ndarray, packed: np.ndarray) -> None:
-    """`of_parts` has of each part: seeds, view, flags, key, rows of features, length in `overlays`. `packed` has its
-    header."""
-    seed_views, keys, flags, origins, streams, rows, starts, neighbours, found_keys, found_nodes, bits = unpack(packed)
-    found_keys[:] = -1
-    bits[:] = 0
+    """Number the seeds, and fill in `packed`. Overlay nodes with features come first, those of all parts, so that the
+    number of each is that of its row."""
+    packed[0], packed[1], packed[2], packed[3], packed[4], packed[5] = _count(of_parts, overlays)
+    seed_views, keys, flags, first_slots, origins, streams, starts, neighbours, slots = unpack(packed)
     keys[0] = 0
     flags[0] = 0
-    first_seed = 0
-    first_node = 0
+    first_slots[0] = 0
+    first_slots[1] = 0
+    slots[:] = -1
+    # Entries are in the order of the nodes whose lists gain them.
     first_entry = 0
-    first_row = 0
+    first_other_entry = 0
     begin = 0
-    for part in range(len(of_parts) // _OF_PART):
-        own = of_parts[_OF_PART * part : _OF_PART * (part + 1)]
-        view = own[1]
-        if view > 0:
-            flags[view] = own[2]
-            keys[view] = own[3]
-        for i in range(first_seed, first_seed + own[0]):
+    for told in range(0, len(of_parts), _OF_PART):
+        length = of_parts[told + 1]
+        if length > 0:
+            first_other_entry += overlays[begin + PACKED_HEADER + overlays[begin] + overlays[begin + 2]]
+            begin += length
+    first_seed = 0
+    first_row = 0
+    first_other = len(streams)
+    views = 0
+    begin = 0
+    for told in range(0, len(of_parts), _OF_PART):
+        length = of_parts[told + 1]
+        view = 0
+        rows = 0
+        if length > 0 or of_parts[told + 2] > 0:
+            views += 1
+            view = views
+            flags[view] = HAS_KEY if of_parts[told + 2] > 0 else 0
+            keys[view] = of_parts[told + 3]
+            first_slots[view + 1] = first_slots[view]
+        if length > 0:
+            rows = overlays[begin + 2]
+            flags[view] |= HAS_OVERLAY | (HAS_OVERRIDES if overlays[begin + 3] > 0 else 0)
+            first_slots[view + 1] += slots_of(overlays[begin + 4])
+        # What is added to the number of an overlay node of this part that has features, and of the others.
+        row_shift = first_row
+        other_shift = first_other - rows
+        for i in range(first_seed, first_seed + of_parts[told]):
             seed_views[i] = view
             if seeds[i] >= stored:
-                seeds[i] += first_node
-        first_seed += own[0]
-        if own[5] == 0:
+                seeds[i] += row_shift if seeds[i] - stored < rows else other_shift
+        first_seed += of_parts[told]
+        if length == 0:
             continue
         nodes = overlays[begin]
-        entries = overlays[begin + 1]
-        own_origins = begin + 2
-        own_starts = own_origins + nodes
-        own_neighbours = own_starts + nodes + 1
+        ends_origins = begin + PACKED_HEADER + nodes
+        own_origins = overlays[begin + PACKED_HEADER : ends_origins]
+        own_starts = overlays[ends_origins : ends_origins + nodes + 1]
+        first_listed = ends_origins + nodes + 1
+        listed = overlays[first_listed : first_listed + overlays[begin + 1]]
+        own_slots = slots[first_slots[view] : first_slots[view + 1]]
+        listed_by_rows = own_starts[rows]
         for k in range(nodes):
-            node = first_node + k
-            origin = overlays[own_origins + k]
+            origin = own_origins[k]
+            if k < rows:
+                node = k + row_shift
+                streams[node] = origin if origin >= 0 else _NEW_STREAMS + k
+                starts[node] = first_entry + own_starts[k]
+            else:
+                node = k + other_shift
+                starts[node] = first_other_entry + own_starts[k] - listed_by_rows
             origins[node] = origin
-            starts[node] = first_entry + overlays[own_starts + k]
-            rows[node] = stored + first_row + k if k < own[4] else origin
-            if origin < 0:
-                streams[node] = _NEW_STREAMS + k
-                continue
-            streams[node] = origin
-            key = (view << np.int64(32)) | origin
-            slot = slot_of(key, found_keys)
-            found_keys[slot] = key
-            bit = filter_bit(key, len(bits))
-            bits[bit >> 6] |= np.int64(1) << np.int64(bit & 63)
-            found_nodes[slot] = stored + node
-        for entry in range(entries):
-            neighbour = overlays[own_neighbours + entry]
-            neighbours[first_entry + entry] = neighbour + first_node if neighbour >= stored else neighbour
-        first_node += nodes
-        first_entry += entries
-        first_row += own[4]
-        begin += own[5]
-    starts[first_node] = first_entry
+            if origin >= 0:
+                slot = first_slot(origin, len(own_slots) - 1)
+                while own_slots[slot] >= 0:
+                    slot = (slot + 1) & (len(own_slots) - 1)
+                own_slots[slot] = stored + node
+        for entry in range(len(listed)):
+            neighbour = listed[entry]
+            if neighbour >= stored:
+                neighbour += row_shift if neighbour - stored < rows else other_shift
+            if entry < listed_by_rows:
+                neighbours[first_entry + entry] = neighbour
+            else:
+                neighbours[first_other_entry + entry - listed_by_rows] = neighbour
+        first_row += rows
+        first_other += nodes - rows
+        first_entry += listed_by_rows
+        first_other_entry += len(listed) - listed_by_rows
+        begin += length
+    starts[len(origins)] = len(neighbours)

@@ -24,7 +24,7 @@ from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.sampling.kernels import prefetch, slot_of
 from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, seen_as, unpack
+from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
 from gnnserve_worker.tables.table import RowsBehind
 
 _space = LayerScratch()
@@ -135,7 +135,7 @@ def _find(
 ) -> tuple[int, int]:  # fmt: skip
     """`reaching`: the flag of views in which a stored node may have another output through its neighbours. Returns how
     many were found, and how many of them are rows."""
-    _, _, flags, origins, _, rows, _, _, found_keys, found_nodes, bits = unpack(packed)
+    _, _, flags, first_slots, origins, streams, _, _, slots = unpack(packed)
     stored = list_count(indptr)
     places = np.full(len(origins), -1, dtype=np.int64)
     reaches = False
@@ -173,8 +173,8 @@ def _find(
                         keys[slot] = key
                         values[slot] = -1
                         for entry in range(list_begin(indptr, node), list_end(indptr, node)):
-                            seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
-                            if seen >= stored and (reaching == HAS_OVERLAY or rows[seen - stored] >= stored):
+                            seen = seen_as(indices[entry], view, stored, first_slots, slots, origins)
+                            if seen >= stored and (reaching == HAS_OVERLAY or seen - stored < len(streams)):
                                 values[slot] = found
                                 ids[found] = node
                                 views[found] = view
@@ -197,7 +197,7 @@ def _mark_features(
     is_read: np.ndarray, is_read_own: np.ndarray,
 ) -> None:  # fmt: skip
     """Mark the rows of features that correcting these nodes reads, of neighbours and of nodes themselves."""
-    _, _, flags, origins, _, rows, extra_starts, extra, found_keys, found_nodes, bits = unpack(packed)
+    _, _, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
     stored = list_count(indptr)
     for i in range(len(ids)):
         node = ids[i]
@@ -205,19 +205,19 @@ def _mark_features(
         origin = node
         if node >= stored:
             origin = origins[node - stored]
-            if rows[node - stored] >= stored:
-                is_read_own[rows[node - stored] - stored] = True
+            if node - stored < len(streams):
+                is_read_own[node - stored] = True
             for entry in range(extra_starts[node - stored], extra_starts[node - stored + 1]):
                 seen = extra[entry]
                 if seen < stored:
-                    seen = seen_as(seen, view, found_keys, found_nodes, bits)
-                if seen >= stored and rows[seen - stored] >= stored:
-                    is_read[rows[seen - stored] - stored] = True
+                    seen = seen_as(seen, view, stored, first_slots, slots, origins)
+                if stored <= seen < stored + len(streams):
+                    is_read[seen - stored] = True
         if origin >= 0 and flags[view] & HAS_OVERRIDES:
             for entry in range(list_begin(indptr, origin), list_end(indptr, origin)):
-                seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
-                if seen >= stored and rows[seen - stored] >= stored:
-                    is_read[rows[seen - stored] - stored] = True
+                seen = seen_as(indices[entry], view, stored, first_slots, slots, origins)
+                if stored <= seen < stored + len(streams):
+                    is_read[seen - stored] = True
 
 
 @kernel
@@ -230,7 +230,7 @@ def _correct(
     """What the layer's products read of each node: `aggregated` of it, without its own row and without the mean's
     division, with what its list gains and what others of its neighbours are; then divided, with its own row and bias
     again. `places`: where in `made` the product of each row of features is."""
-    _, _, flags, origins, _, rows, extra_starts, extra, found_keys, found_nodes, bits = unpack(packed)
+    _, _, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
     stored = list_count(indptr)
     factor = np.float32(own_factor)
     floor = np.float32(0.0) if relu else np.float32(-np.inf)
@@ -256,9 +256,9 @@ def _correct(
                 times = np.float32(degree)
             if flags[view] & HAS_OVERRIDES:
                 for entry in range(list_begin(indptr, origin), list_end(indptr, origin)):
-                    seen = seen_as(indices[entry], view, found_keys, found_nodes, bits)
-                    if seen >= stored and rows[seen - stored] >= stored:
-                        other = made[places[rows[seen - stored] - stored]]
+                    seen = seen_as(indices[entry], view, stored, first_slots, slots, origins)
+                    if stored <= seen < stored + len(streams):
+                        other = made[places[seen - stored]]
                         replaced = products[indices[entry]]
                         for column in range(columns):
                             row[column] += other[column] - replaced[column]
@@ -267,16 +267,16 @@ def _correct(
             for entry in range(extra_starts[node - stored], extra_starts[node - stored + 1]):
                 seen = extra[entry]
                 if seen < stored:
-                    seen = seen_as(seen, view, found_keys, found_nodes, bits)
-                place = seen if seen < stored else rows[seen - stored]
+                    seen = seen_as(seen, view, stored, first_slots, slots, origins)
+                place = seen if seen < stored else row_of_overlay(seen, stored, origins, streams)
                 added = made[places[place - stored]] if place >= stored else products[place]
                 for column in range(columns):
                     row[column] += added[column]
                 degree += 1
-            has_other = rows[node - stored] >= stored
+            has_other = node - stored < len(streams)
         share = np.float32(1.0 / degree) if mean and degree > 0 else np.float32(1.0)
         if has_other:
-            other = own_made[own_places[rows[node - stored] - stored]]
+            other = own_made[own_places[node - stored]]
             for column in range(columns):
                 row[column] = row[column] * share + factor * other[column]
         left = np.float32(1.0) if has_other else share

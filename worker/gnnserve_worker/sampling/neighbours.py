@@ -35,6 +35,7 @@ from gnnserve_worker.sampling.view import (
     HAS_OVERLAY,
     HAS_OVERRIDES,
     SampleView,
+    drawn_by,
     read_whole_list,
     seen_as,
     unpack,
@@ -207,9 +208,7 @@ def _sample(
         rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
     else:
         views, packed, first_seed, names_leaves = overlay
-        seed_views, keys, flags, origins, streams, _, extra_starts, extra, found_keys, found_nodes, bits = unpack(
-            packed
-        )
+        seed_views, keys, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
         stored = list_count(indptr)
         rows = 0
         generation[0] += 1
@@ -262,13 +261,13 @@ def _sample(
                         listed = list_end(indptr, stands_for) - first
                     degree = listed
                     extra_first = 0
-                    drawn_by = int(node)
+                    drawn_as = int(node)
                     if node >= stored:
                         extra_first = int(extra_starts[node - stored])
                         degree += int(extra_starts[node - stored + 1]) - extra_first
-                        drawn_by = int(streams[node - stored])
+                        drawn_as = drawn_by(node, stored, origins, streams)
                     view_key = keys[views[row]] if flags[views[row]] & HAS_KEY else key
-                    start_of_draws = stream(view_key, depth, drawn_by)
+                    start_of_draws = stream(view_key, depth, drawn_as)
                 if fanout < 0:
                     prefetch(indices, first)
                     edges += degree
@@ -315,7 +314,7 @@ def _sample(
                     if flags[view] & (HAS_OVERLAY if depth < last or names_leaves else HAS_OVERRIDES):
                         for edge in range(starts[row], starts[row + 1]):
                             if neighbours[edge] < stored:
-                                neighbours[edge] = seen_as(neighbours[edge], view, found_keys, found_nodes, bits)
+                                neighbours[edge] = seen_as(neighbours[edge], view, stored, first_slots, slots, origins)
             if depth < last and overlay is not None:
                 if rows + edges - first_edge > len(nodes):
                     if share:

@@ -89,7 +89,7 @@ def _renew_inverse_roots(bounds: np.ndarray, indices: np.ndarray, nodes: np.ndar
 @inlined
 def _degrees_in_view(packed: np.ndarray, indptr: np.ndarray, roots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return d^-1/2 (float32) and the length of the list (int64) of each overlay node."""
-    _, _, _, origins, _, _, starts, neighbours, _, _, _ = unpack(packed)
+    _, _, _, _, origins, _, starts, neighbours, _ = unpack(packed)
     stored = len(roots)
     of_overlay = np.empty(len(origins), dtype=np.float32)
     lengths = np.empty(len(origins), dtype=np.int64)

@@ -19,7 +19,7 @@ from gnnserve_worker.sampling.lists import list_begin, list_end, prefetch_bounds
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.rows import KnownNodes, grown, row_in_view, row_of
 from gnnserve_worker.sampling.typed_layout import type_of, unpack_layout
-from gnnserve_worker.sampling.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, seen_as, unpack
+from gnnserve_worker.sampling.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, drawn_by, seen_as, unpack
 
 _BLOCK = 32
 """Rows whose positions are drawn before the first of their neighbours is read."""
@@ -141,9 +141,7 @@ def _sample(
     stored = first_nodes[types]
     if overlay is not None:
         views, packed, first_seed = overlay
-        seed_views, keys, flags, origins, streams, _, extra_starts, extra, found_keys, found_nodes, bits = unpack(
-            packed
-        )
+        seed_views, keys, flags, first_slots, origins, streams, extra_starts, extra, found_nodes = unpack(packed)
     layers = len(fanouts)
     rows = 0
     generation[0] += 1
@@ -197,13 +195,13 @@ def _sample(
             for row in range(block, stop):
                 node = np.int64(nodes[row])
                 origin = node
-                drawn_by = node
+                drawn_as = node
                 own_key = np.int64(key)
                 if overlay is not None:
                     own_key = keys[views[row]] if flags[views[row]] & HAS_KEY else np.int64(key)
                     if node >= stored:
                         origin = origins[node - stored]
-                        drawn_by = streams[node - stored]
+                        drawn_as = np.int64(drawn_by(int(node), stored, origins, streams))
                 first_list = first_lists[kind] + (origin - first_nodes[kind]) * lists
                 for slot in range(stride):
                     degree = 0
@@ -219,7 +217,7 @@ def _sample(
                             prefetch(indices, first)
                             edges += degree
                         else:
-                            draws = stream(int(own_key), depth + _DEPTHS_OF_SLOT * slot, int(drawn_by))
+                            draws = stream(int(own_key), depth + _DEPTHS_OF_SLOT * slot, int(drawn_as))
                             choose_positions(degree, fanout, draws, offsets, chosen, bitmap, table)
                             for i in range(chosen, chosen + fanout):
                                 prefetch(indices, first + offsets[i])
@@ -261,7 +259,9 @@ def _sample(
                         if flags[view] & (HAS_OVERLAY if depth < layers - 1 else HAS_OVERRIDES):
                             for i in range(edge, edge + count):
                                 if neighbours[i] < stored:
-                                    neighbours[i] = seen_as(neighbours[i], view, found_keys, found_nodes, bits)
+                                    neighbours[i] = seen_as(
+                                        neighbours[i], view, stored, first_slots, found_nodes, origins
+                                    )
             if depth < layers - 1:
                 if rows + edges - first_of_block > len(nodes):
                     return 2 * (rows + edges - first_of_block), edges

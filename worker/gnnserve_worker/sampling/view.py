@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined
-from gnnserve_worker.sampling.kernels import GOLDEN, slot_of
+from gnnserve_worker.sampling.kernels import GOLDEN
 from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 
-HEADER = 5
+HEADER = 6
 HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES = 1, 2, 4
 """Flags of a view: whether its draws depend on a key of its own, whether it has overlay nodes, and whether any of them
 stands for a stored node with other features."""
@@ -25,8 +25,8 @@ stands for a stored node with other features."""
 
 class SampleView(msgspec.Struct, frozen=True):
     packed: np.ndarray
-    """int64: the numbers of seeds, views, overlay nodes, entries and slots, then what `unpack` returns. Writable, since
-    a read-only array would compile the kernels a second time."""
+    """int64: the numbers of seeds, views, overlay nodes, those of them with features, entries and slots, then what
+    `unpack` returns. Writable, since a read-only array would compile the kernels a second time."""
     first_seed: int = 0
     """Position of the first of the seeds that are sampled among all of the batch."""
 
@@ -51,13 +51,18 @@ class SampleView(msgspec.Struct, frozen=True):
         return SampleView(packed)
 
 
-def packed_size(seeds: int, views: int, nodes: int, entries: int, slots: int) -> int:
-    return HEADER + seeds + 2 * views + 3 * nodes + nodes + 1 + entries + 2 * slots + filter_size(slots)
+@inlined
+def packed_size(seeds: int, views: int, nodes: int, featured: int, entries: int, slots: int) -> int:
+    return HEADER + seeds + 3 * views + 1 + nodes + featured + nodes + 1 + entries + slots
 
 
-def filter_size(slots: int) -> int:
-    """Words of the filter before the hash table: 16 bits a slot."""
-    return max(1, slots // 4)
+@inlined
+def slots_of(nodes: int) -> int:
+    """Slots in which a view finds so many stored nodes: a power of two, at least half of them empty; none for none."""
+    slots = min(nodes, 2)
+    while slots < 2 * nodes:
+        slots *= 2
+    return int(slots)
 
 
 @inlined
@@ -66,36 +71,51 @@ def unpack(packed: np.ndarray) -> tuple[np.ndarray, ...]:
 
     - of each seed: its view
     - of each view: the key that its draws depend on in place of the batch's; its flags
-    - of each overlay node: its position in the stored graph, or -1; what its draws depend on beside key and depth,
-      which is its position, or for a new node a number that no position is; the row that is gathered for it, which is
-      a position if it keeps its features, else N + the place of its features
+    - of each view, and once more: where its slots begin
+    - of each overlay node: its position in the stored graph, or -1. Those that have a row of features come first, in
+      the order of these rows
+    - of each overlay node with features: what its draws depend on beside key and depth, which is its position, or for
+      a new node a number that no position is
     - of each overlay node, and once more: where the entries that its list gains begin
     - entries: positions, or N + k for overlay node k
-    - an open-addressed hash table, as keys (view << 32 | position, -1 where it is empty) and as the overlay nodes
-      (N + k) that stand for stored ones in that view
-    - a bit for each key in that table: most stored nodes are in no overlay, and a bit that is 0 says so at once
+    - slots: each view has an open-addressed hash table of its own, of the overlay nodes (N + k) that stand for stored
+      ones in it; -1 where it is empty. What a request brings is small, and so is its table: it stays in a core's cache
+      while the request's rows are sampled, which one table of a whole batch would not
     """
-    seeds, views, nodes, entries, slots = packed[0], packed[1], packed[2], packed[3], packed[4]
+    seeds, views, nodes, featured, entries, slots = packed[0], packed[1], packed[2], packed[3], packed[4], packed[5]
     keys = HEADER + seeds
     flags = keys + views
-    origins = flags + views
+    first_slots = flags + views
+    origins = first_slots + views + 1
     streams = origins + nodes
-    rows = streams + nodes
-    starts = rows + nodes
+    starts = streams + featured
     neighbours = starts + nodes + 1
-    found_keys = neighbours + entries
-    found_nodes = found_keys + slots
+    slots_begin = neighbours + entries
     return (
-        packed[HEADER:keys], packed[keys:flags], packed[flags:origins], packed[origins:streams], packed[streams:rows],
-        packed[rows:starts], packed[starts:neighbours], packed[neighbours:found_keys], packed[found_keys:found_nodes],
-        packed[found_nodes : found_nodes + slots], packed[found_nodes + slots :],
+        packed[HEADER:keys], packed[keys:flags], packed[flags:first_slots], packed[first_slots:origins],
+        packed[origins:streams], packed[streams:starts], packed[starts:neighbours], packed[neighbours:slots_begin],
+        packed[slots_begin : slots_begin + slots],
     )  # fmt: skip
 
 
 @inlined
-def filter_bit(key: int, words: int) -> int:
-    """The bit of a key among those of the filter."""
-    return int((np.uint64(key) * GOLDEN) >> np.uint64(40)) & (64 * words - 1)
+def row_of_overlay(node: int, stored: int, origins: np.ndarray, streams: np.ndarray) -> int:
+    """The row that is gathered for overlay node N + k: N + k where it is the k-th row of features, else the position
+    whose features it keeps."""
+    return int(node) if node - stored < len(streams) else int(origins[node - stored])
+
+
+@inlined
+def drawn_by(node: int, stored: int, origins: np.ndarray, streams: np.ndarray) -> int:
+    """What the draws of overlay node N + k depend on beside key and depth."""
+    place = node - stored
+    return int(streams[place]) if place < len(streams) else int(origins[place])
+
+
+@inlined
+def first_slot(node: int, mask: int) -> int:
+    """Where to begin to look for a stored node among so many slots less one."""
+    return int(np.int64((np.uint64(node) * GOLDEN) >> np.uint64(32)) & mask)
 
 
 @inlined
@@ -117,11 +137,17 @@ def read_whole_list(
 
 
 @inlined
-def seen_as(node: int, view: int, found_keys: np.ndarray, found_nodes: np.ndarray, bits: np.ndarray) -> int:
+def seen_as(node: int, view: int, stored: int, first_slots: np.ndarray, slots: np.ndarray, origins: np.ndarray) -> int:
     """The stored node, or the overlay node that stands for it in that view."""
-    key = (np.int64(view) << np.int64(32)) | np.int64(node)
-    bit = filter_bit(int(key), len(bits))
-    if not (bits[bit >> 6] >> (bit & 63)) & 1:
+    begin = first_slots[view]
+    mask = first_slots[view + 1] - begin - 1
+    if mask < 0:
         return int(node)
-    slot = slot_of(int(key), found_keys)
-    return int(found_nodes[slot]) if found_keys[slot] == key else int(node)
+    slot = first_slot(node, mask)
+    while True:
+        found = slots[begin + slot]
+        if found < 0:
+            return int(node)
+        if origins[found - stored] == node:
+            return int(found)
+        slot = (slot + 1) & mask

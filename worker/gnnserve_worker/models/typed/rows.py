@@ -20,7 +20,7 @@ from gnnserve_worker.models.typed.architecture import RelationalLayer
 from gnnserve_worker.models.typed.network import as_typed
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.typed_layout import unpack_layout
-from gnnserve_worker.sampling.view import unpack
+from gnnserve_worker.sampling.view import row_of_overlay, unpack
 from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
 
@@ -166,7 +166,7 @@ def _name_rows(
     the table's own rows for the i-th of `own_read`. Both get the place of a relation or type, and of features."""
     types, stride, first_nodes, _, slots, relation_of, _ = unpack_layout(layout)
     stored = first_nodes[types]
-    _, _, _, _, _, rows, _, _, _, _, _ = unpack(packed)
+    _, _, _, _, origins, streams, _, _, _ = unpack(packed)
     places = np.full(features * layout[2], -1, dtype=np.int64)
     own_places = np.full(features * types, -1, dtype=np.int64)
     found = 0
@@ -176,7 +176,7 @@ def _name_rows(
         kind = block % types
         for row in range(begin, type_ends[block]):
             if nodes[row] >= stored:
-                made = rows[nodes[row] - stored]
+                made = row_of_overlay(nodes[row], stored, origins, streams)
                 if made < stored:
                     nodes[row] = made
                 else:
@@ -193,7 +193,7 @@ def _name_rows(
                 for edge in range(segments[row * stride + slot], segments[row * stride + slot + 1]):
                     if neighbours[edge] < stored:
                         continue
-                    made = rows[neighbours[edge] - stored]
+                    made = row_of_overlay(neighbours[edge], stored, origins, streams)
                     if made < stored:
                         neighbours[edge] = made
                         continue
