@@ -130,12 +130,20 @@ def _read_ids(given: ArrayLike, where: str, inner: tuple[int, ...]) -> Ids:
             return np.ascontiguousarray(array, np.int64)
         case "U" | "T" | "O":
             # numpy makes texts of the numbers in a list with a text.
-            entries = array.ravel().tolist() if isinstance(given, np.ndarray) else _flat(given, bool(inner))
+            listed = array.ravel().tolist() if isinstance(given, np.ndarray) else _flat(given, bool(inner))
+            entries = [_text_of(entry) for entry in listed]
             if all(type(entry) is int for entry in entries):
                 return _read_ids(np.array(entries, np.int64).reshape(array.shape), where, inner)
             if all(isinstance(entry, str) for entry in entries):
-                return array if array.dtype.kind != "O" else array.astype(str)
+                return array if array.dtype.kind != "O" else np.array(entries, str).reshape(array.shape)
     raise InputError(where, f"{array.dtype} are no node ids, or not of one kind", _FORM)
+
+
+def _text_of(entry: Any) -> Any:
+    """The text of an id with its type, as of graphs of several types: {"type": "user", "id": 17} is "user/17"."""
+    if isinstance(entry, Mapping) and set(entry) == {"type", "id"}:
+        return f"{entry['type']}/{entry['id']}"
+    return entry
 
 
 def _flat(given: Any, has_pairs: bool) -> list[Any]:

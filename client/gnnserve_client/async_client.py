@@ -66,7 +66,7 @@ class AsyncClient:
         variant: str | None = None,
         seed: int | None = None,
         min_offset: int | None = None,
-        overlay: Overlay | None = None,
+        overlay: Overlay | Mapping[str, Any] | None = None,
         priority: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
@@ -87,7 +87,7 @@ class AsyncClient:
         strict: bool = False,
         variant: str | None = None,
         seed: int | None = None,
-        overlay: Overlay | None = None,
+        overlay: Overlay | Mapping[str, Any] | None = None,
         priority: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:

@@ -72,7 +72,7 @@ class Client:
         variant: str | None = None,
         seed: int | None = None,
         min_offset: int | None = None,
-        overlay: Overlay | None = None,
+        overlay: Overlay | Mapping[str, Any] | None = None,
         priority: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
@@ -93,7 +93,7 @@ class Client:
         strict: bool = False,
         variant: str | None = None,
         seed: int | None = None,
-        overlay: Overlay | None = None,
+        overlay: Overlay | Mapping[str, Any] | None = None,
         priority: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:

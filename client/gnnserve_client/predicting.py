@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,8 @@ class Question:
     nodes: Ids
     """[nodes], or [pairs, 2] where pairs are asked about."""
     outputs: tuple[str, ...]
-    overlay: Overlay | None
+    overlay: Overlay | Mapping[str, Any] | None
+    """A mapping: as JSON has it."""
     latency_ms: float | None
     tolerance_permille: float | None
     strict: bool
@@ -72,13 +73,16 @@ class Question:
             "objective": stated or None,
             "strict": self.strict or None,
             "return": self.outputs,
-            "overlay": None if self.overlay is None else self.overlay.to_builtins(self.nodes.ravel()) or None,
+            "overlay": self._brought() or None,
             "seed": self.seed,
             "variant": self.variant,
             "minOffset": self.min_offset,
             "priority": self.priority,
         }
         return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
+
+    def _brought(self) -> Mapping[str, Any] | None:
+        return self.overlay.to_builtins(self.nodes.ravel()) if isinstance(self.overlay, Overlay) else self.overlay
 
     def headers(self) -> dict[str, str]:
         """The wishes, as the binary form states them."""
@@ -99,13 +103,13 @@ class Question:
             return False
         if self.outputs == ("labels",) and "NoBinaryLabels" in refused:
             return False
-        return self.overlay is None or self.overlay.is_binary(self.nodes)
+        return self.overlay is None or (isinstance(self.overlay, Overlay) and self.overlay.is_binary(self.nodes))
 
     def call(self, *, is_binary: bool) -> Call:
         if not is_binary:
             return Call("POST", PATH, {"Content-Type": "application/json"}, self.to_json())
         path = f"{PATH}?return={self.outputs[0]}"
-        if self.overlay is None:
+        if not isinstance(self.overlay, Overlay):
             body, content_type = np.ascontiguousarray(self.nodes, "<i8").tobytes(), BINARY_TYPE
         else:
             body, content_type = self.overlay.to_bytes(self.nodes.ravel()), OVERLAY_TYPE
@@ -115,7 +119,7 @@ class Question:
 def ask(
     nodes: ArrayLike,
     outputs: str | Sequence[str],
-    overlay: Overlay | None,
+    overlay: Overlay | Mapping[str, Any] | None,
     latency_ms: float | None,
     tolerance_permille: float | None,
     strict: bool,

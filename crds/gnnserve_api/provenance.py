@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import Count
-from gnnserve_api.repository import NetworkManifest, RevisionManifest
+from gnnserve_api.repository import NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_api.stability import RankStability, rank_stability
 from gnnserve_api.training import TrainingManifest
+from gnnserve_api.typed import RelationManifest
 
 
 class Provenance(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,14 +49,26 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ] = {}
 
+    relation_fanouts: Annotated[
+        dict[str, tuple[int, ...]],
+        Meta(
+            description="In a graph of several types, relations of which fewer neighbours are sampled than the "
+            "network's fanouts say (spec.model.relationFanouts), and how many, the seed's draw first. Variants with "
+            "fewer neighbours sample at most as many."
+        ),
+    ] = {}
+
     @property
     def has_given_weights(self) -> bool:
         """Whether some weights were trained elsewhere, by nodes that are not known."""
         return self.checkpoint is not None or bool(self.given)
 
 
-def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nodes: int) -> Provenance:
-    """`source`, `edges`, `train_nodes`: of the graph. Compares orders of all columns, so once is enough."""
+def provenance_of(
+    manifest: RevisionManifest, source: str, edges: int, train_nodes: int, relations: Sequence[RelationManifest] = ()
+) -> Provenance:
+    """`source`, `edges`, `train_nodes`, `relations`: of the graph; `relations` where it has several types. Compares
+    orders of all columns, so once is enough."""
     ranking = manifest.ranking
     return Provenance(
         created_at=manifest.created_at,
@@ -79,4 +93,13 @@ def provenance_of(manifest: RevisionManifest, source: str, edges: int, train_nod
         thresholds={
             variant.name: variant.thresholds for variant in manifest.variants if variant.thresholds is not None
         },
+        relation_fanouts=_relation_fanouts(manifest.variants[0], relations),
     )
+
+
+def _relation_fanouts(whole: VariantManifest, relations: Sequence[RelationManifest]) -> dict[str, tuple[int, ...]]:
+    """`whole`: a variant that computes all layers."""
+    if whole.relation_fanouts is UNSET:
+        return {}
+    listed = zip(relations, whole.relation_fanouts, strict=False)
+    return {relation.key: fanouts for relation, fanouts in listed if fanouts != whole.fanouts}

@@ -325,14 +325,18 @@ def test_nodes_are_needed_without_an_overlay() -> None:
     [
         ("1:2, 3 : 4", ["1", "2", "3", "4"]),
         ("user/1:item/2", ["user/1", "item/2"]),
+        ("user/1 item/2, user/a:3 item/4", ["user/1", "item/2", "user/a:3", "item/4"]),
         ('[["a:1", "b"], [3, 4]]', (("a:1", "b"), (3, 4))),
+        ('[[{"type": "user", "id": 1}, "item/2"]]', (("user/1", "item/2"),)),
     ],
 )
 def test_pairs_are_parsed(text: str, parsed: object) -> None:
     assert parse_pairs(text) == parsed
 
 
-@pytest.mark.parametrize("text", ["1", "1:2,3", "1:", "1:2:3", "[[1]]", '[["a", 1, 2]]', ""])
+@pytest.mark.parametrize(
+    "text", ["1", "1:2,3", "1:", "1:2:3", "1 2 3", '[[{"type": "user"}, 1]]', "[[1]]", '[["a", 1, 2]]', ""]
+)
 def test_what_are_no_pairs_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--pairs: .*write 1:2,3:4 or user/3:item/7, or a JSON list of pairs"):
         parse_pairs(text)

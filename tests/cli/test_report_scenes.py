@@ -425,6 +425,11 @@ def test_given_weights_are_not_said_to_be_trained_in_a_scope() -> None:
     assert "training" not in dict(made_facts(report_of(with_provenance(subject_of(), checkpoint="ab"))))["Model"]
 
 
+def test_relations_with_fan_outs_of_their_own_are_told() -> None:
+    made = with_provenance(subject_of(), relation_fanouts={"user knows user": (5, 2)})
+    assert ("Fan-outs of user knows user", "5, 2") in made_facts(report_of(made))
+
+
 def test_the_device_of_a_server_is_shown_where_it_says_one() -> None:
     assert "Computed on" not in dict(made_facts(report_of(subject_of())))
     assert dict(made_facts(report_of(replace(subject_of(), device="NVIDIA H200"))))["Computed on"] == "NVIDIA H200"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnnserve_api.changes import CHANGES_TYPE, ChangesRequest
-from gnnserve_api.pairs import PairsRequest
+from gnnserve_api.pairs import PairsRequest, TypedPairsRequest
 from gnnserve_api.protocol import PredictRequest
 from gnnserve_client import Changes, InputError, Overlay
 from gnnserve_client.arrays import read_edges, read_ids
@@ -163,6 +163,14 @@ def test_ids_keep_what_they_are() -> None:
     assert read_ids(["1", "Zoë"], "x").tolist() == ["1", "Zoë"]
     assert read_edges(np.zeros((0, 2)), "x").shape == (0, 2)
     assert read_edges([("a", "b")], "x").tolist() == [["a", "b"]]
+    typed = {"type": "user", "id": 17}
+    assert read_ids([typed, "paper/1"], "x").tolist() == ["user/17", "paper/1"]
+    assert read_edges([(typed, "item/3"), ("user/1", {"type": "item", "id": "a/b"})], "x").tolist() == [
+        ["user/17", "item/3"],
+        ["user/1", "item/a/b"],
+    ]
+    with pytest.raises(InputError, match="are no node ids, or not of one kind"):
+        read_ids([{"type": "user"}], "x")
 
 
 # Changes
@@ -249,6 +257,16 @@ def test_pairs_of_integers_go_as_arrays_where_one_output_is_asked_for() -> None:
     assert not both.is_binary(set())
     asked = msgspec.json.decode(both.to_json(), type=PairsRequest[str])
     assert (asked.pairs, asked.outputs) == ((("user/1", "item/2"),), ("scores", "probabilities"))
+
+
+def test_what_a_graph_of_several_types_is_brought_is_sent_as_it_is() -> None:
+    overlay = {"nodes": [{"id": "user/9"}], "edges": [["user/9", "buys", "item/2"]]}
+    given = [({"type": "user", "id": 9}, "item/2")]
+    made = ask(given, "scores", overlay, None, None, False, None, None, None, None, are_pairs=True)
+    assert not made.is_binary(set())
+    asked = msgspec.json.decode(made.to_json(), type=TypedPairsRequest)
+    assert asked.pairs == (("user/9", "item/2"),)
+    assert asked.overlay is not None and asked.overlay.edges == (("user/9", "buys", "item/2"),)
 
 
 @pytest.mark.parametrize(

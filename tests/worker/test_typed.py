@@ -22,6 +22,7 @@ from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, typed_graph
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
+from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch
@@ -79,6 +80,8 @@ def test_of_a_relation_fewer_neighbours_are_sampled_where_its_fan_outs_say_so(tm
         "projected": [(2, 1), (3, 4)], "projected-f5x1": [(2, 1), (3, 1)], "stored1": [(2,), (3,)],
         "stored1-f5": [(2,), (3,)],
     }  # fmt: skip
+    told = served_revision(loaded).provenance.relation_fanouts
+    assert told == {"user knows user": (2, 1), "item rev_buys user": (3, 4)}
     read = [place for place, one in enumerate(data.relations) if one.target == data.target.name]
     seeds, graph = np.arange(data.target.nodes), loaded.graph
     assert isinstance(graph, TypedGraph)

@@ -14,7 +14,8 @@ from msgspec import UNSET
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_api.pairs import PairOutput, PairsAnswer, PairsRequest
+from gnnserve_api.live_accuracy import TypedNodeId
+from gnnserve_api.pairs import PairOutput, PairsAnswer, PairsRequest, TypedPairsRequest
 from gnnserve_api.protocol import (
     MAX_OFFSET,
     MAX_SEED,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from gnnserve_client.exchange import Reply
 
+AnyId = int | str | TypedNodeId
 Overlay = RequestOverlay[Any] | TypedOverlay
 OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embeddings": "embeddings"}
 PAIR_OUTPUTS: dict[str, PairOutput] = {"scores": "scores", "probabilities": "probabilities"}
@@ -75,8 +77,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="PAIRS",
-            help="Pairs to score, in place of nodes: 1:2,3:4 or user/3:item/7. Ids with commas or colons as a JSON "
-            'list: [["a:1", "b"]].',
+            help="Pairs to score, in place of nodes: 1:2,3:4 or user/3:item/7, or with a blank between the two. Ids "
+            'with commas as a JSON list: [["a,1", "b"]].',
             show_default=False,
         ),
     ] = None,
@@ -134,10 +136,9 @@ def predict(
     if pairs is not None:
         if nodes is not None:
             raise InputError("--pairs", "--nodes is given too", "give one of them")
-        if isinstance(brought, TypedOverlay):
-            raise InputError("--overlay", "it is of a graph of several types", "ask about nodes, by --nodes")
         endpoint = open_url(url, read_access(token_file, ca_file))
-        asked: PairsRequest[Any] = PairsRequest(
+        form_of_pairs: Any = TypedPairsRequest if isinstance(brought, TypedOverlay) else PairsRequest
+        asked: PairsRequest[Any] = form_of_pairs(
             _pairs_of(parse_pairs(pairs), endpoint),
             stated_objective(latency_ms, tolerance_permille),
             strict or UNSET,
@@ -244,16 +245,29 @@ def parse_pairs(text: str) -> tuple[tuple[int | str, int | str], ...] | list[str
     try:
         text.encode()
         if text.lstrip().startswith("["):
-            return decoding.decode(text, tuple[tuple[int | str, int | str], ...])
+            listed = decoding.decode(text, tuple[tuple[AnyId, AnyId], ...])
+            return tuple((_plain(first), _plain(second)) for first, second in listed)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise InputError("--pairs", f"{shown!r} is not a list of pairs: {error}", remedy) from None
     found: list[str] = []
     for pair in text.split(","):
-        ends = [end.strip() for end in pair.split(":")]
+        ends = _ends_of(pair)
         if len(ends) != 2 or not all(ends):
             raise InputError("--pairs", f"{pair.strip()!r} is no pair of node ids", remedy)
         found += ends
     return found
+
+
+def _ends_of(pair: str) -> list[str]:
+    """The two ends, between which a blank or a colon stands."""
+    apart = pair.split()
+    if len(apart) == 2 and not apart[0].endswith(":") and not apart[1].startswith(":"):
+        return apart
+    return [end.strip() for end in pair.split(":")]
+
+
+def _plain(id_: AnyId) -> int | str:
+    return f"{id_.type}/{id_.id}" if isinstance(id_, TypedNodeId) else id_
 
 
 def _pairs_of(

@@ -48,6 +48,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
             f"{made.train_nodes:,} training, {report.validation_nodes:,} validation, {report.test_nodes:,} test nodes",
         ),
         ("Model", ", ".join(model)),
+        *((f"Fan-outs of {name}", ", ".join(map(str, drawn))) for name, drawn in made.relation_fanouts.items()),
         *([] if made.given and made.ranking_method == NOT_RANKED else [("Weights", weights)]),
         *((f"Weights of {name}", f"given: SHA-256 {digest}") for name, digest in made.given.items()),
         *([] if made.training is None else [("Trained for", says_length(made.training))]),

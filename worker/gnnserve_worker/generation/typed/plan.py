@@ -86,8 +86,7 @@ def plan_variants(
         embeddings = hidden_states(subject, layers[-1], hidden, is_last=True)
         names = {storage: stored_layer_name(len(layers), storage) for storage in storages}
         tables += [plan_embeddings(name, storage, graph, embeddings, ends) for storage, name in names.items()]
-        # Before the others, of which those that read all neighbours are as accurate and slower.
-        variants = [*(_of_rows(name, network, len(layers)) for name in names.values()), *variants]
+        variants += [_of_rows(name, network, len(layers)) for name in names.values()]
     return FamilyPlan(tables=tables, variants=variants)
 
 
