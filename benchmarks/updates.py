@@ -28,6 +28,7 @@ from benchmarks.updates_measured import ServiceFigures
 from benchmarks.updates_replay import GRAPHS, measure_replay
 from benchmarks.updates_results import Entries, Entry, Figures, Part, body_of, read_entries, verdicts_of
 from benchmarks.updates_service import Load, measure_service
+from benchmarks.updates_typed import NAME as TYPED
 
 _CHANGES = {False: 100_000, True: 2000}
 """Changes before answers are compared, by whether the run is quick."""
@@ -72,7 +73,7 @@ def _measurements(
         Part.SERVICE: [(name, lambda name=name: service(name)) for name in shapes],
         Part.COMPACTION: [
             (name, lambda name=name: measure_compaction_elsewhere(name, FEW_COMPACTED if quick else COMPACTED))
-            for name in shapes
+            for name in (*shapes, TYPED)
         ],
         Part.REPLAY: [(name, lambda name=name: measure_replay(name, of_replay)) for name in GRAPHS[few]],
     }

@@ -1,7 +1,8 @@
 """Compaction: what it takes to make a log of edges part of the graph, by stage, and how long a worker takes to start
 with the log and without it.
 
-In a process of its own, over a copy of the shape's repository. The log is a SQLite file, as `gnnserve run` has it.
+Over a shape of one type, or a graph of several (`updates_typed.py`). In a process of its own, over a copy of the
+repository. The log is a SQLite file, as `gnnserve run` has it.
 """
 
 from __future__ import annotations
@@ -14,21 +15,26 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
+from benchmarks import updates_typed
 from benchmarks.updates_changes import ChangeStream, Mix
-from benchmarks.updates_graph import MAX_DELTA_BYTES, ROOT, living_manifest, publish
+from benchmarks.updates_graph import MAX_DELTA_BYTES, REPOSITORY, ROOT, living_manifest, publish
 from benchmarks.updates_measured import Compaction
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.compact import compact
-from gnnserve_worker.graph.change_batch import encode_batch
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
+from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.progress import Progress
+from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.paths import ServicePaths
 from gnnserve_worker.repository.repository import Repository
 
@@ -46,9 +52,27 @@ def measure_compaction_elsewhere(name: str, changes: int) -> Compaction:
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Compaction)
 
 
+class _Stream(Protocol):
+    def batch(self, size: int) -> ChangeBatch: ...
+
+
+def _published(name: str) -> tuple[GNNService, Repository, str]:
+    """A service of one type or of several, its repository, and its revision."""
+    if name != updates_typed.NAME:
+        return GNNService.model_validate(living_manifest(name)), *publish(name)
+    service = GNNService.model_validate(updates_typed.typed_manifest())
+    repository = Repository(REPOSITORY, service.metadata.namespace, service.metadata.name)
+    return service, repository, generate(service, repository).revision
+
+
+def _stream_over(loaded: LoadedRevision) -> _Stream:
+    if isinstance(loaded.graph, TypedGraph):
+        return updates_typed.TypedEdgeStream(loaded.graph, 1)
+    return ChangeStream(loaded.graph, loaded.features, 1, _EDGES)
+
+
 def measure_compaction(name: str, changes: int) -> Compaction:
-    published, revision = publish(name)
-    service = GNNService.model_validate(living_manifest(name))
+    service, published, revision = _published(name)
     with tempfile.TemporaryDirectory(prefix="gnnserve-compaction-") as folder:
         root = Path(folder)
         place = root / service.metadata.namespace / service.metadata.name
@@ -57,7 +81,7 @@ def measure_compaction(name: str, changes: int) -> Compaction:
         log = SqliteFile(ServicePaths(repository.folder).log(_UID))
         options = UpdatesOptions(log, _UID, MAX_DELTA_BYTES)
         graph = repository.load(revision)
-        written_s = _write(log.path, ChangeStream(graph.graph, graph.features, 1, _EDGES), changes)
+        written_s = _write(log.path, _stream_over(graph), changes)
         replayed_s = _start(repository, revision, options)
         stages = Stages()
         began_s = time.perf_counter()
@@ -101,7 +125,7 @@ def _link(source: str, target: str) -> None:
     Path(target).hardlink_to(source)
 
 
-def _write(path: Path, stream: ChangeStream, changes: int) -> float:
+def _write(path: Path, stream: _Stream, changes: int) -> float:
     """Write the log; seconds."""
     took_s = 0.0
     with closing(SqliteLog(path, _UID)) as log:
