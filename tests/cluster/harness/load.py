@@ -1,4 +1,4 @@
-"""Requests without a pause while something else happens: what no user may notice."""
+"""Requests all the while that something else happens: what no user may notice."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ from gnnserve_client.address import parse_url
 THREADS = 4
 KEPT_ALIVE = 20
 """Requests on a connection before a new one: both old connections and new ones must survive."""
+BURST = 5
+"""Requests one after another before a pause: connections must survive in the midst of an answer and while they wait."""
+PAUSE_S = 0.1
+"""Without one, clients and workers would take the processors from all else that goes on: as long as there are several
+requests in the shortest time that a user could notice, more of them find nothing more."""
 
 
 class Load:
@@ -77,6 +82,8 @@ class Load:
                 with self._lock:
                     self.revisions[json.loads(text)["revision"]] += 1
             left -= 1
+            if left % BURST == 0:
+                self._stopping.wait(PAUSE_S)
             if response.will_close or left == 0:
                 connection.close()
                 connection = None
