@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import hypothesis
 import pytest
 from tests.support import missing_data
+
+# Importing what is tested and collecting tests makes millions of objects that stay. Until then there is no garbage to
+# look for, and afterwards they are not looked at any more (`pytest_collection_finish`).
+gc.disable()
 
 if not Path("/dev/nvidiactl").exists():
     # Triton's kernels then run as Python, on arrays in the host's memory.
@@ -21,7 +26,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # measure as briefly; what the variable does is in tests/worker/test_generation.py.
 os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "0.01")
 
-import gnnserve_worker.generation  # noqa: F401 - sets how torch's threads wait
+import gnnserve_worker.generation  # noqa: E402, F401 - sets how torch's threads wait
 
 # How long an example takes is the machine's matter: no test fails for it.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -60,6 +65,12 @@ _RANKS = {Path(__file__).parent / name: rank for rank, name in enumerate(LONG)}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _RANKS.get(item.path, len(LONG)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
