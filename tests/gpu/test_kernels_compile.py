@@ -12,8 +12,8 @@ _KERNELS = ("_sample_hop", "_score", "_share_out", "_gather", "_aggregate")
 
 
 _KEPT = Path.home() / ".cache" / "gnnserve" / "gpu-kernels"
-"""Kept from one clone to the next, as the other kernels are (`tools/kernels.py`): compiling takes more than a minute.
-The compiler knows files by all that they depend on."""
+"""Kept from one clone to the next, as the other kernels are (`tools/kernels.py`): compiling takes more than a minute,
+and looking at what is compiled already half of one. Both are known by all that they depend on."""
 
 
 @pytest.fixture(scope="module")

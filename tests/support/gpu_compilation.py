@@ -1,11 +1,13 @@
 """Compiles every kernel for GPUs that are not there: what the wrappers would launch, to PTX and machine code.
 
 Run as a program, since triton decides when kernels are defined whether they are compiled or interpreted. It prints one
-JSON object per kernel, a `Compiled`.
+JSON object, an `_Outcome`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -13,11 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 ARCHITECTURES = (80, 90)
+ROOT = Path(__file__).resolve().parents[2]
+_MOST_KEPT = 4
+"""Outcomes of other sources that are kept, of other branches for instance."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,33 @@ class Compiled:
     """Instructions of the machine code that add to memory: RED does not wait for what was there, ATOM does."""
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    compiled: list[Compiled]
+    sources: dict[str, str] = field(default_factory=dict)
+    """Digests of all files of ours that were imported for it, by their path in the repository."""
+    versions: str = ""
+    """Of Python and the packages that compile."""
+
+    @classmethod
+    def of(cls, text: str) -> _Outcome:
+        told = json.loads(text)
+        return cls([Compiled(**each) for each in told.pop("compiled")], **told)
+
+    def is_of_today(self) -> bool:
+        paths = {name: ROOT / name for name in self.sources}
+        return self.versions == _versions() and all(
+            path.exists() and _digest(path) == self.sources[name] for name, path in paths.items()
+        )
+
+
 def compile_all(folder: Path) -> list[Compiled]:
-    """Compiles in another process, whose compiler keeps its files in `folder`."""
+    """Compiles in another process, whose compiler keeps its files in `folder`; what was found is kept there too, as
+    long as nothing changes that was imported for it."""
+    kept = sorted(folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
+    for path in reversed(kept):
+        if (outcome := _Outcome.of(path.read_text())).is_of_today():
+            return outcome.compiled
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(folder)
     printed = subprocess.run(
@@ -42,7 +72,30 @@ def compile_all(folder: Path) -> list[Compiled]:
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert printed.returncode == 0, printed.stderr
-    return [Compiled(**json.loads(line)) for line in printed.stdout.splitlines()]
+    for path in kept[: 1 - _MOST_KEPT]:
+        path.unlink(missing_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+        file.write(printed.stdout)
+    name = hashlib.sha256(printed.stdout.encode()).hexdigest()[:16]
+    Path(file.name).rename(folder / f"outcome-{name}.json")
+    return _Outcome.of(printed.stdout).compiled
+
+
+def _versions() -> str:
+    found = (f"{name} {importlib.metadata.version(name)}" for name in ("torch", "triton", "numpy", "numba"))
+    return ", ".join((sys.version, *found))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _imported() -> dict[str, str]:
+    """The files of this repository that this process has imported, which runs this one."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    paths = {Path(file) for file in files if file is not None}  # torch has modules of no real file
+    ours = sorted(path for path in paths if path.is_relative_to(ROOT) and "site-packages" not in path.parts)
+    return {str(path.relative_to(ROOT)): _digest(path) for path in ours}
 
 
 class _AbsentGpu:
@@ -79,14 +132,15 @@ def _main() -> None:
         seen.append((self.__name__, kernel))
 
     JITFunction.run = compile_only
+    found = []
     for architecture in ARCHITECTURES:
         driver.set_active(_AbsentGpu(architecture))
         for case, launch in _cases():
             seen.clear()
             launch()
             for name, kernel in seen:
-                compiled = Compiled(architecture, case, name, kernel.asm["ptx"], *_look_at(kernel.asm["cubin"]))
-                print(json.dumps(asdict(compiled)))
+                found.append(Compiled(architecture, case, name, kernel.asm["ptx"], *_look_at(kernel.asm["cubin"])))
+    print(json.dumps(asdict(_Outcome(found, _imported(), _versions()))))
 
 
 def _look_at(cubin: bytes) -> tuple[int, int, list[str]]:
