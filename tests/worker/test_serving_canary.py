@@ -287,7 +287,7 @@ def test_revisions_of_one_service_do_not_shorten_each_others_turns() -> None:
     table = service({"latencyMs": 50}).spec.routing_table(FIRST)
     for model in engine.models.values():
         model.switch(FakeWorker(FIRST).revision(), table)
-    assert [engine._longest_turn_ms(model) for model in engine.models.values()] == [5.0] * 3
+    assert [engine._longest_turn_ms(model) for model in engine.models.values()] == [2.5] * 3
     engine.remove("other")
     assert [engine._longest_turn_ms(model) for model in (engine.models["digits"], second)] == [math.inf] * 2
 

@@ -528,7 +528,7 @@ def test_turns_are_short_beside_a_model_that_promises_a_latency() -> None:
         assert isinstance(await accepted(first, [0] * 100).outcome, Answer)
         sizes = [len(seeds) for _, seeds in workers[0].batches]
         assert sum(sizes) == 100
-        assert max(sizes) == 40, "what is computed in a tenth of what the other promises"
+        assert max(sizes) == 15, "what is computed in a twentieth of what the other promises"
         await end(engine, *workers)
 
     asyncio.run(scenario())

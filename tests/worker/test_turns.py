@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnserve_worker.scheduling.turns import LEAST_TURN_MS, Turns, longest_turn_ms
+from gnnserve_worker.scheduling.turns import LEAST_TURN_MS, Turns, longest_turn_ms, most_claimed_ms
 
 
 def turns_of(weights: list[float]) -> Turns[int]:
@@ -18,11 +18,13 @@ def turns_of(weights: list[float]) -> Turns[int]:
     return turns
 
 
-def serve(turns: Turns[int], waiting: list[int], lengths_ms: list[float], rounds: int) -> list[float]:
+def serve(
+    turns: Turns[int], waiting: list[int], lengths_ms: list[float], rounds: int, most_claimed_ms: float = 0.0
+) -> list[float]:
     """Time that each model got while these always have requests."""
     got = [0.0] * len(lengths_ms)
     for _ in range(rounds):
-        turn = turns.next_of(waiting)
+        turn = turns.next_of(waiting, most_claimed_ms)
         assert turn is not None
         turns.charge(turn, lengths_ms[turn])
         got[turn] += lengths_ms[turn]
@@ -50,7 +52,34 @@ def test_another_weight_holds_from_the_next_turn_on() -> None:
     assert got_ms[0] == pytest.approx(600, abs=4.01)
 
 
-def test_what_a_model_leaves_goes_to_the_others_and_is_not_saved_up() -> None:
+@pytest.mark.parametrize("weights", [[1, 1, 1], [2, 1, 4]])
+def test_of_what_a_model_left_it_claims_no_more_than_the_limit_and_goes_first_so_long(weights: list[float]) -> None:
+    turns = turns_of(weights)
+    serve(turns, [0, 1], [2.0, 2.0, 2.0], 100, 20.0)
+    got_ms = serve(turns, [0, 1, 2], [2.0, 2.0, 2.0], 10, 20.0)
+    assert got_ms[2] == pytest.approx(20, abs=2.01), "every turn until it has had what it may claim"
+    got_ms = serve(turns, [0, 1, 2], [2.0, 2.0, 2.0], 140, 20.0)
+    shares = [got / weight for got, weight in zip(got_ms, weights, strict=True)]
+    assert max(shares) - min(shares) <= 8, "then by the weights again"
+
+
+def test_a_model_claims_no_more_than_it_left() -> None:
+    turns = turns_of([1, 1])
+    serve(turns, [0, 1], [2.0, 2.0], 100, 100.0)
+    serve(turns, [0], [2.0, 2.0], 5, 100.0)
+    got_ms = serve(turns, [0, 1], [2.0, 2.0], 40, 100.0)
+    assert got_ms[1] - got_ms[0] == pytest.approx(10, abs=4.01)
+
+
+def test_a_stall_counts_as_twice_what_was_expected() -> None:
+    turns = turns_of([1, 1])
+    assert turns.next_of([0, 1]) == 0
+    turns.charge(0, 500.0, 5.0)
+    got_ms = serve(turns, [0, 1], [2.0, 2.0], 40)
+    assert got_ms[1] - got_ms[0] == pytest.approx(10, abs=2.01)
+
+
+def test_what_a_model_leaves_goes_to_the_others_and_is_not_saved_up_without_a_claim() -> None:
     turns = turns_of([1, 1, 1])
     serve(turns, [0, 1], [2.0, 2.0, 2.0], 100)
     got_ms = serve(turns, [0, 1, 2], [2.0, 2.0, 2.0], 30)
@@ -81,10 +110,19 @@ def test_a_model_that_comes_later_owes_nothing_and_has_saved_nothing() -> None:
     [
         ([], math.inf),
         ([None], math.inf),
-        ([None, 50.0], 5.0),
-        ([200.0, 50.0], 5.0),
+        ([None, 50.0], 2.5),
+        ([200.0, 50.0], 2.5),
         ([2.0], LEAST_TURN_MS),
     ],
 )
 def test_a_turn_is_short_beside_what_others_promise(latencies_ms: list[float | None], expected_ms: float) -> None:
     assert longest_turn_ms(latencies_ms) == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("latencies_ms", "expected_ms"), [([], 0.0), ([None], 0.0), ([None, 50.0], 50.0), ([200.0, 50.0], 50.0)]
+)
+def test_no_more_is_claimed_than_the_shortest_latency_that_is_promised(
+    latencies_ms: list[float | None], expected_ms: float
+) -> None:
+    assert most_claimed_ms(latencies_ms) == expected_ms

@@ -119,9 +119,13 @@ class Batcher:
             return batch.seeds
         return batch.seeds + round(overlay_ms / self._costs.seed_ms(self._chooser.indices[batch.variant]))
 
-    def observe(self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float, overlay_ms: float = 0.0) -> None:
+    def observe(
+        self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float, overlay_ms: float = 0.0,
+        waited_ms: float = 0.0,
+    ) -> None:  # fmt: skip
         """Record what a batch took: its computation, and in all, from when it could have begun to its last answer.
-        `overlay_ms`: the part of both that its overlays took, which tells nothing of what stored seeds take."""
+        `overlay_ms`: the part of both that its overlays took, which tells nothing of what stored seeds take.
+        `waited_ms`: the part of `total_ms` in which other models had their turns."""
         if now_ms - self._observed_ms < _OBSERVE_EVERY_MS:
             return
         self._observed_ms = now_ms
@@ -129,7 +133,7 @@ class Batcher:
         if batch.changed_seeds or batch.overlay_fixed or batch.overlay_rows:
             work = OverlayWork(batch.changed_seeds, batch.overlay_fixed, batch.overlay_rows, overlay_ms)
         variant = self._chooser.indices[batch.variant]
-        self._costs.observe(variant, batch.seeds, len(batch.pieces), compute_ms, total_ms, now_ms, work)
+        self._costs.observe(variant, batch.seeds, len(batch.pieces), compute_ms, total_ms, now_ms, work, waited_ms)
         self._batches += 1
         if self._batches % _REFRESH_BATCHES == 0:
             self._admission.memory.clear()

@@ -45,6 +45,8 @@ class Batch(msgspec.Struct, frozen=True):
     """What costs are counted by: its seeds, and its overlays as seeds."""
     predicted_ms: float
     """Expected time to compute the batch."""
+    expected_ms: float
+    """Expected time from the begin of its turn to its last answer."""
     changed_seeds: int = 0
     """Seeds that are nodes of its overlays."""
     overlay_fixed: float = 0.0
@@ -74,12 +76,15 @@ class BatchCloser:
         """Close the next batch. The worker counts as busy with it until `Occupancy.finish`. `longest_ms`: as
         `Batcher.take` has it."""
         refused: list[tuple[Request, Refusal]] = []
+        self._costs.longest_turn_ms = longest_ms
         while self._queue:
             groups = self.look(now_ms, refused)
             if not self._queue:
                 break
             plan = self._decider.decide(groups, now_ms, self._queue.small > 0)
             if plan.drains_until_ms > now_ms:
+                # A turn ends before a full batch would: what is due by then can still be in it.
+                plan.drains_until_ms = min(plan.drains_until_ms, now_ms + longest_ms)
                 self._give_up(plan, now_ms, refused)
             if plan.members or plan.large is not None:
                 if longest_ms < math.inf:
@@ -123,7 +128,9 @@ class BatchCloser:
             return False
         costs, left_ms = self._costs, head.deadline_ms - now_ms
         variant = group.fastest if head.variant is None else head.variant
-        if costs.compute_ms(variant, head.load, head.overlay) <= left_ms:
+        compute_ms = costs.compute_ms(variant, head.load, head.overlay)
+        # Its turn is now: others have theirs between its pieces.
+        if compute_ms + costs.waits_ms(variant, compute_ms) - costs.waits_ms(variant, 0) <= left_ms:
             return False
         return head.variant is not None or costs.compute_ms(group.fastest_small, head.load, head.overlay) > left_ms
 
@@ -179,7 +186,8 @@ class BatchCloser:
             self._queue.has_overlays = bool(self._queue)
         else:
             load += joined
-        until_ms = now_ms + costs.batch_ms(plan.variant, load, len(pieces), overlay)
+        expected_ms = costs.batch_ms(plan.variant, load, len(pieces), overlay)
+        until_ms = now_ms + expected_ms
         self._occupancy.running_until_ms = until_ms
         anchors = [group for group in (plan.large, *plan.members[:1]) if group is not None]
         if any(group.is_hard and group.pin is None for group in anchors):
@@ -187,7 +195,7 @@ class BatchCloser:
         predicted_ms = costs.computing_ms(plan.variant, load, overlay)
         changed_seeds = overlay - (load - seeds)
         name = self._chooser.names[plan.variant]
-        return Batch(name, tuple(pieces), seeds, load, predicted_ms, changed_seeds, fixed, rows)
+        return Batch(name, tuple(pieces), seeds, load, predicted_ms, expected_ms, changed_seeds, fixed, rows)
 
     def _cut(self, plan: BatchPlan, large: Group, now_ms: float) -> Piece:
         """Take the planned piece of the group's first request; the rest of the request is queued again."""

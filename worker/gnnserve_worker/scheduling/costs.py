@@ -14,6 +14,9 @@ The expected time of a batch of s seeds from n requests by variant v, about stor
 - `anchor`: `machine` as it was when the table's cost came, which was measured on this machine; 1 for a profile.
 - `overhead`: reading requests and writing answers, which no profile contains. A table's cost contains it already.
 
+Where other models share the worker, what waits has to wait for their turns as well (`waits_ms`): once for each turn
+that it takes, by the mean of recent turns. A table's cost contains that too.
+
 Where the load of a batch has a part of kind OVERLAY (`load.py`), that part costs what `overlay_costs.py` says, in place
 of what as many stored nodes cost. By how many of its seeds overlays may have changed, a batch corrects one kind or the
 other.
@@ -57,6 +60,8 @@ _MACHINE_GAIN = 0.08
 _OWN_GAIN = 0.04
 _FORGET_MS = 30_000.0
 _FORGET_EVERY_MS = 250.0
+_WAIT_GAIN = 0.05
+"""Weight of the last turn in the mean wait for one."""
 _TELLING_MS = 0.25
 """Shortest batch, by the profile, that tells how fast the machine is. A shorter one's excess is rather the fixed cost
 of every batch: threads that wake up, caches that the profile found warm."""
@@ -71,6 +76,10 @@ class CostModel:
         self.max_seeds = max_seeds
         self.margin: float = LEAST_MARGIN if before is None else before.margin
         self.overhead: Overhead = Overhead() if before is None else before.overhead
+        self.longest_turn_ms = math.inf
+        """The longest turn while other models share the worker."""
+        self._wait_ms: float = 0.0 if before is None else before._wait_ms
+        """Mean wait before a turn, for turns of other models."""
         self.factors = [1.0] * len(variants)
         """Current factor of each variant's curve."""
         self._profiled = [profiled_curve(variant) for variant in variants]
@@ -144,6 +153,13 @@ class CostModel:
     def overhead_ms(self, variant: int, requests: float) -> float:
         """Expected overhead that `compute_ms` does not include."""
         return 0.0 if self._measured[variant] is not None else self.overhead.at(requests)
+
+    def waits_ms(self, variant: int, compute_ms: float) -> float:
+        """Expected time in which other models have their turns before and between those that so much computation
+        takes."""
+        if not self._wait_ms or self._measured[variant] is not None:
+            return 0.0
+        return self._wait_ms * max(1, math.ceil(compute_ms / self.longest_turn_ms))
 
     def stretched_ms(self, variant: int, seeds: float, overlay: float = 0.0) -> float:
         """As `compute_ms`, as if one batch could hold all seeds: how the rest will be batched is not known yet."""
@@ -248,11 +264,15 @@ class CostModel:
 
     def observe(
         self, variant: int, seeds: int, requests: int, compute_ms: float, total_ms: float, now_ms: float,
-        work: OverlayWork = NO_OVERLAYS,
+        work: OverlayWork = NO_OVERLAYS, waited_ms: float = 0.0,
     ) -> None:  # fmt: skip
         """Record what a batch took: its computation, and in all, from when it could have begun to its last answer; with
-        `work`, which is the part of both that its overlays took."""
+        `work`, which is the part of both that its overlays took. `waited_ms`: the part of all in which other models had
+        their turns."""
         measured = self._measured[variant] is not None
+        self._wait_ms += _WAIT_GAIN * (waited_ms - self._wait_ms)
+        if not measured:
+            total_ms -= waited_ms
         took_ms = total_ms if measured else compute_ms
         if now_ms - self._forgot_ms > _FORGET_EVERY_MS:
             self._forget(now_ms)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.scheduling.turns import Turns, longest_turn_ms
+from gnnserve_worker.scheduling.turns import Turns, longest_turn_ms, most_claimed_ms
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
@@ -218,7 +218,8 @@ class Engine:
             lane = models[0].first_waiting_lane()
             return None if lane is None else (models[0], lane)
         lanes = {model: lane for model in models if (lane := model.first_waiting_lane()) is not None}
-        turn = self._turns.next_of(lanes)
+        promised_ms = [model.lane.objective.latency_ms for model in models if model.lane is not None]
+        turn = self._turns.next_of(lanes, most_claimed_ms(promised_ms))
         return None if turn is None else (turn, lanes[turn])
 
     def _longest_turn_ms(self, model: ServedModel) -> float:
@@ -236,8 +237,14 @@ class Engine:
         model.released_ms = released_ms = self._clock_ms()
         if len(self._models) > 1:
             took_ms = released_ms - computed.started_ms if isinstance(computed, Computed) else batch.predicted_ms
-            self._turns.charge(model, took_ms)
+            self._turns.charge(model, took_ms, batch.expected_ms)
         return released_ms
+
+    def _waited_ms(self, model: ServedModel, begun_ms: float) -> float:
+        """How long the model's batch, which could have begun then, waited for turns of other models."""
+        if len(self._models) == 1:
+            return 0.0
+        return max(0.0, max([other.released_ms for other in self._models if other is not model]) - begun_ms)
 
     def _has_more(self) -> bool:
         for model in self._models:  # noqa: SIM110 - a generator would cost more, for every batch
@@ -253,6 +260,7 @@ class Engine:
             self._executor.hand(lane, batch, inputs)
         else:
             begun_ms = model.could_begin_ms(batch)
+            waited_ms = self._waited_ms(model, begun_ms)
             computed = self._executor.infer(lane, batch, inputs)
             outcomes = self._split(model, lane, batch, computed)
             deliver_all(outcomes)
@@ -261,7 +269,7 @@ class Engine:
             released_ms = self._end_turn(model, batch, computed)
             if isinstance(computed, Computed):
                 occupied_ms = released_ms - begun_ms
-                self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms)
+                self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms, waited_ms)
 
     def _take_back(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
         model, self._computing = self._computing, None
@@ -272,6 +280,7 @@ class Engine:
             self._go_on()
             return
         begun_ms = model.could_begin_ms(batch)
+        waited_ms = self._waited_ms(model, begun_ms)
         outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
         if model.watch.shadows.wants_answer:
             note_answer(model.watch, outcomes)
@@ -288,7 +297,8 @@ class Engine:
             deliver_all(outcomes)
             if isinstance(computed, Computed):
                 now_ms, occupied_ms = self._clock_ms(), released_ms - begun_ms
-                self._account(model, lane, batch, computed, occupied_ms, occupied_ms + now_ms - started_ms, now_ms)
+                total_ms = occupied_ms + now_ms - started_ms
+                self._account(model, lane, batch, computed, occupied_ms, total_ms, now_ms, waited_ms)
 
         asyncio.get_running_loop().call_soon(deliver)
 
@@ -306,7 +316,7 @@ class Engine:
             self._worked_for = model
             job = task.job
             inputs = BatchInputs(job.seeds, job.with_embeddings)
-            batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms)
+            batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms, job.expected_ms)
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
             permille = job.quiet_permille if is_quiet else job.permille
             if job.expected_ms > SHORT_BATCH_MS or lane.revision.would_wait():
@@ -349,14 +359,16 @@ class Engine:
         occupied_ms: float,
         total_ms: float,
         now_ms: float,
+        waited_ms: float,
     ) -> None:
         """Record a batch. `occupied_ms`: time in which the model could do nothing else, turns of other models for which
-        it waited included; `total_ms`: until the last answer."""
+        it waited included, which are `waited_ms`; `total_ms`: until the last answer."""
         self._answered_ms = now_ms
         times = computed.inference.times
         load = lane.batcher.count_load(batch, times.overlay_ms)
         model.metrics.observe_batch(batch.variant, load, occupied_ms, times)
-        lane.batcher.observe(batch, computed.finished_ms - computed.started_ms, total_ms, now_ms, times.overlay_ms)
+        compute_ms = computed.finished_ms - computed.started_ms
+        lane.batcher.observe(batch, compute_ms, total_ms, now_ms, times.overlay_ms, waited_ms)
 
     def _split(
         self, model: ServedModel, lane: Lane, batch: Batch, computed: Computed | BaseException
