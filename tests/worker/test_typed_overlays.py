@@ -253,6 +253,12 @@ def test_what_is_wrong_with_an_overlay_is_told(given: Given, overlay: dict[str, 
     assert said in str(raised.value)
 
 
+def test_more_values_than_any_overlay_has_are_refused_as_too_many(given: Given) -> None:
+    overlay = {"nodes": [{"id": "user/900", "features": [0] * 3_000_000}]}
+    with pytest.raises(RequestError, match=r"overlay: the body has 3,000,\d+ values, more than any request within"):
+        read(served_revision(given[1]), {"nodes": [0], "overlay": overlay})
+
+
 def test_embeddings_over_all_neighbours_are_the_hidden_states_of_each_type_that_is_read(
     given: Given, tmp_path: Path
 ) -> None:

@@ -53,8 +53,8 @@ class PublishedEmbeddings:
 
 
 def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantManifest:
-    """The variant that embeddings are of: the named one, or the most accurate that has any, of equally accurate ones
-    one that reads no neighbours. Raises InputError."""
+    """The variant that embeddings are of: the named one, or the most accurate that has any. Where links are scored, one
+    whose rows are embeddings, of all neighbours, comes before those that draw some. Raises InputError."""
     if named is not None:
         return check_embeddings(manifest, named, "spec.embeddings.variant")
     has_links = manifest.links is not None
@@ -66,8 +66,8 @@ def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantMani
             "give model.fanouts two layers or more, or leave spec.embeddings out",
         )
     profiled = [variant for variant in manifest.profile.variants if variant.name in giving]
-    best = max(profiled, key=lambda variant: (variant.validation_accuracy, not any(giving[variant.name].fanouts)))
-    return giving[best.name]
+    holding = [variant for variant in profiled if has_links and not any(giving[variant.name].fanouts)]
+    return giving[max(holding or profiled, key=lambda variant: variant.validation_accuracy).name]
 
 
 def publish_embeddings(

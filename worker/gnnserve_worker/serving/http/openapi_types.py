@@ -52,7 +52,7 @@ def describe_types(schemas: dict[str, Any], revision: ServedRevision | None, ask
 def with_content(schemas: dict[str, Any], revision: ServedRevision | None) -> dict[str, Any]:
     """Changes are those that the graph takes: of one type or of several, in requests and in records of the log."""
     left, right = ["TypedChangesRequest", "TypedNewNode"], "ChangesRequest"
-    if revision is not None and revision.typed_overlays is not None:
+    if revision is not None and revision.types is not None:
         left, right = ["ChangesRequest", "NewNode"], "TypedChangesRequest"
     text = json.dumps({name: schema for name, schema in schemas.items() if name not in {*left, "ChangesContent"}})
     named = text.replace(REFERENCE.format(name="ChangesContent"), REFERENCE.format(name=right))

@@ -88,7 +88,7 @@ def describe_post(revision: ServedRevision | None) -> dict[str, Any]:
 
 
 def _content_of(revision: ServedRevision | None) -> dict[str, Any]:
-    if revision is not None and revision.typed_overlays is not None:
+    if revision is not None and revision.types is not None:
         return json_content(TypedChangesRequest, msgspec.json.decode(TYPED_CHANGES.example(revision)))
     ids = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
     return json_content(ChangesRequest, {"edges": [[ids[0], ids[-1]]]})

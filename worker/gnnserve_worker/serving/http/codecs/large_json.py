@@ -17,6 +17,7 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES, support_of
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError
+from gnnserve_worker.serving.http.typed_overlay import typed_support_of
 
 LARGE_BYTES = 32 * 1024
 """Smaller bodies are decoded as they are: they have few values, whatever these are."""
@@ -96,7 +97,7 @@ def check_values(
             f"the body has {commas + 1:,} values, more than the {max_nodes:,} nodes that one request may have",
             "split the list over several requests, or raise spec.worker.batching.maxQueuedSeeds",
         )
-    support_of(revision, limits)
+    (support_of if revision.typed_overlays is None else typed_support_of)(revision, limits)
     values = max(commas + 1, containers)
     raise RequestError(
         ErrorCode.OVERLAY_TOO_LARGE,

@@ -114,7 +114,7 @@ def _held_for(request: AnyRequest, revision: ServedRevision) -> RevisionIndex:
     """The index of the nodes that are recommended for the node that the request names."""
     if not revision.indexes:
         raise _refusal(revision)
-    if len(revision.indexes) > 1:
+    if revision.joins_types:
         return _held_of(_like_stored(request, revision), request.type, revision)
     (held,) = revision.indexes
     kind, named = held.part.type, request.type
