@@ -189,6 +189,19 @@ def test_requests_of_a_second_that_is_withdrawn_are_answered_by_the_first() -> N
     assert after == {FIRST: 2}
 
 
+def test_recommendations_are_the_firsts_and_not_read_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> tuple[httpx.Response, int]:
+        async with sharing(100, FakeWorker(SECOND)) as two:
+            monkeypatch.setattr(two.share._canary, "read", None)  # to read by it fails
+            response = await two.client.http.post("/v1/recommend", json={"node": 1, "count": 3, "seed": 4})
+            return response, two.share.passed_on
+
+    response, passed_on = asyncio.run(scenario())
+    assert response.status_code != 500, response.text
+    assert "index" in response.text, "these revisions have none"
+    assert passed_on == 0
+
+
 def two_client(two: Two) -> Client:
     """The client, whose model is the second revision's."""
     return Client(two.client.http, two.client.engine, two.second, two.client.metrics, two.client.app)

@@ -83,7 +83,10 @@ def started(
 
 def test_each_service_answers_at_its_own_address_by_its_own_revision() -> None:
     with started() as running:
+        first = running.server.services["first"]
+        assert first.revision is None
         running.switch("first", FakeWorker(name="a"))
+        assert first.revision == running.get("first", "/v1/route").json()["revision"]
         assert (running.get("first", "/readyz").status_code, running.get("second", "/readyz").status_code) == (200, 503)
         assert running.ask("second").status_code == 503
         running.switch("second", FakeWorker(name="b", shift=1))

@@ -96,7 +96,9 @@ class FollowedService:
         name = settings.service if settings.is_one_of_several else None
         self._loader = Loader(served, self._load, service=name)
         self._files = RepositoryWatch(self._loader)
-        self._canary = CanaryFollower(served, self._load, lambda: self._loader.is_settled, self._first, name)
+        self._canary = CanaryFollower(
+            served, self._load, lambda: self._loader.is_settled, lambda: served.revision, name
+        )
         self._about = f"the ConfigMap {settings.namespace}/{settings.routing}"
         self._watch = RoutingWatch(
             settings.api, settings.namespace, settings.routing, self._declare, on_missing=self._say_missing
@@ -143,11 +145,6 @@ class FollowedService:
         """Whether it answers, or cannot for a reason that waiting in the next seconds does not change: there is no
         routing table, or its revision could not be loaded."""
         return self._loader.is_settled or (self._watch.answered.is_set() and not self._loader.has_table)
-
-    def _first(self) -> str | None:
-        """Name of the service's own revision, where it answers."""
-        served = self._loader.served
-        return None if served is None else served.manifest.revision
 
     def _say_missing(self) -> None:
         if not self._loader.has_table:

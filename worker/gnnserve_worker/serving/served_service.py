@@ -160,6 +160,12 @@ class ServedService:
 
     # Any thread's
 
+    @property
+    def revision(self) -> str | None:
+        """Name of the revision that answers, as of the event loop; None: none does."""
+        lane = self._model.lane
+        return None if lane is None else lane.revision.manifest.revision
+
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         """Answer from this revision, which has been warmed up, from now on. Returns when it is in effect.
 

@@ -86,6 +86,7 @@ class KnownMessages:
 
 class InferCodec:
     __slots__ = ("_bytes", "_known", "_request", "id", "model", "version")
+    is_for_canary = True
 
     def __init__(self, raw: bytes, known: KnownMessages | None = None) -> None:
         """`raw`: the message. Raises RequestError where it is none. `known`: those of the server; None: none are

@@ -50,7 +50,7 @@ class CanaryShare:
         def ask_first() -> Pending | Held | Reply:
             return self._first.begin(self._first.read(head, body, arrived_ms, trace), respond)
 
-        if not self.percent:
+        if not (self.percent and head.codec.is_for_canary):
             return ask_first()
         is_drawn, may_have_seed = self._draw(head), head.codec.may_have_seed(body)
         if not (is_drawn or may_have_seed):

@@ -50,6 +50,7 @@ _SCORES = ("scores",)
 
 class BinaryCodec:
     model = None
+    is_for_canary = True
     path = PREDICT_PATH
     content_type = "application/octet-stream"
 

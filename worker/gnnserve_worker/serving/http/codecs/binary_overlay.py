@@ -58,6 +58,7 @@ COUNTS = struct.Struct("<4q")
 
 class BinaryOverlayCodec:
     model = None
+    is_for_canary = True
     path = PREDICT_PATH
     content_type = "application/vnd.gnnserve.overlay"
 

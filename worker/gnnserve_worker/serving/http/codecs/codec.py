@@ -40,6 +40,10 @@ class Codec(Protocol):
     def model(self) -> str | None:
         """The service that the head of the request names; None: this form names none."""
 
+    @property
+    def is_for_canary(self) -> bool:
+        """Whether a second revision answers a share of such requests; otherwise all are the service's own."""
+
     def check_query(self, query: bytes) -> None:
         """Raise RequestError for a query string that this form cannot have. `query` is not empty."""
 

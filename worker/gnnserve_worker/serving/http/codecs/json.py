@@ -95,6 +95,7 @@ _REFERENCE = "#/components/schemas/{name}"
 
 class JsonCodec:
     model = None
+    is_for_canary = True
     path = PREDICT_PATH
     content_type = "application/json"
 

@@ -74,6 +74,7 @@ _FORM = BodyForm(
 
 class RecommendCodec:
     model = None
+    is_for_canary = False
     path = RECOMMEND_PATH
     content_type = "application/json"
 
