@@ -135,7 +135,7 @@ def answered(given: Given, variant: str, questions: list[Question]) -> list[np.n
 
 def test_random_pairs_with_new_ends_are_scored_as_torch_geometric_does(given: Given) -> None:
     served, draw = given.served(), np.random.default_rng(5)
-    for _ in range(20):
+    for _ in range(60):
         bodies = [drawn_pairs(given.data, draw) for _ in range(4)]
         for body, found in zip(
             bodies, answered(given, "projected", [read(served, body) for body in bodies]), strict=True
@@ -152,6 +152,11 @@ def test_rows_of_stored_nodes_are_what_the_network_gives(given: Given) -> None:
     )
     np.testing.assert_allclose(rows, whole, atol=1e-5)
     np.testing.assert_allclose(stored, whole, atol=1e-5)
+    manifest = given.loaded.manifest
+    assert manifest is not None
+    memory = {one.name: one.memory_bytes - one.size_bytes for one in manifest.profile.variants}
+    assert memory["stored2"] == 4 * CLASSES * given.data.nodes
+    assert memory["projected"] > 4 * HIDDEN * given.data.nodes
     others = np.setdiff1d(np.arange(given.data.nodes), ends)
     assert not infer_batch(given.loaded, "stored2", others, key=0, with_embeddings=False).scores.any()
 

@@ -181,8 +181,9 @@ def measure_profile(
 def _read_bytes(variant: LoadedVariant) -> int:
     """Bytes of the columns that the variant reads from its table, over all nodes."""
     table = variant.table
-    matrices = 1 if table.own is table.rows else 2
-    return matrices * table.nodes * table.format.row_bytes(variant.columns)
+    # Over several types a node has as many rows as relations read it, and one of itself.
+    rows = len(table.rows.values) + (0 if table.own is table.rows else len(table.own.values))
+    return rows * table.format.row_bytes(variant.columns)
 
 
 def _memory_of_both(first: VariantProfile, then: VariantProfile, weights: Mapping[str, str]) -> VariantProfile:
