@@ -13,7 +13,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -121,6 +121,9 @@ bench-conformance: .venv/installed ## the Open Inference Protocol call by call: 
 
 bench-shared: .venv/installed ## several services in one server: fairness beside an overloaded one, memory and throughput; 6 minutes. PART=generate, fairness, four: one part alone
 	$(BIN)/python -m benchmarks.shared_worker $(if $(QUICK),--quick) $(addprefix --part ,$(PART))
+
+bench-tracing: .venv/installed wrk ## what traces cost: none, the default share, all requests; 4 minutes
+	$(BIN)/python -m benchmarks.tracing $(if $(QUICK),--quick)
 
 bench-startup: .venv/installed ## a worker's start to its first answer over a graph of 1 GB, and its memory
 	$(BIN)/python -m benchmarks.startup $(if $(QUICK),--quick)

@@ -230,7 +230,7 @@ def subjects_of(found: dict[str, Server]) -> list[Subject]:
 
 
 def measure(subject: Subject, server: Server, requests: Path, connections: int, seconds: int) -> Figures:
-    before_s = _processor_s(server.process.pid)
+    before_s = processor_s(server.process.pid)
     if subject.form == GRPC:
         command = [
             sys.executable, "-m", "benchmarks.protocol_client", str(server.grpc_port), str(requests), str(connections),
@@ -243,11 +243,11 @@ def measure(subject: Subject, server: Server, requests: Path, connections: int, 
         if load.errors:
             raise SystemExit(f"{subject.label}: {load.errors}")
         found = {"requests_per_s": load.requests_per_s, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms}
-    found["processor_us"] = (_processor_s(server.process.pid) - before_s) / (found["requests_per_s"] * seconds) * 1e6
+    found["processor_us"] = (processor_s(server.process.pid) - before_s) / (found["requests_per_s"] * seconds) * 1e6
     return found
 
 
-def _processor_s(pid: int) -> float:
+def processor_s(pid: int) -> float:
     """Processor time of a process and those that it started."""
     ticks = 0
     for each in descendants(pid):

@@ -142,10 +142,11 @@ def write_manifests(files: ShapeFiles, folder: Path) -> dict[str, Path]:
 
 
 @contextmanager
-def serving(bench: Bench, cores: str, names: Sequence[str]) -> Iterator[Served]:
+def serving(bench: Bench, cores: str, names: Sequence[str], *options: str) -> Iterator[Served]:
     """`gnnserve serve` of these services."""
-    log = bench.scratch / f"server-{'-'.join(names)}.log"
-    arguments = ("serve", *(str(bench.manifests[name]) for name in names), "--repository", str(bench.repository))
+    log = bench.scratch / f"server-{'-'.join((*names, *options)).replace('/', '')}.log"
+    manifests = (str(bench.manifests[name]) for name in names)
+    arguments = ("serve", *manifests, "--repository", str(bench.repository), *options)
     with (
         log.open("w") as output,
         subprocess.Popen(

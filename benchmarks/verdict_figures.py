@@ -193,6 +193,26 @@ def shared_worker(results: Results) -> str:
     return f"{verdict_table(found)}\n\n{table(columns, rows)}"
 
 
+@figures("tracing")
+def tracing(results: Results) -> str:
+    """Requests that are traced, over one connection and sixteen."""
+    if not results.has("tracing"):
+        return ""
+    found = {(of["traced"], of["connections"]): of for of in results["tracing"]["figures"]}
+    rows = []
+    for traced in ("none", "1 in 100", "all"):
+        alone, many = found[traced, 1], found[traced, 16]
+        rows.append((
+            traced, f"{alone['p50_ms']:.3f}", f"{alone['processor_us']:,.0f}", f"{many['requests_per_s']:,.0f}",
+            f"{many['p50_ms']:.2f}", f"{many['processor_us']:,.0f}",
+        ))  # fmt: skip
+    columns = (
+        "requests that are traced", "p50, 1 connection, ms", "processor time, µs", "requests/s, 16 connections", "p50, ms",
+        "processor time, µs",
+    )  # fmt: skip
+    return table(columns, rows)
+
+
 @figures("conformance")
 def conformance(results: Results) -> str:
     """Each call beside what each server made of it; empty: as the protocol says."""

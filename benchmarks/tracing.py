@@ -1,0 +1,132 @@
+"""What traces cost: one server that traces nothing, one that traces the default share of requests, one that traces all.
+
+The servers are up at once and are loaded in turns by wrk: one seed a request as an array, over one connection and
+sixteen. Spans go to a receiver in this process, which drops them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.protocol import processor_s
+from benchmarks.results import write_result
+from benchmarks.shapes import SHAPES, prepare
+from benchmarks.shared_worker import Bench, Served, generate, serving, write_manifests
+from benchmarks.wrk import encode_post, generate_load, write_requests
+from gnnserve_api.tracing import DEFAULT_SAMPLED_PERMILLE
+
+PERMILLES = {"none": None, "1 in 100": DEFAULT_SAMPLED_PERMILLE, "all": 1000.0}
+"""Requests that are traced, of a thousand; None: there is no receiver."""
+CONNECTIONS = (1, 16)
+_REQUESTS = 2000
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tracing", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one round: does it work at all?")
+    options = parser.parse_args(arguments)
+    rounds, seconds = (1, 1) if options.quick else (9, 3)
+    files, cores = prepare(SHAPES["arxiv"]), ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    with TemporaryDirectory() as name, ExitStack() as up:
+        folder = Path(name)
+        manifests = dict(list(write_manifests(files, folder).items())[:1])
+        bench = Bench(manifests, files.folder.parent / "shared", folder, cores, cores, cores)
+        generate(bench, anew=False)
+        receiver = up.enter_context(_receiver())
+        servers = {}
+        for traced, permille in PERMILLES.items():
+            given = () if permille is None else ("--otlp-endpoint", receiver, "--trace-permille", f"{permille:g}")
+            servers[traced] = up.enter_context(serving(bench, cores, tuple(manifests), *given))
+        figures = _measure(servers, folder / "requests", rounds, seconds)
+    show(figures)
+    write_result("tracing", options.quick, {"shape": "arxiv", "variant": "x1", "rounds": rounds, "figures": figures})
+
+
+def _measure(servers: dict[str, Served], file: Path, rounds: int, seconds: int) -> list[dict[str, Any]]:
+    """Medians over the rounds, in each of which the servers take turns in another order."""
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    draw = random.Random(1)
+    for number in range(rounds + 1):
+        for traced in draw.sample(list(servers), len(servers)):
+            served = servers[traced]
+            (url,) = served.urls.values()
+            port = urlsplit(url).port
+            assert port is not None  # noqa: S101
+            nodes = np.arange(_REQUESTS, dtype="<i8")
+            kind = "application/octet-stream"
+            write_requests(file, [encode_post(port, "/v1/predict?return=scores", kind, one.tobytes()) for one in nodes])
+            for connections in CONNECTIONS:
+                before_s = processor_s(served.process.pid)
+                load = generate_load(port, file, connections, seconds)
+                if load.errors:
+                    raise SystemExit(f"traces of {traced}: {load.errors}")
+                took_s = processor_s(served.process.pid) - before_s
+                told = {"p50_ms": load.p50_ms, "requests_per_s": load.requests_per_s}
+                if number:  # the first round is warm-up
+                    found.setdefault((traced, connections), []).append(
+                        {**told, "processor_us": 1e6 * took_s / load.requests}
+                    )
+    return [
+        {
+            "traced": traced,
+            "connections": connections,
+            **{name: round(statistics.median(one[name] for one in each), 4) for name in each[0]},
+        }
+        for (traced, connections), each in sorted(found.items())
+    ]
+
+
+@contextmanager
+def _receiver() -> Iterator[str]:
+    """A receiver of OTLP over HTTP that drops what it gets. Its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """A line for each would be in the way of the figures."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def show(figures: Sequence[dict[str, Any]]) -> None:
+    table = Table(title="one seed a request")
+    for column in ("traced", "connections", "requests/s", "p50 ms", "processor time"):
+        table.add_column(column, justify="left" if column == "traced" else "right")
+    for of in figures:
+        table.add_row(
+            of["traced"], str(of["connections"]), f"{of['requests_per_s']:,.0f}", f"{of['p50_ms']:.3f}",
+            f"{of['processor_us']:.1f} µs",
+        )  # fmt: skip
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
