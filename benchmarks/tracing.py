@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -60,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _measure(servers: dict[str, Served], file: Path, rounds: int, seconds: int) -> list[dict[str, Any]]:
     """Medians over the rounds, in each of which the servers take turns in another order."""
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
-    draw = random.Random(1)
+    draw, names = np.random.default_rng(1), list(servers)
     for number in range(rounds + 1):
-        for traced in draw.sample(list(servers), len(servers)):
-            served = servers[traced]
+        for place in draw.permutation(len(names)):
+            traced, served = names[place], servers[names[place]]
             (url,) = served.urls.values()
             port = urlsplit(url).port
             assert port is not None  # noqa: S101

@@ -207,8 +207,8 @@ def tracing(results: Results) -> str:
             f"{many['p50_ms']:.2f}", f"{many['processor_us']:,.0f}",
         ))  # fmt: skip
     columns = (
-        "requests that are traced", "p50, 1 connection, ms", "processor time, µs", "requests/s, 16 connections", "p50, ms",
-        "processor time, µs",
+        "requests that are traced", "p50, 1 connection, ms", "processor time, µs", "requests/s, 16 connections",
+        "p50, ms", "processor time, µs",
     )  # fmt: skip
     return table(columns, rows)
 
