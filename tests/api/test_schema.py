@@ -48,7 +48,7 @@ BREAKS_RULE = {
         "model": {"architecture": "LightGCN", "fanouts": [0]},
         "variants": {"pruning": {"factors": [1]}, "channels": [{"factor": 2}]},
     },
-    "task.links.comparedWith All must not be given but for model.architecture LightGCN and without "
+    "task.links.comparedWith All and Nothing must not be given but for model.architecture LightGCN and without "
     "task.links.negatives: no nodes are drawn": {**MINIMAL, "task": {"links": {"comparedWith": "All"}}},
     "model.architecture LightGCN must not be given without task.links with decoder Dot, variants.pruning.factors [1] "
     "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of": {

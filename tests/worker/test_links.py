@@ -505,7 +505,7 @@ def test_a_graph_of_one_type_has_no_relation(tmp_path: Path) -> None:
         ),
         (
             {"task": {"links": {"comparedWith": "All"}}},
-            "task.links.comparedWith All must not be given but for model.architecture LightGCN",
+            "task.links.comparedWith All and Nothing must not be given but for model.architecture LightGCN",
         ),
         ({"task": {}, "variants": {"metric": "MRR"}}, "variants.metric MRR must not be given without task.links"),
     ],

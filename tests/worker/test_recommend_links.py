@@ -236,6 +236,26 @@ def test_a_new_user_is_what_its_items_are_together(users: Published) -> None:
         assert score == pytest.approx(float(own @ rows[id_]), abs=1e-5)
 
 
+def test_where_rows_are_eigenvectors_items_count_over_their_number_of_links(tmp_path: Path) -> None:
+    spec = of_users(tmp_path)
+    links = {**spec["task"]["links"], "comparedWith": "Nothing"}
+    of_nothing = published(tmp_path, {**spec, "task": {"links": links}, "model": {**spec["model"], "training": {}}})
+    revision = of_nothing.served()
+    assert revision.links is not None and revision.links.manifest.folds_by_degree and revision.neighbours_of is not None
+    first, joined = revision.links.manifest.second.start, ["item/2", "item/5"]
+    made = revision.infer("x1", np.arange(revision.nodes), 0).scores
+    rows = dict(zip(map(str, revision.shown_ids(0, revision.nodes)), made, strict=True))
+    lengths = np.linalg.norm([row for id_, row in rows.items() if id_.startswith("user/") and row.any()], axis=1)
+    assert lengths == pytest.approx(1, abs=1e-5)
+    overlay = {"nodes": [{"id": "user/new"}], "edges": [["user/new", "buys", item] for item in joined]}
+    (response,) = ask(revision, {"node": "user/new", "count": 1000, "overlay": overlay})
+    assert response.status_code == 200, response.text
+    degrees = [len(revision.neighbours_of(first + number)) for number in (2, 5)]
+    own = unit(rows[joined[0]] / degrees[0] + rows[joined[1]] / degrees[1])
+    for item in response.json()["items"]:
+        assert item["score"] == pytest.approx(float(own @ rows[item["id"]]), abs=1e-5)
+
+
 def test_a_user_who_has_bought_more_is_computed_anew_and_it_is_known(users: Published) -> None:
     revision = users.served()
     before, after = ask(

@@ -43,6 +43,9 @@ class ComparedWith(StrEnum):
     ALL = "All"
     """With all nodes of the relation's second type: a step costs one product of its first nodes' embeddings with all of
     those, and needs fewer steps. For LightGCN."""
+    NOTHING = "Nothing"
+    """With nothing, since nothing is trained: the embeddings are the graph's leading eigenvectors, which is what
+    propagation keeps. Of `model.training` only the seed is read. For LightGCN; best with hundreds of dimensions."""
 
 
 class LinkSplit(ApiModel):
@@ -64,7 +67,7 @@ class Links(ApiModel):
     negatives: Annotated[int, Field(ge=1, le=1024)] = 1
     """Pairs without a link that training compares each link with, their second node drawn uniformly."""
     compared_with: ComparedWith = ComparedWith.DRAWN
-    """What training compares a link with."""
+    """What training compares a link with; with nothing, where embeddings are computed."""
     relation: Annotated[str, text(r"^[A-Za-z0-9_ -]+$", "the name of a relation", 200)] | None = None
     """The relation whose links are scored: its name, or source type, name and target type with blanks between them.
     Absent: the only one of the source. A graph of one type has no relations."""
@@ -126,14 +129,14 @@ def light_gcn_scores_links(spec: _Spec) -> bool:
 
 
 @rule(
-    f"!{_HAS_LINKS} || self.task.links.comparedWith != 'All' || "
+    f"!{_HAS_LINKS} || self.task.links.comparedWith == 'Drawn' || "
     "(self.model.architecture == 'LightGCN' && self.task.links.negatives == 1)",
-    "task.links.comparedWith All must not be given but for model.architecture LightGCN and without "
+    "task.links.comparedWith All and Nothing must not be given but for model.architecture LightGCN and without "
     "task.links.negatives: no nodes are drawn",
 )
 def light_gcn_compares(spec: _Spec) -> bool:
     links = spec.task.links
-    if links is None or links.compared_with is not ComparedWith.ALL:
+    if links is None or links.compared_with is ComparedWith.DRAWN:
         return True
     return spec.model.learns_embeddings and links.negatives == 1
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gnnserve_api.spec.task import ComparedWith, Links
+from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import LinkSet, Pairs
 
 TEMPERATURE = 0.1
@@ -31,6 +31,9 @@ class Comparison(ABC):
 
     learning_rate: float
     """Where the manifest gives none."""
+
+    @abstractmethod
+    def __init__(self, links: LinkSet, task: Links) -> None: ...  # pragma: no cover
 
     @abstractmethod
     def steps(self, batch_size: int) -> int:
@@ -138,6 +141,3 @@ class _SoftmaxOverAll(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
         of_asked, of_others = ctx.saved_tensors
         return of_asked * gradients[0], of_others * gradients[0], None, None
-
-
-COMPARISONS: dict[ComparedWith, type[Drawn | AllNodes]] = {ComparedWith.DRAWN: Drawn, ComparedWith.ALL: AllNodes}

@@ -1,16 +1,20 @@
-"""LightGCN, whose rows are embeddings that are learnt of links: what is served of them."""
+"""LightGCN, whose rows are embeddings that links are told by: what is served of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.link_training.comparison import AllNodes, Drawn
 from gnnserve_worker.generation.link_training.decoders import without_decoder
 from gnnserve_worker.generation.link_training.light_gcn import learn_embeddings
+from gnnserve_worker.generation.link_training.spectrum import filter_embeddings
 from gnnserve_worker.generation.resume import Resumption
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.links import LinkSet
@@ -19,6 +23,12 @@ from gnnserve_worker.models.single_product import WEIGHT
 from gnnserve_worker.progress import ProgressListener
 
 _BIAS = "lin.bias"
+_Maker = Callable[[GNNServiceSpec, LinkSet, str, ProgressListener], tuple[Tensors, Sequence[TrainingRun]]]
+_MAKERS: Mapping[ComparedWith, _Maker] = {
+    ComparedWith.DRAWN: partial(learn_embeddings, Drawn),
+    ComparedWith.ALL: partial(learn_embeddings, AllNodes),
+    ComparedWith.NOTHING: filter_embeddings,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +61,13 @@ def learn_rows(spec: GNNServiceSpec, links: LinkSet, progress: ProgressListener,
     """Those that an interrupted generation has learnt already where there are any."""
     name = f"embeddings-{spec.model.architecture}".lower()
 
+    task = spec.task.links
+    if task is None:
+        raise ValueError("embeddings are made for links")
+    make = _MAKERS[task.compared_with]
+
     def learn() -> tuple[Tensors, Sequence[TrainingRun]]:
-        tensors, run = learn_embeddings(spec, links, name, progress)
-        return tensors, (run,)
+        return make(spec, links, name, progress)
 
     tensors, runs = resumption.network(name, {"columns": "embeddings"}, learn)
     network, decoder = without_decoder(tensors)

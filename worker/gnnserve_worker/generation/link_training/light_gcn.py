@@ -12,6 +12,7 @@ links was 0.165 by cosines, and 0.134 by dot products of rows of any length.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import nn
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.link_training.comparison import COMPARISONS, SMALLEST
+from gnnserve_worker.generation.link_training.comparison import SMALLEST, Comparison
 from gnnserve_worker.generation.links.judge import rank_links, roc_auc
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.tensors import Tensors
@@ -38,9 +39,9 @@ _LEAST_RATE = 0.01
 
 
 def learn_embeddings(
-    spec: GNNServiceSpec, links: LinkSet, name: str, progress: ProgressListener
-) -> tuple[Tensors, TrainingRun]:
-    """Final embeddings under `name`, float32 [nodes, dimensions], each of length 1."""
+    compared: type[Comparison], spec: GNNServiceSpec, links: LinkSet, name: str, progress: ProgressListener
+) -> tuple[Tensors, Sequence[TrainingRun]]:
+    """Final embeddings under `name`, float32 [nodes, dimensions], each of length 1, learnt by comparing links."""
     task = spec.task.links
     if task is None:
         raise ValueError("embeddings are learnt of links")
@@ -48,7 +49,7 @@ def learn_embeddings(
     layers = spec.network(0).hops or 0
     propagate = Propagation(links.message_graph(), layers)
     own = torch.from_numpy(_first_embeddings(links.nodes, task.dimensions, settings.seed)).requires_grad_()
-    comparison = COMPARISONS[task.compared_with](links, task)
+    comparison = compared(links, task)
     rate = settings.learning_rate or comparison.learning_rate
     optimizer = torch.optim.Adam([own], lr=rate)
     steps = comparison.steps(settings.batch_size)
@@ -83,19 +84,14 @@ def learn_embeddings(
         rising=history.is_rising(schedule),
         learnt_from="links",
     )
-    return {name: best}, run
+    return {name: best}, (run,)
 
 
 class Propagation:
     """The map from nodes' own embeddings to their final ones, float32 [nodes, dimensions] both. It is symmetric."""
 
     def __init__(self, graph: Graph, layers: int) -> None:
-        adjacency = normalised(graph)
-        indptr, indices, weights = map(torch.from_numpy, (adjacency.indptr, adjacency.indices, adjacency.data))
-        with warnings.catch_warnings():
-            # torch warns once per process that its CSR tensors are in beta, which users cannot act on.
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-            self._adjacency = torch.sparse_csr_tensor(indptr, indices, weights, adjacency.shape, check_invariants=False)
+        self._adjacency = to_torch(normalised(graph))
         self._layers = layers
 
     @torch.no_grad()
@@ -126,6 +122,15 @@ def normalised(graph: Graph) -> sp.csr_array:
     degrees = np.diff(both.indptr).astype(np.float32)
     roots = sp.diags_array(1 / np.sqrt(np.maximum(degrees, 1)))
     return sp.csr_array(roots @ both @ roots).astype(np.float32)
+
+
+def to_torch(matrix: sp.csr_array) -> torch.Tensor:
+    """The same numbers, which are not copied."""
+    indptr, indices, weights = map(torch.from_numpy, (matrix.indptr, matrix.indices, matrix.data))
+    with warnings.catch_warnings():
+        # torch warns once per process that its CSR tensors are in beta, which users cannot act on.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(indptr, indices, weights, matrix.shape, check_invariants=False)
 
 
 def _first_embeddings(nodes: int, dimensions: int, seed: int) -> np.ndarray:

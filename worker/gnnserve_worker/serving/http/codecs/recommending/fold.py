@@ -3,6 +3,10 @@
 The final embedding of a node is the mean over hops of what it and its neighbours have learnt (`models/light_gcn.py`).
 Of a new node nothing is learnt; what its neighbours' final embeddings add up to is the same mean without it, one hop
 further. All have length 1, and so has the sum. What a request joins is said of one node, and changes no other.
+
+Where embeddings are eigenvectors (`generation/link_training/spectrum.py`), a node's own is, but for the length of each
+column, the sum of those that it is joined to over their degrees: as long as the rows of popular nodes are, they tell
+less of who chooses them.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ class Folded:
     """Whether it stands at the first end of links."""
     joined: np.ndarray
     """Positions of the nodes that it is joined to, int64, distinct."""
+    weights: np.ndarray
+    """float32: what the embedding of each of them is multiplied by, before they are added up."""
 
 
 def fold(
@@ -79,7 +85,14 @@ def fold(
         raise RequestError(
             ErrorCode.MISSING_FIELD, "overlay.edges", problem, _JOIN_REMEDY.format(relation=links.relation)
         )
-    return Folded(stored, is_first, whole)
+    return Folded(stored, is_first, whole, _weights(whole, links, revision))
+
+
+def _weights(joined: np.ndarray, links: LinksManifest, revision: ServedRevision) -> np.ndarray:
+    if not links.folds_by_degree or revision.neighbours_of is None:
+        return np.ones(len(joined), np.float32)
+    degrees = [len(revision.neighbours_of(node)) for node in joined.tolist()]
+    return 1 / np.maximum(np.array(degrees, np.float32), 1)
 
 
 def _check_new(

@@ -26,8 +26,8 @@ class Sought(msgspec.Struct, frozen=True):
     """bool [positions of the graph]; None: all nodes."""
     unread_by: int | None = None
     """A node: those that read it are known, and not recommended. None: its neighbours read it, and are `excluded`."""
-    is_folded: bool = False
-    """Whether nodes were computed whose mean is the embedding (`fold.py`)."""
+    weights: np.ndarray | None = None
+    """float32, of each node that was computed: the embedding is their sum (`fold.py`). None: it is the first's own."""
 
 
 def query_of(answer: Answer, sought: Sought, revision: ServedRevision) -> np.ndarray:
@@ -37,7 +37,7 @@ def query_of(answer: Answer, sought: Sought, revision: ServedRevision) -> np.nda
         vector: np.ndarray = answer.embeddings[0]
         return vector
     # Networks that score links end in embeddings.
-    own = unit(answer.scores.sum(axis=0)) if sought.is_folded else answer.scores[0]
+    own = answer.scores[0] if sought.weights is None else unit(sought.weights @ answer.scores)
     return revision.links.decoder.as_query(own)
 
 

@@ -1,0 +1,40 @@
+"""Embeddings that are eigenvectors of the graph, against numpy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tests.support.graphs import graph_of
+
+from gnnserve_worker.generation.link_training.light_gcn import normalised, to_torch
+from gnnserve_worker.generation.link_training.spectrum import leading_eigenpairs
+
+
+def nothing(done: int) -> None:
+    del done
+
+
+def bipartite(firsts: int, seconds: int, links: int) -> sp.csr_array:
+    draw = np.random.default_rng(0)
+    rows, columns = draw.integers(0, firsts, links), firsts + draw.integers(0, seconds, links)
+    lists = [np.unique(columns[rows == node]).tolist() for node in range(firsts + seconds)]
+    return normalised(graph_of(lists))
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_the_largest_eigenvalues_are_found_in_a_graph_of_two_sides(count: int) -> None:
+    """Where each eigenvalue has a negative twin, of the same size."""
+    matrix = bipartite(60, 90, 900)
+    values, vectors = leading_eigenpairs(to_torch(matrix), count, 0, nothing)
+    known = np.linalg.eigvalsh(matrix.toarray())[::-1]
+    assert values == pytest.approx(known[:count], abs=2e-2)
+    assert vectors.T @ vectors == pytest.approx(np.eye(count), abs=1e-4)
+    assert values[0] == pytest.approx(1, abs=1e-5)
+
+
+def test_with_all_columns_rows_multiply_to_the_graph() -> None:
+    matrix = bipartite(20, 30, 120)
+    values, vectors = leading_eigenpairs(to_torch(matrix), 64, 0, nothing)
+    assert values.shape == (50,) and vectors.shape == (50, 50)
+    assert (vectors * values) @ vectors.T == pytest.approx(matrix.toarray(), abs=1e-4)
