@@ -92,6 +92,15 @@ def test_tables_costs_replace_the_curve_and_what_was_learnt_of_it() -> None:
     assert learnt > 1.2
 
 
+def test_a_turn_is_measured_by_computation_alone_though_a_tables_cost_has_more() -> None:
+    costs = model()
+    assert costs.seeds_computed_within(X4, 6.01) == 50
+    costs.use({variant: AffineCost(fixed_ms=20, per_seed_ms=0.2) for variant in (X1, X4, X8)})
+    assert costs.computing_ms(X4, 50) > 6.0, "a table's costs tell how fast the machine is"
+    assert costs.seeds_computed_within(X4, costs.computing_ms(X4, 50) + 0.01) == 50
+    assert costs.compute_ms(X4, 50) > costs.computing_ms(X4, 50)
+
+
 def test_next_revision_inherits_what_concerns_the_machine() -> None:
     before = model()
     run(before, 1.6)

@@ -188,7 +188,7 @@ class CostModel:
     def seeds_computed_within(self, variant: int, time_ms: float) -> int:
         """Most stored seeds, up to a full batch, whose computation alone takes at most `time_ms`; 0 where even one
         takes longer."""
-        return bisect_right(range(1, self.max_seeds + 1), time_ms, key=lambda seeds: self.compute_ms(variant, seeds))
+        return bisect_right(range(1, self.max_seeds + 1), time_ms, key=lambda seeds: self.computing_ms(variant, seeds))
 
     def least_ms(self, variant: int, seeds: int, overlay: int = 0) -> float:
         """Time of one request on an idle worker, at the best speed ever proven here.
