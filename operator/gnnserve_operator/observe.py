@@ -139,6 +139,8 @@ def _counts(claim: Manifest, service_uid: str) -> bool:
 
 _WORKLOAD = frozenset({POD, DEPLOYMENT})
 """Kinds together with which workers' answers are judged."""
+_ABOUT_PODS = (POD, DEPLOYMENT, JOB)
+"""Kinds that tell which pods are the service's."""
 _LOOKS = 2
 """Rounds of asking when pods or Deployments change meanwhile; after the last one answers are judged as they are."""
 
@@ -218,7 +220,7 @@ class Observer:
 
     def _pods(self, key: ServiceKey, service: Manifest) -> tuple[ObservedPod, ...]:
         """The service's pods, and those of its pool with the port at which they answer for it."""
-        own, pool = _pods(self._index.children(key), service), self.pool_of(key)
+        own, pool = _pods(self._index.children(key, *_ABOUT_PODS), service), self.pool_of(key)
         pool_key = self._index.pool_of(key)
         if pool is None or pool_key is None or service["spec"].get("suspend"):
             return own

@@ -272,7 +272,7 @@ class GNNServiceSpec(ApiModel):
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
         breaks it was always accepted, and stays readable. A revision that is named may have any."""
-        if self.revision is not None:
+        if self.revision is not None or not self.routing.named_variants:
             return ()
         possible = {*self.possible_variants()}
         return tuple(name for name in self.routing.named_variants if name not in possible)

@@ -211,6 +211,8 @@ def find_impossible_variant(spec: GNNServiceSpec) -> Problem | None:
 
 def _find_fixed_variant(spec: GNNServiceSpec) -> Problem | None:
     """Variants that cannot be chosen while the graph changes."""
+    if spec.updates is None:
+        return None
     following, fixed = spec.following_variants(), spec.fixed_variants()
     if following and not fixed:
         return None

@@ -120,12 +120,10 @@ class Index:
         found = self._bodies(self._services, key)
         return max(found, key=lambda body: str(body["metadata"].get("creationTimestamp")), default=None)
 
-    def children(self, key: ServiceKey, of: Kind | None = None) -> list[Manifest]:
-        """All children of a service, or those of one kind."""
-        found = self._children.get(key, {}).values()
-        return [
-            kept.body() for kept in found if of is None or (kept.api_version, kept.kind) == (of.api_version, of.name)
-        ]
+    def children(self, key: ServiceKey, *of: Kind) -> list[Manifest]:
+        """All children of a service, or those of some kinds."""
+        found, kinds = self._children.get(key, {}).values(), {(kind.api_version, kind.name) for kind in of}
+        return [kept.body() for kept in found if not kinds or (kept.api_version, kept.kind) in kinds]
 
     def has_version(self, key: ServiceKey, service: Manifest) -> bool:
         """Whether this is the newest reported version of the service."""
