@@ -51,6 +51,8 @@ LONG = (
     "benchmarks/test_gpu.py",
     "control/test_main.py",
     "control/test_main_leadership.py",
+    "changes/test_faults.py",
+    "worker/test_export.py",
     "worker/test_training.py",
     "worker/test_generation.py",
     "worker/test_serving_page.py",
