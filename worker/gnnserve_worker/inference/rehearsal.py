@@ -27,6 +27,7 @@ from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publ
 from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models import dense
+from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
 from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -47,6 +48,7 @@ def rehearse() -> None:
     _sample_for_training()
     _compute_in_bfloat16_anywhere()
     _lay_out_for_gpus()
+    NonzeroProduct.build(np.zeros((LEAST_INPUTS, 1), np.float32), None, None)
     with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
         for revision in chain(_revisions(Path(folder)), _typed_revisions(Path(folder))):
             served_revision(revision).warm_up()

@@ -17,6 +17,7 @@ from gnnserve_worker.graph.view import BatchView, name_rows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.nonzero import NonzeroProduct
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.normalise import ROW_NORMS, divide_by_norms
 from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
@@ -104,6 +105,8 @@ class RowMaker:
     products: tuple[Linear, ...]
     """What scaled features are multiplied by where the table stores products: for its rows, and for those of a node
     itself where they are others. Empty: it stores features."""
+    nonzero: tuple[NonzeroProduct | None, ...]
+    """For each of `products`, how mostly empty features are multiplied; None: features are narrow."""
 
     @property
     def names_leaves(self) -> bool:
@@ -144,10 +147,10 @@ class RowMaker:
             wanted = self.columns if rows.format.has_scales else self.columns[:columns]
             values, scales = encode_rows(rows, self.scaling.scale(features, read, wanted, rows.values.shape[1]))
             return RowsBehind(values, scales, values, scales)
-        values, scales = self._multiply(features, read, self.products[0], rows)
+        values, scales = self._multiply(features, read, 0, rows)
         if not self.has_own_rows:
             return RowsBehind(values, scales, values, scales)
-        return RowsBehind(values, scales, *self._multiply(features, own_read, self.products[1], own))
+        return RowsBehind(values, scales, *self._multiply(features, own_read, 1, own))
 
     def make_all(self, features: np.ndarray) -> RowsBehind:
         """A row of the table, and of a node itself, for each row of features: float32 [rows, features], as in the
@@ -156,11 +159,16 @@ class RowMaker:
         return self.make(features, rows, rows, self.table.columns)
 
     def _multiply(
-        self, features: np.ndarray, read: np.ndarray, product: Linear, rows: Rows
+        self, features: np.ndarray, read: np.ndarray, product: int, rows: Rows
     ) -> tuple[np.ndarray, np.ndarray]:
         """The product of those rows of the features, in the format of `rows` and as wide."""
-        scaled = self.scaling.scale(features, read, self.columns, len(self.columns))
-        return multiplied(scaled, product, rows)
+        nonzero = self.nonzero[product]
+        if nonzero is None or not nonzero.pays(features, read):
+            scaled = self.scaling.scale(features, read, self.columns, len(self.columns))
+            return multiplied(scaled, self.products[product], rows)
+        if self.scaling.method in ROW_NORMS:
+            features, read = divide_by_norms(features[read], ROW_NORMS[self.scaling.method]), np.arange(len(read))
+        return encode_rows(rows, pad_rows(rows, nonzero.multiply(features, read)))
 
 
 def multiplied(scaled: np.ndarray, product: Linear, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -315,11 +323,12 @@ def row_maker(
         read = np.array(columns[: table.columns], np.int64)
         if len(read) != table.columns or read.min() < 0 or read.max() >= features:
             raise ValueError(f"{len(columns)} columns of {features} features, expected at least {table.columns}")
-        return RowMaker(table, scaling, read, ())
+        return RowMaker(table, scaling, read, (), ())
     if not products:
         raise ValueError("the first layer's weights are missing")
     expected = [features, table.columns]
     for product in products:
         if [product.inputs, product.outputs] != expected:
             raise ValueError(f"the first layer's weights are {[product.inputs, product.outputs]}, expected {expected}")
-    return RowMaker(table, scaling, np.arange(features), products)
+    nonzero = tuple(NonzeroProduct.build(product.dense, scaling.mean, scaling.deviation) for product in products)
+    return RowMaker(table, scaling, np.arange(features), products, nonzero)

@@ -1,0 +1,67 @@
+"""Rows of new nodes whose features are mostly zeros: as those that are multiplied whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.support.graphs import projected_table_of
+
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.variants import Storage
+from gnnserve_worker.models.architecture import Projection
+from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
+from gnnserve_worker.models.rows import RowMaker, Scaling, first_products, row_maker
+
+INPUTS, OUTPUTS, NODES = LEAST_INPUTS + 37, 24, 40
+DRAW = np.random.default_rng(0)
+METHODS = [Normalization.DISABLED, Normalization.STANDARDIZE, Normalization.L2_ROW_NORMALIZE]
+READ, OWN = np.array([3, 0, 7, 7], np.int64), np.array([9], np.int64)
+
+
+def words(rows: int, share: float) -> np.ndarray:
+    """Mostly zeros, some of them negative ones."""
+    features = DRAW.normal(size=(rows, INPUTS)) * (DRAW.random((rows, INPUTS)) < share)
+    return features.astype(np.float32)
+
+
+def scaling_of(method: Normalization) -> Scaling:
+    if method is not Normalization.STANDARDIZE:
+        return Scaling(method)
+    return Scaling(method, DRAW.normal(size=INPUTS), DRAW.uniform(0.01, 3, INPUTS))
+
+
+def maker_of(method: Normalization, storage: Storage) -> RowMaker:
+    projection = Projection(*(DRAW.normal(size=(INPUTS, OUTPUTS)).astype(np.float32) for _ in range(2)))
+    nothing = np.zeros((NODES, OUTPUTS), np.float32)
+    table = projected_table_of(nothing, nothing, storage)
+    return row_maker(table, INPUTS, scaling_of(method), np.arange(INPUTS), first_products(projection))
+
+
+@pytest.mark.parametrize("storage", [Storage.FLOAT32, Storage.INT8])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_not_zero_alone_gives_the_same_rows(method: Normalization, storage: Storage) -> None:
+    maker, features = maker_of(method, storage), words(12, 0.03)
+    assert all(each is not None and each.pays(features, READ) for each in maker.nonzero)
+    whole = replace(maker, nonzero=(None, None)).make(features, READ, OWN, OUTPUTS)
+    made = maker.make(features, READ, OWN, OUTPUTS)
+    if storage is Storage.INT8:  # sums in another order may be rounded to the next number
+        assert np.abs(made.values.astype(int) - whole.values.astype(int)).max() <= 1
+        assert made.own_scales == pytest.approx(whole.own_scales, rel=1e-5)
+        return
+    size = float(np.abs(whole.values).max())
+    assert made.values == pytest.approx(whole.values, abs=1e-5 * size)
+    assert made.own_values == pytest.approx(whole.own_values, abs=1e-5 * size)
+
+
+def test_features_that_are_not_mostly_zeros_are_multiplied_whole() -> None:
+    product = NonzeroProduct.build(np.ones((INPUTS, 2), np.float32), None, None)
+    assert product is not None
+    assert not product.pays(words(12, 0.2), READ)
+    assert not product.pays(words(12, 0.0), READ[:0])
+    assert product.pays(words(1000, 0.01), np.arange(1000))
+
+
+def test_narrow_features_are_not_looked_at() -> None:
+    assert NonzeroProduct.build(np.ones((LEAST_INPUTS - 1, 2), np.float32), None, None) is None
