@@ -326,6 +326,9 @@ def test_nodes_are_needed_without_an_overlay() -> None:
         ("1:2, 3 : 4", ["1", "2", "3", "4"]),
         ("user/1:item/2", ["user/1", "item/2"]),
         ("user/1 item/2, user/a:3 item/4", ["user/1", "item/2", "user/a:3", "item/4"]),
+        ("3 :4, 5: 6, user/1: item/2, user/3 :item/4", ["3", "4", "5", "6", "user/1", "item/2", "user/3", "item/4"]),
+        ("New York:Paris, user/Ann Lee:item/7", ["New York", "Paris", "user/Ann Lee", "item/7"]),
+        ("a/b:c d, a:1 b:2", ["a/b", "c d", "a:1", "b:2"]),
         ('[["a:1", "b"], [3, 4]]', (("a:1", "b"), (3, 4))),
         ('[[{"type": "user", "id": 1}, "item/2"]]', (("user/1", "item/2"),)),
     ],
@@ -340,6 +343,11 @@ def test_pairs_are_parsed(text: str, parsed: object) -> None:
 def test_what_are_no_pairs_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--pairs: .*write 1:2,3:4 or user/3:item/7, or a JSON list of pairs"):
         parse_pairs(text)
+
+
+def test_a_pair_that_may_be_read_both_ways_is_refused() -> None:
+    with pytest.raises(InputError, match=r"may be 'user/a b/x' with 'item/7' or 'user/a' with 'b/x:item/7'.*JSON list"):
+        parse_pairs("user/a b/x:item/7")
 
 
 def test_nodes_and_pairs_are_not_asked_about_together() -> None:

@@ -59,6 +59,7 @@ SHOWN_VALUES = 4
 """Values of a vector shown in the table; `--json` has all."""
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 """Texts that may be integer ids. `int()` would also accept blanks and underscores."""
+_WITH_TYPE = re.compile(r"[^\s:/]+/")
 
 
 def predict(
@@ -78,7 +79,7 @@ def predict(
         typer.Option(
             metavar="PAIRS",
             help="Pairs to score, in place of nodes: 1:2,3:4 or user/3:item/7, or with a blank between the two. Ids "
-            'with commas as a JSON list: [["a,1", "b"]].',
+            'with commas, colons or blanks as a JSON list: [["a,1", "b"]].',
             show_default=False,
         ),
     ] = None,
@@ -251,19 +252,28 @@ def parse_pairs(text: str) -> tuple[tuple[int | str, int | str], ...] | list[str
         raise InputError("--pairs", f"{shown!r} is not a list of pairs: {error}", remedy) from None
     found: list[str] = []
     for pair in text.split(","):
-        ends = _ends_of(pair)
-        if len(ends) != 2 or not all(ends):
+        readings = _readings_of(pair)
+        if not readings:
             raise InputError("--pairs", f"{pair.strip()!r} is no pair of node ids", remedy)
-        found += ends
+        if len(readings) > 1:
+            either = " or ".join(f"{first!r} with {second!r}" for first, second in readings)
+            written = msgspec.json.encode([readings[0]]).decode()
+            raise InputError("--pairs", f"{pair.strip()!r} may be {either}", f"write a JSON list of pairs: {written}")
+        found += readings[0]
     return found
 
 
-def _ends_of(pair: str) -> list[str]:
-    """The two ends, between which a blank or a colon stands."""
-    apart = pair.split()
-    if len(apart) == 2 and not apart[0].endswith(":") and not apart[1].startswith(":"):
-        return apart
-    return [end.strip() for end in pair.split(":")]
+def _readings_of(pair: str) -> list[tuple[str, str]]:
+    """The pairs of ids that a text may be, between which a colon or a blank stands.
+
+    A colon parts ids with blanks in them (`New York:Paris`), a blank those with colons (`a:1 b:2`). Where either could,
+    one that leaves two ids with types does (names of types have neither), or else the colon."""
+    by_colon = tuple(end.strip() for end in pair.split(":"))
+    by_blank = tuple(pair.split())
+    readings = [(ends[0], ends[1]) for ends in (by_colon, by_blank) if len(ends) == 2 and all(ends)]
+    readings = [(first, second) for first, second in readings if first[-1] != ":" != second[0]]
+    typed = [ends for ends in readings if all(map(_WITH_TYPE.match, ends))]
+    return typed or readings[:1]
 
 
 def _plain(id_: AnyId) -> int | str:
