@@ -38,6 +38,3 @@ class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     test_links: int
     weights: str | None = None
     """Path of a safetensors file with the decoder's weights, which all variants share; None: it has none."""
-    folds_by_degree: bool = False
-    """Whether the embedding of a node that is not stored is the sum of those that it is joined to over their degrees;
-    otherwise it is their sum."""

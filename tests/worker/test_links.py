@@ -183,6 +183,22 @@ def test_decoder_weights_of_another_shape_are_named() -> None:
         build_decoder("DistMult", {"relation": np.ones(3, np.float32)}, 8)
 
 
+def test_weights_of_new_nodes_are_whole_or_refused() -> None:
+    both = {"eigenvalues": np.array([0.5, 0], np.float32), "shares": np.ones(3, np.float32)}
+    folding = build_decoder("Dot", both, 2).folding
+    assert folding is not None and folding.own_of(np.array([1, 7], np.float32)).tolist() == [2, 0]
+    assert build_decoder("Dot", {}, 2).folding is None
+    for missing in both:
+        with pytest.raises(ValueError, match=f"weights lack '{missing}'"):
+            build_decoder("Dot", {key: value for key, value in both.items() if key != missing}, 2)
+
+
+def test_who_reads_a_node_is_found_across_blocks_of_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnnserve_worker.graph.store._BLOCK_ENTRIES", 2)
+    graph = graph_of([[1, 2], [], [0, 2, 1], [1]])
+    assert [graph.readers_of(node).tolist() for node in range(4)] == [[2], [0, 2, 3], [0, 2], []]
+
+
 def test_calibrated_probabilities_are_as_often_right_as_they_say() -> None:
     draw = np.random.default_rng(0)
     of_links, of_others = (draw.normal(shift, 1, 20_000).astype(np.float32) for shift in (1, -1))

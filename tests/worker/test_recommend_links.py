@@ -236,24 +236,71 @@ def test_a_new_user_is_what_its_items_are_together(users: Published) -> None:
         assert score == pytest.approx(float(own @ rows[id_]), abs=1e-5)
 
 
-def test_where_rows_are_eigenvectors_items_count_over_their_number_of_links(tmp_path: Path) -> None:
-    spec = of_users(tmp_path)
-    links = {**spec["task"]["links"], "comparedWith": "Nothing"}
-    of_nothing = published(tmp_path, {**spec, "task": {"links": links}, "model": {**spec["model"], "training": {}}})
-    revision = of_nothing.served()
-    assert revision.links is not None and revision.links.manifest.folds_by_degree and revision.neighbours_of is not None
-    first, joined = revision.links.manifest.second.start, ["item/2", "item/5"]
-    made = revision.infer("x1", np.arange(revision.nodes), 0).scores
-    rows = dict(zip(map(str, revision.shown_ids(0, revision.nodes)), made, strict=True))
-    lengths = np.linalg.norm([row for id_, row in rows.items() if id_.startswith("user/") and row.any()], axis=1)
-    assert lengths == pytest.approx(1, abs=1e-5)
-    overlay = {"nodes": [{"id": "user/new"}], "edges": [["user/new", "buys", item] for item in joined]}
-    (response,) = ask(revision, {"node": "user/new", "count": 1000, "overlay": overlay})
-    assert response.status_code == 200, response.text
-    degrees = [len(revision.neighbours_of(first + number)) for number in (2, 5)]
-    own = unit(rows[joined[0]] / degrees[0] + rows[joined[1]] / degrees[1])
-    for item in response.json()["items"]:
-        assert item["score"] == pytest.approx(float(own @ rows[item["id"]]), abs=1e-5)
+@pytest.fixture(scope="module", params=["Add", "Disabled"])
+def eigenvectors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    """Of users and items alone, with as many columns as there are eigenvectors. `Disabled`: users read nothing."""
+    root = tmp_path_factory.mktemp(request.param)
+    spec, parts = of_users(root), shop()
+    del parts.nodes["tag"], parts.edges["item", "has", "tag"], parts.edges["user", "knows", "user"]
+    typed = {**write_folder(root / "pairs", parts), "reverse": request.param}
+    links = {"relation": "buys", "dimensions": 64, "comparedWith": "Nothing"}
+    yield published(
+        root,
+        {
+            **spec,
+            "graph": {"source": {"typed": typed}},
+            "task": {"links": links},
+            "model": {"architecture": "LightGCN", "fanouts": [0]},
+        },
+    )
+
+
+def joined_to(revision: ServedRevision) -> dict[str, list[str]]:
+    """What each node is joined to, whichever of both reads the other."""
+    assert revision.neighbours_of is not None
+    names = list(map(str, revision.shown_ids(0, revision.nodes)))
+    pairs = {(node, int(other)) for node in range(revision.nodes) for other in revision.neighbours_of(node)}
+    pairs |= {(other, node) for node, other in pairs}
+    return {name: [names[other] for node, other in sorted(pairs) if names[node] == name] for name in names}
+
+
+@pytest.mark.parametrize("end", ["user", "item"])
+def test_where_rows_are_eigenvectors_a_new_node_is_recommended_what_a_stored_one_with_its_links_is(
+    eigenvectors: Published, end: str
+) -> None:
+    revision = eigenvectors.served()
+    joined = joined_to(revision)
+    # The one with the most links: its list has nodes of many and of few.
+    stored = max((name for name in joined if name.startswith(end)), key=lambda name: len(joined[name]))
+    new = f"{end}/new"
+    edges = [[new, "buys", other] if end == "user" else [other, "buys", new] for other in joined[stored]]
+    of_stored, of_new = ask(
+        revision,
+        {"node": stored, "count": 1000, "exclude": "nothing"},
+        {"node": new, "count": 1000, "exclude": "nothing", "overlay": {"nodes": [{"id": new}], "edges": edges}},
+    )
+    assert of_new.status_code == 200, of_new.text
+    expected = {item["id"]: item["score"] for item in of_stored.json()["items"]}
+    found = {item["id"]: item["score"] for item in of_new.json()["items"]}
+    assert len(expected) > 15 and max(expected.values()) > 0.1
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_links_that_a_stored_node_has_are_known_whichever_way_lists_go(eigenvectors: Published) -> None:
+    revision = eigenvectors.served()
+    joined = joined_to(revision)
+    for node in ("user/3", "item/5"):
+        edge = ["user/3", "buys", joined[node][0]] if node == "user/3" else [joined[node][0], "buys", node]
+        plain, with_known, without = ask(
+            revision,
+            {"node": node, "count": 1000, "exclude": "nothing"},
+            {"node": node, "count": 1000, "exclude": "nothing", "overlay": {"edges": [edge]}},
+            {"node": node, "count": 1000, "overlay": {"edges": [edge]}},
+        )
+        assert with_known.status_code == 200, with_known.text
+        scores = [{item["id"]: item["score"] for item in told.json()["items"]} for told in (plain, with_known)]
+        assert scores[1] == pytest.approx(scores[0], abs=1e-4)
+        assert {item["id"] for item in without.json()["items"]} == scores[0].keys() - {*joined[node]}
 
 
 def test_a_user_who_has_bought_more_is_computed_anew_and_it_is_known(users: Published) -> None:

@@ -25,6 +25,7 @@ from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds, look_up_one
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
@@ -125,6 +126,9 @@ class ServedRevision:
     neighbours_of: Callable[[int], np.ndarray] | None = None
     """Positions in the neighbour list of a stored node, as it is now, int32; over several types, numbers of the nodes
     that it reads by any relation. None: the graph is not known."""
+    readers_of: Callable[[int], np.ndarray] | None = None
+    """Positions of the nodes whose neighbour lists name a stored node, int64; all lists are looked through for it.
+    None: the graph is not known, has several types or changes."""
     lists_by_relation: Callable[[int], Sequence[tuple[int, np.ndarray]]] | None = None
     """What a stored node (its number) of a graph of several types reads by each relation of its type, as it is now: the
     relation's place, and numbers of nodes, int32. None: nodes have one type."""
@@ -289,6 +293,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         indexes=indexes,
         index_follower=None if replica is None or not indexes else IndexFollower(replica, indexes[0], reach_of(loaded)),
         neighbours_of=loaded.graph.list_of,
+        readers_of=loaded.graph.readers_of if replica is None and isinstance(loaded.graph, Graph) else None,
         lists_by_relation=(
             loaded.graph.lists_by_relation if isinstance(loaded.graph, TypedGraph) and loaded.decoder is None else None
         ),

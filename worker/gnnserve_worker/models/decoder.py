@@ -1,7 +1,7 @@
 """What makes a score of the embeddings of two nodes, in numpy: the last step of a link's prediction.
 
 Weights are those of one file of the revision, which all of its variants share. The torch side, which learns them, is
-`generation/links/lesson.py`.
+`generation/link_training/decoders.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from gnnserve_api.spec.task import Decoder
+from gnnserve_worker.models.folding import Folding, build_folding
 from gnnserve_worker.models.network import take
 
 _BLOCK_PAIRS = 1 << 18
@@ -19,6 +20,10 @@ _BLOCK_PAIRS = 1 << 18
 
 
 class LinkDecoder(Protocol):
+    @property
+    def folding(self) -> Folding | None:
+        """How embeddings of nodes that are not stored are made of stored ones; None: by their sum, if at all."""
+
     def score(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Scores float32 [pairs] of embeddings float32 [pairs, dimensions]."""
 
@@ -31,7 +36,8 @@ class LinkDecoder(Protocol):
 
 
 class _Dot:
-    shapes: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    def __init__(self, folding: Folding | None) -> None:
+        self.folding = folding
 
     def score(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         scores: np.ndarray = np.einsum("ij,ij->i", first, second)
@@ -46,6 +52,8 @@ class _Dot:
 
 
 class _DistMult:
+    folding: ClassVar[Folding | None] = None
+
     def __init__(self, weights: np.ndarray) -> None:
         self._weights = weights
 
@@ -63,6 +71,8 @@ class _DistMult:
 
 
 class _Perceptron:
+    folding: ClassVar[Folding | None] = None
+
     def __init__(self, first: np.ndarray, second: np.ndarray, bias: np.ndarray, out: np.ndarray, end: float) -> None:
         """Matrices float32 [hidden, dimensions] of either embedding, the hidden layer's bias, and the last product."""
         self._first, self._second, self._bias, self._out, self._end = first.T, second.T, bias, out, end
@@ -89,12 +99,12 @@ class _Perceptron:
 
 
 def build_decoder(name: str, weights: Mapping[str, np.ndarray], dimensions: int) -> LinkDecoder:
-    """`weights`: under the keys of `generation/links/lesson.py`. ValueError: one is missing or misshapen, or this
-    version does not know the decoder."""
+    """`weights`: under the keys of `generation/link_training/decoders.py` and `folding.py`. ValueError: one is missing
+    or misshapen, or this version does not know the decoder."""
     wide = (dimensions, dimensions)
     match Decoder(name):
         case Decoder.DOT:
-            return _Dot()
+            return _Dot(build_folding(weights, dimensions))
         case Decoder.DIST_MULT:
             return _DistMult(take(weights, "relation", (dimensions,)))
         case Decoder.MLP:

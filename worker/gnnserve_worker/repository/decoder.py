@@ -8,6 +8,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from gnnserve_api.errors import DamagedError
+from gnnserve_api.links import LinksManifest
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.models.decoder import LinkDecoder, build_decoder
 from gnnserve_worker.repository import checks, paths
@@ -22,7 +23,15 @@ def open_decoder(folder: Path, manifest: RevisionManifest | None) -> LinkDecoder
     path = folder / (links.weights or paths.REVISION_COMMIT)
     try:
         weights = {} if links.weights is None else safetensors.numpy.load(path.read_bytes())
-        return build_decoder(links.decoder, weights, links.dimensions)
+        return _covering(build_decoder(links.decoder, weights, links.dimensions), links)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold the weights of the decoder: {error}"
         raise DamagedError(path, problem, checks.remedy(folder)) from error
+
+
+def _covering(decoder: LinkDecoder, links: LinksManifest) -> LinkDecoder:
+    """The decoder. ValueError: it lacks nodes at an end of links."""
+    nodes, folding = max(links.first.end, links.second.end), decoder.folding
+    if folding is not None and len(folding.shares) < nodes:
+        raise ValueError(f"weights 'shares' are {len(folding.shares)} numbers, expected one for each of {nodes} nodes")
+    return decoder

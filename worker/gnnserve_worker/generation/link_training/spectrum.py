@@ -6,8 +6,11 @@ after the first k eigenvectors is one too, and that neither has anything to lear
 
     D^1/2 V Λ V' D^1/2 ≈ A,   V, Λ: the k largest eigenvalues, and their vectors,
 
-so that a node's row is that of D^1/2 V Λ^1/2. On gowalla, with 512 columns, recall@20 of test links is 0.186 after a
-minute, where forty epochs over 64 columns that are learnt reach 0.162 in twenty.
+so that a node's row R_i is that of D^1/2 V Λ^1/2. Since S V = V Λ, it is also Λ^-1 Σ_j R_j / d_j over its neighbours j
+of degree d_j, by which a node that is not stored gets its own (`models/folding.py`).
+
+On gowalla, with 512 columns, recall@20 of test links is 0.186 after a minute, where forty epochs over 64 columns that
+are learnt reach 0.162 in twenty.
 """
 
 from __future__ import annotations
@@ -19,39 +22,46 @@ import torch
 
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.link_training.decoders import PREFIX
 from gnnserve_worker.generation.link_training.light_gcn import normalised, to_torch
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.links import LinkSet
+from gnnserve_worker.models.folding import EIGENVALUES, SHARES
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _ROUNDS = 4
 _OVERSAMPLED = 16
 """Columns beside those that are wanted; the last of them converge last."""
+_LEAST_EIGENVALUE = 1e-3
+"""Columns of smaller ones stay empty: no score would change by them, and embeddings of new nodes are divided by it."""
 
 
 def filter_embeddings(
     spec: GNNServiceSpec, links: LinkSet, name: str, progress: ProgressListener
 ) -> tuple[Tensors, Sequence[TrainingRun]]:
-    """Rows under `name`, float32 [nodes, dimensions], and no training run. Rows of the first end have length 1 where no
-    node is at both ends: that changes no order of second nodes. A node without edges has a row of zeros, and so has
-    every node in columns beyond the positive eigenvalues."""
+    """Rows under `name`, float32 [nodes, dimensions], with the weights of `models/folding.py` beside them, and no
+    training run. Rows of the first end have length 1 where no node is at both ends: that changes no order of second
+    nodes. A node without edges has a row of zeros, and so has every node in columns beyond the positive eigenvalues."""
     task = spec.task.links
     if task is None:
         raise ValueError("embeddings are made for links")
     adjacency = normalised(links.message_graph())
-    degrees = np.diff(adjacency.indptr)
+    degrees = np.diff(adjacency.indptr).astype(np.float32)
     values, vectors = leading_eigenpairs(
         to_torch(adjacency), task.dimensions, spec.model.training.seed,
         lambda done: progress(Progress(f"filter {name}", done, _ROUNDS, f"{task.dimensions} eigenvectors")),
     )  # fmt: skip
-    rows = np.zeros((links.nodes, task.dimensions), np.float32)
-    kept = np.flatnonzero(values > 0)
-    rows[:, : len(kept)] = vectors[:, kept] * np.sqrt(values[kept]) * np.sqrt(degrees, dtype=np.float32)[:, None]
+    rows, eigenvalues = np.zeros((links.nodes, task.dimensions), np.float32), np.zeros(task.dimensions, np.float32)
+    kept = np.count_nonzero(values >= _LEAST_EIGENVALUE)
+    eigenvalues[:kept] = values[:kept]
+    rows[:, :kept] = vectors[:, :kept] * np.sqrt(values[:kept]) * np.sqrt(degrees)[:, None]
+    shares = np.divide(1, degrees, out=np.zeros_like(degrees), where=degrees > 0)
     if links.first != links.second:
-        of_first = rows[links.first.start : links.first.end]
-        lengths = np.linalg.norm(of_first, axis=1, keepdims=True)
-        np.divide(of_first, lengths, out=of_first, where=lengths > 0)
-    return {name: rows}, ()
+        firsts = slice(links.first.start, links.first.end)
+        lengths = np.linalg.norm(rows[firsts], axis=1)
+        np.divide(rows[firsts], lengths[:, None], out=rows[firsts], where=lengths[:, None] > 0)
+        shares[firsts] *= lengths
+    return {name: rows, PREFIX + EIGENVALUES: eigenvalues, PREFIX + SHARES: shares}, ()
 
 
 def leading_eigenpairs(

@@ -9,7 +9,7 @@ import numpy as np
 
 from gnnserve_api.links import EndManifest, LinkCalibration, LinksManifest
 from gnnserve_api.profile import LinkScores, Metric
-from gnnserve_api.spec.task import ComparedWith, Links
+from gnnserve_api.spec.task import Links
 from gnnserve_worker.generation.links.calibration import fit_calibration
 from gnnserve_worker.generation.links.judge import EmbeddingsOf, accuracy_of, judge_links, scores_of_pairs
 from gnnserve_worker.graph.links import End, LinkSet
@@ -34,7 +34,7 @@ class LinkExam:
     links: LinkSet
     task: Links
     weights: Mapping[str, np.ndarray]
-    """The decoder's."""
+    """The decoder's, with those of `models/folding.py` where embeddings are eigenvectors."""
 
     def judge(self, embeddings_of: EmbeddingsOf) -> JudgedLinks:
         """`embeddings_of`: a variant's."""
@@ -65,7 +65,6 @@ class LinkExam:
             validation_links=len(links.validation),
             test_links=len(links.test),
             weights=weights,
-            folds_by_degree=self.task.compared_with is ComparedWith.NOTHING,
         )
 
 

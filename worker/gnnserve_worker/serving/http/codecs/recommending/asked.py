@@ -89,7 +89,7 @@ def _of_folded(
     if folded.node is not None:
         excluded = np.append(excluded, folded.node)
     question = msgspec.structs.replace(question, nodes=folded.joined)
-    return Asked(question, Sought(index, held, request.count, excluded, None, weights=folded.weights))
+    return Asked(question, Sought(index, held, request.count, excluded, None, folded=folded))
 
 
 def _question(

@@ -4,9 +4,8 @@ The final embedding of a node is the mean over hops of what it and its neighbour
 Of a new node nothing is learnt; what its neighbours' final embeddings add up to is the same mean without it, one hop
 further. All have length 1, and so has the sum. What a request joins is said of one node, and changes no other.
 
-Where embeddings are eigenvectors (`generation/link_training/spectrum.py`), a node's own is, but for the length of each
-column, the sum of those that it is joined to over their degrees: as long as the rows of popular nodes are, they tell
-less of who chooses them.
+Where embeddings are eigenvectors, the sum is weighted, and what it makes is what a stored node with the same neighbours
+has (`models/folding.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +20,9 @@ from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import TypedOverlay
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.models.folding import Folding
+from gnnserve_worker.nearest.search import unit
+from gnnserve_worker.serving.http.codecs.recommending.known import reads_one_way
 from gnnserve_worker.serving.http.overlay import check_sizes
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.serving.http.typed_ids import as_text
@@ -40,6 +42,8 @@ class Folded:
     """Positions of the nodes that it is joined to, int64, distinct."""
     weights: np.ndarray
     """float32: what the embedding of each of them is multiplied by, before they are added up."""
+    has_length_1: bool
+    """Whether embeddings of stored nodes at its end have length 1, so that its own is brought to it."""
 
 
 def fold(
@@ -74,25 +78,40 @@ def fold(
         raise _of_no_end("node", asked, links)
     is_first = end is links.first
     joined = [_other_end(edge, place, asked, end, links, revision) for place, edge in enumerate(overlay.edges)]
-    known = np.zeros(0, np.int64)
-    if stored is not None and revision.neighbours_of is not None:
-        other = links.second if is_first else links.first
-        listed = revision.neighbours_of(stored).astype(np.int64)
-        known = listed[(listed >= other.start) & (listed < other.end)]
+    known = np.zeros(0, np.int64) if stored is None else _joined_to(stored, revision)
     whole = np.union1d(known, np.array(joined, np.int64))
     if not len(whole):
         problem = f"{shown_value(asked)} is joined to no node, so that nothing is known of it"
         raise RequestError(
             ErrorCode.MISSING_FIELD, "overlay.edges", problem, _JOIN_REMEDY.format(relation=links.relation)
         )
-    return Folded(stored, is_first, whole, _weights(whole, links, revision))
+    folding = _folding_of(revision)
+    if folding is None:
+        return Folded(stored, is_first, whole, np.ones(len(whole), np.float32), has_length_1=True)
+    has_length_1 = is_first and links.first != links.second
+    return Folded(stored, is_first, whole, folding.shares[whole], has_length_1)
 
 
-def _weights(joined: np.ndarray, links: LinksManifest, revision: ServedRevision) -> np.ndarray:
-    if not links.folds_by_degree or revision.neighbours_of is None:
-        return np.ones(len(joined), np.float32)
-    degrees = [len(revision.neighbours_of(node)) for node in joined.tolist()]
-    return 1 / np.maximum(np.array(degrees, np.float32), 1)
+def embedding_of(folded: Folded, embeddings: np.ndarray, revision: ServedRevision) -> np.ndarray:
+    """The node's own, float32 [dimensions]. `embeddings`: of those that it is joined to, float32 [n, dimensions]."""
+    folding, summed = _folding_of(revision), folded.weights @ embeddings
+    own = summed if folding is None else folding.own_of(summed)
+    return unit(own) if folded.has_length_1 else own
+
+
+def _folding_of(revision: ServedRevision) -> Folding | None:
+    return None if revision.links is None else revision.links.decoder.folding
+
+
+def _joined_to(node: int, revision: ServedRevision) -> np.ndarray:
+    """What a stored node is joined to by any relation, whichever of the two reads the other: int64. Embeddings are
+    propagated both ways."""
+    lists = [np.zeros(0, np.int64)]
+    if revision.neighbours_of is not None:
+        lists.append(revision.neighbours_of(node).astype(np.int64))
+    if reads_one_way(revision) and revision.readers_of is not None:
+        lists.append(revision.readers_of(node))
+    return np.unique(np.concatenate(lists))
 
 
 def _check_new(

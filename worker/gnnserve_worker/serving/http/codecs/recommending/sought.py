@@ -8,7 +8,8 @@ import numpy as np
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.recent import merged
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
-from gnnserve_worker.nearest.search import Found, unit
+from gnnserve_worker.nearest.search import Found
+from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, embedding_of
 from gnnserve_worker.serving.requests import Answer
 
 _MORE = 4
@@ -26,8 +27,9 @@ class Sought(msgspec.Struct, frozen=True):
     """bool [positions of the graph]; None: all nodes."""
     unread_by: int | None = None
     """A node: those that read it are known, and not recommended. None: its neighbours read it, and are `excluded`."""
-    weights: np.ndarray | None = None
-    """float32, of each node that was computed: the embedding is their sum (`fold.py`). None: it is the first's own."""
+    folded: Folded | None = None
+    """What the embedding is made of, where the nodes that are computed are those that its node is joined to. None: it
+    is the computed node's own."""
 
 
 def query_of(answer: Answer, sought: Sought, revision: ServedRevision) -> np.ndarray:
@@ -37,7 +39,7 @@ def query_of(answer: Answer, sought: Sought, revision: ServedRevision) -> np.nda
         vector: np.ndarray = answer.embeddings[0]
         return vector
     # Networks that score links end in embeddings.
-    own = answer.scores[0] if sought.weights is None else unit(sought.weights @ answer.scores)
+    own = answer.scores[0] if sought.folded is None else embedding_of(sought.folded, answer.scores, revision)
     return revision.links.decoder.as_query(own)
 
 

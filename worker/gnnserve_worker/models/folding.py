@@ -1,0 +1,41 @@
+"""The embedding of a node that is not stored where embeddings are eigenvectors of the graph, from stored ones.
+
+An eigenvector's entry at a node is, over the eigenvalue, the sum of its neighbours' entries, each multiplied by a
+number of that neighbour (`generation/link_training/spectrum.py` says which). They lie beside the decoder's weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_worker.models.network import take
+
+EIGENVALUES, SHARES = "eigenvalues", "shares"
+"""Keys of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    shares: np.ndarray
+    """float32 [nodes]: what the stored embedding of each is multiplied by in the sum of a node that is joined to it."""
+    eigenvalues: np.ndarray
+    """float32 [dimensions], of each column; 0: the column is empty."""
+
+    def own_of(self, summed: np.ndarray) -> np.ndarray:
+        """The node's own embedding, float32 [dimensions], of such a sum."""
+        made: np.ndarray = np.divide(
+            summed, self.eigenvalues, out=np.zeros_like(self.eigenvalues), where=self.eigenvalues > 0
+        )
+        return made
+
+
+def build_folding(weights: Mapping[str, np.ndarray], dimensions: int) -> Folding | None:
+    """None: embeddings are no eigenvectors, and a node's is the sum of its neighbours'. ValueError: one of the weights
+    is missing or misshapen."""
+    if not {EIGENVALUES, SHARES} & weights.keys():
+        return None
+    nodes = weights[SHARES].size if SHARES in weights else 0
+    return Folding(take(weights, SHARES, (nodes,)), take(weights, EIGENVALUES, (dimensions,)))
