@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class LinkCalibration(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -38,3 +39,6 @@ class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     test_links: int
     weights: str | None = None
     """Path of a safetensors file with the decoder's weights, which all variants share; None: it has none."""
+    embeddings_of: str | UnsetType | None = UNSET
+    """Deprecated: not written any more. Earlier gnnserves named here the network over several types whose final
+    embeddings the rows are (null: none). Pairs of stored nodes are answered of such rows; new nodes are not."""

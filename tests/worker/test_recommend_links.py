@@ -4,6 +4,7 @@ compared with the scores of all pairs, and of new nodes."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.support.following_index import followed
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.serving import FakeWorker, running
@@ -234,6 +236,20 @@ def test_a_new_user_is_what_its_items_are_together(users: Published) -> None:
     assert found.keys() == {f"item/{i}" for i in range(20)} - {*joined}
     for id_, score in found.items():
         assert score == pytest.approx(float(own @ rows[id_]), abs=1e-5)
+
+
+def test_new_nodes_are_not_made_of_rows_that_an_earlier_release_stored_of_a_network(users: Published) -> None:
+    revision = users.served()
+    assert revision.links is not None and revision.manifest.links is not None
+    links = replace(revision.manifest.links, embeddings_of="GraphSAGE")
+    earlier = dataclasses.replace(revision, links=dataclasses.replace(revision.links, manifest=links))
+    overlay = {"nodes": [{"id": "user/new"}], "edges": [["user/new", "buys", "item/2"]]}
+    stored, new = ask(earlier, {"node": "user/3"}, {"node": "user/new", "overlay": overlay})
+    assert stored.status_code == 200, stored.text
+    told = new.json()["error"]
+    assert (new.status_code, told["code"], told["field"]) == (400, "NoOverlays", "overlay")
+    assert "kept GraphSAGE's embeddings of stored nodes alone" in told["message"]
+    assert len(scores_of(earlier, [["user/3", "item/2"]])[0]) == 1
 
 
 @pytest.fixture(scope="module", params=["Add", "Disabled"])

@@ -34,6 +34,7 @@ from tests.support.repository import (
 
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, ResourceError
 from gnnserve_api.families import FamilyName
+from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.profile import Profile
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import GraphManifest, NodeIdKind, RevisionManifest, model_digest, sealed
@@ -869,6 +870,36 @@ def test_a_graph_of_an_older_gnnserve_is_read_and_its_nodes_are_positions(reposi
     edited(lambda content: content.update(nodes=5))(path)
     with pytest.raises(DamagedError, match="was altered: its checksum is"):
         repository.load(REVISION)
+
+
+@pytest.mark.parametrize("embeddings_of", [None, "GraphSAGE"])
+def test_links_are_read_with_a_field_that_is_not_written_any_more(
+    repository: Repository, embeddings_of: str | None
+) -> None:
+    path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
+    content = json.loads(path.read_text())
+    end = {"type": "", "start": 0, "end": NODES}
+    content["links"] = {
+        "decoder": "Dot", "dimensions": 2, "relation": "", "first": end, "second": end, "validationLinks": 1,
+        "testLinks": 0, "weights": None, "embeddingsOf": embeddings_of,
+    }  # fmt: skip
+    content["checksum"] = ""
+    content["checksum"] = hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+    overwrite(path, json.dumps(content, indent=2).encode())
+
+    found = repository.find(RECIPE, "aaaa")
+    assert found is not None
+    assert repository.revisions() == [found]
+    assert found.links is not None
+    assert found.links.embeddings_of == embeddings_of
+
+
+def test_links_are_written_as_earlier_releases_read_them() -> None:
+    end = EndManifest("", 0, NODES)
+    written = msgspec.to_builtins(LinksManifest("Dot", 2, "", end, end, 1, 0))
+    assert set(written) == {
+        "decoder", "dimensions", "relation", "first", "second", "validationLinks", "testLinks", "weights",
+    }  # fmt: skip
 
 
 def test_who_names_an_older_revision_is_told_what_to_do(repository: Repository, old_revision: str) -> None:

@@ -55,6 +55,7 @@ def read_asked(
     if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
         request, overlay = msgspec.structs.replace(request, overlay=None), None
     if revision.links is not None and isinstance(overlay, TypedOverlay) and revision.typed_overlays is None:
+        _check_folds(revision.links.manifest)
         folded = fold(request.node, overlay, revision.links.manifest, revision, limits)
         return _of_folded(request, folded, revision.links.manifest, wishes, revision, max_nodes, limits)
     if revision.joins_types:
@@ -69,6 +70,16 @@ def read_asked(
     excluded = excluded_of(node, question.overlay, revision, with_known=with_known)
     unread_by = stored if with_known and revision.links is not None and reads_one_way(revision) else None
     return Asked(question, Sought(index, held, request.count, excluded, None, unread_by))
+
+
+def _check_folds(links: LinksManifest) -> None:
+    """Rows that an earlier gnnserve stored of a network over several types do not add up to that of a new node."""
+    if isinstance(links.embeddings_of, str):
+        raise RequestError(
+            ErrorCode.NO_OVERLAYS, "overlay",
+            f"an earlier gnnserve made the revision, and kept {links.embeddings_of}'s embeddings of stored nodes alone",
+            "ask about a stored node, or generate again",
+        )  # fmt: skip
 
 
 def _of_folded(
