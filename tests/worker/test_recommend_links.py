@@ -25,7 +25,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
-from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
+from gnnserve_worker.generation.embeddings.publishing import choose_variant, publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
@@ -68,7 +68,7 @@ def one_type(root: Path, decoder: str) -> dict[str, Any]:
         "graph": {"source": {"npz": {"uri": path.as_uri()}}},
         "model": {"fanouts": [-1, -1], "hidden": 8, "training": BRIEF},
         "task": {"links": {"decoder": decoder, "dimensions": 8}},
-        "variants": {"pruning": {"factors": [1]}},
+        "variants": {"pruning": {"factors": [1]}, "stored": [2]},
         "embeddings": {},
     }
 
@@ -154,6 +154,24 @@ def test_a_new_node_is_computed_with_what_it_brings(same_type: Published) -> Non
     (response,) = ask(revision, {"node": 900, "count": 1000, "overlay": overlay})
     assert response.status_code == 200, response.text
     assert {item["id"] for item in response.json()["items"]} == {*range(80)} - {3, 4}
+    assert response.json()["variant"] == "x1"
+
+
+def test_rows_of_embeddings_are_preferred_between_types_and_what_takes_new_nodes_within_one(
+    same_type: Published,
+) -> None:
+    """However accurate each of them is."""
+    manifest = same_type.repository.load(same_type.revision).manifest
+    assert manifest is not None and manifest.links is not None
+    typed = replace(manifest.links, first=replace(manifest.links.first, type="user"))
+    for better in ("x1", "stored2"):
+        accurate = [
+            replace(each, validation_accuracy=0.9 if each.name == better else 0.8) for each in manifest.profile.variants
+        ]
+        judged = replace(manifest, profile=replace(manifest.profile, variants=tuple(accurate)))
+        assert choose_variant(judged, None).name == "x1"
+        assert choose_variant(replace(judged, links=typed), None).name == "stored2"
+        assert choose_variant(judged, "stored2").name == "stored2"
 
 
 def test_items_are_recommended_for_users_and_users_for_items(users: Published) -> None:

@@ -17,6 +17,8 @@ import numpy as np
 
 from gnnserve_api.embeddings import IndexManifest, Neighbours
 from gnnserve_api.errors import InputError
+from gnnserve_api.families import family_of
+from gnnserve_api.links import LinksManifest
 from gnnserve_api.one_type import is_over_types
 from gnnserve_api.repository import NodeIdKind, RevisionManifest, VariantManifest
 from gnnserve_worker.export.write import build_exact
@@ -53,11 +55,15 @@ class PublishedEmbeddings:
 
 
 def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantManifest:
-    """The variant that embeddings are of: the named one, or the most accurate that has any. Where links are scored, one
-    whose rows are embeddings, of all neighbours, comes before those that draw some. Raises InputError."""
+    """The variant that embeddings are of: the named one, or the most accurate that has any. Raises InputError.
+
+    Where links join types, one whose rows are embeddings, of all neighbours, comes before those that draw some: all are
+    of one network, so that any of them computes new nodes. Of one type, only the variant itself computes what is
+    searched for, and one that takes new nodes comes first."""
     if named is not None:
         return check_embeddings(manifest, named, "spec.embeddings.variant")
-    has_links = manifest.links is not None
+    links = manifest.links
+    has_links = links is not None
     giving = {each.name: each for each in manifest.variants if gives_embeddings(each, has_links=has_links)}
     if not giving:
         raise InputError(
@@ -66,8 +72,14 @@ def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantMani
             "give model.fanouts two layers or more, or leave spec.embeddings out",
         )
     profiled = [variant for variant in manifest.profile.variants if variant.name in giving]
-    holding = [variant for variant in profiled if has_links and not any(giving[variant.name].fanouts)]
-    return giving[max(holding or profiled, key=lambda variant: variant.validation_accuracy).name]
+    preferred = [] if links is None else [one for one in profiled if _is_preferred(giving[one.name], links)]
+    return giving[max(preferred or profiled, key=lambda variant: variant.validation_accuracy).name]
+
+
+def _is_preferred(variant: VariantManifest, links: LinksManifest) -> bool:
+    if links.first.type:
+        return not any(variant.fanouts)
+    return family_of(variant).capabilities.overlay
 
 
 def publish_embeddings(
