@@ -199,13 +199,18 @@ def test_a_network_over_types_recommends_by_the_scores_of_its_pairs(tmp_path: Pa
     spec["task"]["links"]["decoder"] = "DistMult"
     revision = published(tmp_path, spec).served()
     overlay = {"nodes": [{"id": "user/new", "features": [1.0] * 4}], "edges": [["user/new", "buys", "item/1"]]}
+    new_tag = {"node": "tag/900", "overlay": {"nodes": [{"id": "tag/900"}]}}
     bodies = [
+        new_tag,
         {"node": "user/3", "type": "item", "count": 1000, "exclude": "nothing"},
         {"node": "user/900", "count": 1000, "exclude": "nothing", "overlay": renumbered(overlay)},
         {"node": "user/900"},
         {"node": "user/900", "overlay": overlay | {"nodes": [{"id": "user/901", "features": [1.0] * 4}], "edges": []}},
     ]
-    stored, new, unknown, absent = ask(revision, *bodies)
+    of_no_end, stored, new, unknown, absent = ask(revision, *bodies)
+    told = of_no_end.json()["error"]
+    assert (of_no_end.status_code, told["code"], told["field"]) == (400, "WrongNodeType", "node")
+    assert 'node "tag/900" is neither of type user nor of type item' in told["message"]
     assert stored.status_code == 200, stored.text
     items = stored.json()["items"]
     scores, likely = scores_of(revision, [["user/3", item["id"]] for item in items])

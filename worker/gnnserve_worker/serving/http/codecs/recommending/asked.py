@@ -89,7 +89,7 @@ def _of_folded(
     check_node_count(len(folded.joined), max_nodes)
     # The first of both ends searches the second, as a stored node would.
     like = links.first if folded.is_first else links.second
-    held = _held_of(like.start, request.type, revision)
+    held = _held_of(like.start, request.node, request.type, revision)
     index = _opened(held, revision)
     plain = msgspec.structs.replace(request, overlay=None)
     variant = _choose_variant(index, revision, plain, brings=False)
@@ -126,7 +126,7 @@ def _held_for(request: AnyRequest, revision: ServedRevision) -> RevisionIndex:
     if not revision.indexes:
         raise _refusal(revision)
     if revision.joins_types:
-        return _held_of(_like_stored(request, revision), request.type, revision)
+        return _held_of(_like_stored(request, revision), request.node, request.type, revision)
     (held,) = revision.indexes
     kind, named = held.part.type, request.type
     if named is None or named == kind:
@@ -150,13 +150,14 @@ def _like_stored(request: AnyRequest, revision: ServedRevision) -> int:
     return int(position)
 
 
-def _held_of(position: int, named: str | None, revision: ServedRevision) -> RevisionIndex:
-    """The index of the nodes at the other end of links. `named`: the type that the request names."""
+def _held_of(position: int, asked: Any, named: str | None, revision: ServedRevision) -> RevisionIndex:
+    """The index of the nodes at the other end of links. `position`: of a node of the type of `asked`, as the request
+    names it. `named`: the type that the request names."""
     assert revision.links is not None  # noqa: S101
     links = revision.links.manifest
     if not revision.indexes:
         raise _refusal(revision)
-    own, other = _ends_for(position, links, revision)
+    own, other = _ends_for(position, asked, links)
     if named is not None and named != other.type:
         raise RequestError(
             ErrorCode.INVALID_VALUE, "type",
@@ -166,17 +167,16 @@ def _held_of(position: int, named: str | None, revision: ServedRevision) -> Revi
     return next(index for index in revision.indexes if index.part.type == other.type)
 
 
-def _ends_for(position: int, links: LinksManifest, revision: ServedRevision) -> tuple[EndManifest, EndManifest]:
+def _ends_for(position: int, asked: Any, links: LinksManifest) -> tuple[EndManifest, EndManifest]:
     """The end that the node stands at, and the other one."""
     first, second = links.first, links.second
     if first.start <= position < first.end:
         return first, second
     if second.start <= position < second.end:
         return second, first
-    (shown,) = revision.shown_ids(position, position + 1)
     raise RequestError(
         ErrorCode.WRONG_NODE_TYPE, "node",
-        f"node {shown_value(shown)} is neither of type {first.type} nor of type {second.type}, which "
+        f"node {shown_value(asked)} is neither of type {first.type} nor of type {second.type}, which "
         f"{links.relation} joins",
         "name a node of one of them",
     )  # fmt: skip
