@@ -27,6 +27,7 @@ from gnnserve_worker.generation.embeddings.files import Wanted, export_embedding
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.generation.embeddings.publishing import choose_variant, publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.nearest.parts import index_parts
@@ -34,6 +35,7 @@ from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
+from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of
 
 BRIEF = {"epochs": 2, "batchSize": 64}
 
@@ -273,6 +275,16 @@ def test_new_nodes_are_not_made_of_rows_that_an_earlier_release_stored_of_a_netw
     assert (new.status_code, told["code"], told["field"]) == (400, "NoOverlays", "overlay")
     assert "kept GraphSAGE's embeddings of stored nodes alone" in told["message"]
     assert len(scores_of(earlier, [["user/3", "item/2"]])[0]) == 1
+
+
+def test_an_overlay_hides_what_it_joins_whichever_number_a_stored_node_has_in_it() -> None:
+    """Of one type lists name a stored node that is in the overlay by its number there, of several by its own."""
+    graph = FakeWorker(nodes=10).revision()
+    for sender in (3, 10):
+        # Node 3 and node 7 are overlay nodes 0 and 1; the list of node 7 gains node 3.
+        packed = np.array([2, 1, 0, 0, 2, 3, 7, 0, 0, 1, sender], np.int64)
+        overlay = Overlay(0, np.zeros((0, 1), np.float32), packed, nodes=2, edges=1)
+        assert excluded_of(10, overlay, graph, with_known=True).tolist() == [3, 7]
 
 
 @pytest.fixture(scope="module", params=["Add", "Disabled"])

@@ -18,7 +18,7 @@ def excluded_of(node: int, overlay: Overlay | None, revision: ServedRevision, *,
     if with_known and stored is not None and revision.neighbours_of is not None:
         parts.append(revision.neighbours_of(stored).astype(np.int64))
     if with_known and overlay is not None:
-        parts.append(_joined(node, overlay, revision.first_new))
+        parts.append(_joined(node, stored, overlay, revision.first_new))
     joined = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
     return joined[(joined >= 0) & (joined < revision.nodes)]
 
@@ -37,13 +37,15 @@ def reads_one_way(revision: ServedRevision) -> bool:
     return rules is None or rules.direction is not Direction.UNDIRECTED
 
 
-def _joined(node: int, overlay: Overlay, first_new: int) -> np.ndarray:
-    """Stored nodes that the overlay joins it to, either way, int64; -1 for new ones."""
+def _joined(node: int, stored: int | None, overlay: Overlay, first_new: int) -> np.ndarray:
+    """Stored nodes that the overlay joins it to, either way, int64; -1 for new ones. `stored`: as `stored_of`."""
     readers = np.repeat(np.arange(overlay.nodes), np.diff(overlay.starts))
     readers -= readers % overlay.stride
     senders, place = overlay.neighbours, node - first_new
-    stored = _stored(senders[readers == place], overlay, first_new)
-    return np.concatenate((stored, overlay.origins[readers[senders == node]]))
+    sending = _stored(senders[readers == place], overlay, first_new)
+    # Lists name a stored node by its own number where the graph has several types, and else as an overlay node.
+    is_named = senders == node if stored is None else (senders == node) | (senders == stored)
+    return np.concatenate((sending, overlay.origins[readers[is_named]]))
 
 
 def _stored(nodes: np.ndarray, overlay: Overlay, first_new: int) -> np.ndarray:
