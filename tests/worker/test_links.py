@@ -153,6 +153,18 @@ def test_rankings_leave_known_links_out_and_count_the_others() -> None:
     assert scores.sources == 1
 
 
+def test_equal_scores_have_their_mean_rank_and_a_random_order() -> None:
+    """A node without links that are aggregated has a row of zeros: nothing is known of it, which is no good rank."""
+    nodes = 1001
+    held_out = [(0, node) for node in range(1, nodes, 10)]
+    whole, embeddings = LinkSet_of([], held_out, nodes), np.zeros((nodes, 2), np.float32)
+    scores = judge_links(
+        whole, whole.validation, whole.validation_negatives, build_decoder("Dot", {}, 2), lambda n: embeddings[n], 100
+    )
+    assert scores.mrr == pytest.approx(1 / (1 + 900 / 2))
+    assert 0.03 < scores.recall_at_k < 0.2  # a tenth of all nodes is among the first hundred
+
+
 def LinkSet_of(train: list[tuple[int, int]], validation: list[tuple[int, int]], nodes: int) -> LinkSet:  # noqa: N802
     def pairs(of: list[tuple[int, int]]) -> Pairs:
         return Pairs(*(np.array([pair[end] for pair in of], np.int64) for end in (0, 1)))

@@ -1,7 +1,8 @@
 """How well scores tell links from other pairs: ROC-AUC, average precision, and where links come in a ranking.
 
 A ranking has all pairs of one first node, but for the known links that are not asked about (the all-ranking protocol of
-LightGCN and NGCF). Of large graphs a sample of nodes is ranked, drawn by a fixed seed.
+LightGCN and NGCF). Equal scores count as in a random order. Of large graphs a sample of nodes is ranked, drawn by a
+fixed seed.
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of
     wanted = asked.at(np.flatnonzero(kept))
     candidates = _sample(np.arange(links.second.start, links.second.end), MOST_CANDIDATES, random)
     candidates = np.union1d(candidates, wanted.second)
+    # Equal scores stand in this order: ids may be in one of popularity.
+    order = random.permutation(len(candidates))
     of_candidates, of_sources = embeddings_of(candidates), embeddings_of(sources)
     known, asked_keys = links.known_keys(), np.sort(pair_keys(wanted.first, wanted.second, links.nodes))
     gains = 1 / np.log2(np.arange(2, k + 2))
@@ -110,11 +113,9 @@ def rank_links(links: LinkSet, asked: Pairs, decoder: LinkDecoder, embeddings_of
                 left_out = np.concatenate([left_out, _places_of(np.array([source]), candidates)])
             of_hits = row[hits]
             row[left_out] = -np.inf
-            # Rank of each link among pairs that are none: other links of the node do not push it down.
-            above = np.array([np.count_nonzero(row > score) for score in of_hits])
-            reciprocal += float((1 / (above + 1)).sum())
+            reciprocal += float((1 / _mean_ranks(of_hits, row)).sum())
             row[hits] = of_hits
-            best = np.isin(_top(row, min(k, len(row))), hits)
+            best = np.isin(_top(row, min(k, len(row)), order), hits)
             recall += float(best.sum()) / len(hits)
             ndcg += float((gains[: len(best)] * best).sum() / gains[: min(len(hits), k)].sum())
     return Ranked(len(sources), len(candidates), reciprocal / len(wanted), recall / len(sources), ndcg / len(sources))
@@ -134,10 +135,22 @@ def _places_of(nodes: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     return found
 
 
-def _top(row: np.ndarray, k: int) -> np.ndarray:
-    """Places of the k largest, the largest first."""
-    places = np.argpartition(-row, k - 1)[:k]
-    ordered: np.ndarray = places[np.argsort(-row[places], kind="stable")]
+def _mean_ranks(of_links: np.ndarray, of_others: np.ndarray) -> np.ndarray:
+    """Rank of each link among pairs that are none, from 1: other links of the node do not push it down. Among equal
+    scores the mean of the ranks that they share, so that a node of which nothing is known gains nothing by it."""
+    above = np.array([np.count_nonzero(of_others > score) for score in of_links])
+    equal = np.array([np.count_nonzero(of_others == score) for score in of_links])
+    ranks: np.ndarray = 1 + above + equal / 2
+    return ranks
+
+
+def _top(row: np.ndarray, k: int, order: np.ndarray) -> np.ndarray:
+    """Places of the k largest, the largest first. `order`: by which places of equal values stand."""
+    least = np.partition(row, -k)[-k]
+    larger, equal = np.flatnonzero(row > least), np.flatnonzero(row == least)
+    equal = equal[np.argsort(order[equal])][: k - len(larger)]
+    places = np.concatenate([larger, equal])
+    ordered: np.ndarray = places[np.lexsort((order[places], -row[places]))]
     return ordered
 
 
