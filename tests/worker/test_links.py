@@ -29,6 +29,8 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations, pair_keys, part_links
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.typed_lists import describe_typed, merged_lists, typed_graph
+from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.links import served_links
 from gnnserve_worker.models.decoder import build_decoder, probabilities
@@ -450,6 +452,25 @@ def test_a_reverse_that_the_source_lists_itself_loses_what_is_held_out(tmp_path:
     # As one graph of one type it is the same as where importing adds the reverse.
     added = loaded_links(shop(), tmp_path / "added")
     assert np.array_equal(loaded.graph.graph.indptr, added.graph.graph.indptr)
+
+
+def test_an_edge_of_an_overlay_goes_into_every_reverse_of_the_scored_relation(tmp_path: Path) -> None:
+    parts = shop()
+    buys = parts.edges["user", "buys", "item"]
+    for name in ("sold", "chosen"):
+        parts.edges["item", name, "user"] = {"src": buys["dst"], "dst": buys["src"]}
+    typed = loaded_links(parts, tmp_path / "shop", reverse="Disabled").typed
+    assert typed is not None
+    described = describe_typed(typed)
+    graph = typed_graph(described, *merged_lists(described, [one.lists for one in typed.relations]))
+    place = next(i for i, one in enumerate(described.relations) if one.name == "buys")
+    # From a new user to the first item.
+    edge = np.array([[place, graph.nodes, described.first_nodes[described.place_of("item")]]])
+    user = np.array([described.place_of("user")])
+    overlay, _ = arrange_typed_overlay(
+        graph, np.zeros((1, 4), np.float32), user, np.zeros(0, np.int64), edge, np.array([graph.nodes])
+    )
+    assert overlay.edges == 3
 
 
 def test_a_link_that_is_listed_twice_is_held_out_once_and_whole(tmp_path: Path) -> None:

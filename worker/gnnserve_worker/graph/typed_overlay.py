@@ -106,18 +106,17 @@ def smallest_typed_overlay(graph: TypedGraph) -> Overlay:
 
 def _readings(typed: TypedGraphManifest, edges: np.ndarray) -> Iterator[tuple[int, int, int]]:
     """Relation, reader and sender of each entry that the edges become."""
-    reverses = {
-        (one.target, one.reverse_of, one.source): place
-        for place, one in enumerate(typed.relations)
-        if one.reverse_of is not None
-    }
+    # More than one where the source lists a reverse itself, under another name or several.
+    reverses: dict[tuple[str, str, str], list[int]] = {}
+    for place, one in enumerate(typed.relations):
+        if one.reverse_of is not None:
+            reverses.setdefault((one.target, one.reverse_of, one.source), []).append(place)
     for relation, source, target in edges.tolist():
         described = typed.relations[relation]
         yield relation, target, source
         if described.both_ways and source != target:
             yield relation, source, target
-        reverse = reverses.get((described.source, described.name, described.target))
-        if reverse is not None:
+        for reverse in reverses.get((described.source, described.name, described.target), ()):
             yield reverse, source, target
 
 
