@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,8 +242,19 @@ def sampled(graph: TypedGraph, seeds: np.ndarray, fanouts: Any, key: int = 0, *,
     return sample_typed(graph.indptr, graph.indices, graph.layout, seeds, wanted, key, TypedScratch(), share=share)
 
 
+def test_no_list_is_read_where_nothing_is_drawn(tmp_path: Path) -> None:
+    _, data = data_of(tmp_path)
+    typed, graph = graph_of(data)
+    # Bounds that give lengths below 0 where they are read.
+    damaged = replace(graph, indptr=graph.indptr[::-1].copy())
+    for fanouts in ((0,), (0, 2)):
+        sample = sampled(damaged, np.array([3, 0, typed.first_nodes[1]]), fanouts, share=True)
+        assert (len(sample.nodes), len(sample.neighbours)) == (3, 0)
+        assert not sample.segments.any()
+
+
 @pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize("fanouts", [(-1, -1), (2, 3), (1, 40, 2)])
+@pytest.mark.parametrize("fanouts", [(-1, -1), (2, 3), (1, 40, 2), (2, 0), (0,)])
 def test_each_row_draws_distinct_neighbours_by_each_relation_of_its_type(
     tmp_path: Path, fanouts: tuple[int, ...], share: bool
 ) -> None:

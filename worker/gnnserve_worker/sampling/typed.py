@@ -175,6 +175,9 @@ def _sample(
         ends[depth] = end
         generation[0] += 1
         first_edge = edges
+        reads_lists = False
+        for relation in range(fanouts.shape[1]):
+            reads_lists |= fanouts[depth, relation] != 0
         kind = 0
         block = begin
         while block < end:
@@ -182,7 +185,7 @@ def _sample(
                 kind += 1
             lists = slots[kind]
             stop = min(block + _BLOCK, type_ends[depth * types + kind])
-            for row in range(block, stop):
+            for row in range(block, stop if reads_lists else block):
                 if overlay is None:
                     prefetch_bounds(indptr, first_lists[kind] + (nodes[row] - first_nodes[kind]) * lists)
                 else:
@@ -206,13 +209,14 @@ def _sample(
                 for slot in range(stride):
                     degree = 0
                     first = 0
-                    if slot < lists:
+                    fanout = fanouts[depth, relation_of[kind * stride + slot]] if slot < lists else 0
+                    # Nothing is read of a list of which nothing is drawn: where a layer is stored, of none.
+                    if fanout != 0:
                         if origin >= 0:
                             first = list_begin(indptr, first_list + slot)
                             degree = list_end(indptr, first_list + slot) - first
                         if overlay is not None and node >= stored:
                             degree += extra_starts[node - stored + slot + 1] - extra_starts[node - stored + slot]
-                        fanout = fanouts[depth, relation_of[kind * stride + slot]]
                         if fanout < 0 or degree <= fanout:
                             prefetch(indices, first)
                             edges += degree
@@ -235,6 +239,8 @@ def _sample(
                 for slot in range(lists):
                     edge = segments[row * stride + slot]
                     count = segments[row * stride + slot + 1] - edge
+                    if count == 0:
+                        continue
                     first = 0
                     listed = 0
                     if origin >= 0:
