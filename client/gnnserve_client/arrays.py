@@ -21,6 +21,7 @@ NamedFeatures = Mapping[str, float | Sequence[float]]
 Features = ArrayLike | Sequence[NamedFeatures]
 """Features of nodes, a row or a mapping for each."""
 FeatureRows = NDArray[np.float32] | list[NamedFeatures]
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 _FORM = "give integers, or texts, of one kind"
 
 
@@ -113,6 +114,22 @@ def as_rows(features: FeatureRows, where: str) -> list[Any]:
     return rows
 
 
+def as_json(given: Any, where: str) -> Any:
+    """Mappings and lists that are sent as they are, with arrays and numbers of numpy in them as JSON has these. Raises
+    InputError for what JSON does not have."""
+    if hasattr(given, "tolist"):
+        given = given.tolist()
+    if given is None or isinstance(given, str | int | float):
+        return given
+    if isinstance(given, list | tuple):
+        return [one if type(one) in _PLAIN else as_json(one, f"{where}[{place}]") for place, one in enumerate(given)]
+    if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
+        return {str(name): as_json(one, f"{where}.{name}") for name, one in given.items()}
+    raise InputError(
+        where, f"{type(given).__name__} has no form in JSON", "give mappings by texts, lists, arrays, numbers and texts"
+    )
+
+
 def _read_ids(given: ArrayLike, where: str, inner: tuple[int, ...]) -> Ids:
     try:
         array = np.asarray(given)
@@ -131,7 +148,7 @@ def _read_ids(given: ArrayLike, where: str, inner: tuple[int, ...]) -> Ids:
         case "U" | "T" | "O":
             # numpy makes texts of the numbers in a list with a text.
             listed = array.ravel().tolist() if isinstance(given, np.ndarray) else _flat(given, bool(inner))
-            entries = [_text_of(entry) for entry in listed]
+            entries = [_text_of(entry, where) for entry in listed]
             if all(type(entry) is int for entry in entries):
                 return _read_ids(np.array(entries, np.int64).reshape(array.shape), where, inner)
             if all(isinstance(entry, str) for entry in entries):
@@ -139,11 +156,15 @@ def _read_ids(given: ArrayLike, where: str, inner: tuple[int, ...]) -> Ids:
     raise InputError(where, f"{array.dtype} are no node ids, or not of one kind", _FORM)
 
 
-def _text_of(entry: Any) -> Any:
+def _text_of(entry: Any, where: str) -> Any:
     """The text of an id with its type, as of graphs of several types: {"type": "user", "id": 17} is "user/17"."""
-    if isinstance(entry, Mapping) and set(entry) == {"type", "id"}:
-        return f"{entry['type']}/{entry['id']}"
-    return entry
+    if not (isinstance(entry, Mapping) and set(entry) == {"type", "id"}):
+        return entry
+    kind, own = entry["type"], entry["id"]
+    if not isinstance(kind, str) or not isinstance(own, int | np.integer | str) or isinstance(own, bool):
+        problem = f"type {kind!r} and id {own!r} are no id with its type"
+        raise InputError(where, problem, "give a text as type, and as id an integer or a text")
+    return f"{kind}/{own}"
 
 
 def _flat(given: Any, has_pairs: bool) -> list[Any]:

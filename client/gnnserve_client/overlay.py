@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gnnserve_api.errors import InputError
 from gnnserve_client.arrays import (
     Features,
     Ids,
     NamedFeatures,
     are_texts,
+    as_json,
     as_rows,
     pack_features,
     read_edges,
@@ -75,6 +77,22 @@ class Overlay:
             "overrides": _rows(self.overrides, as_rows(self.override_features, "overlay.override_features")),
         }
         return {name: part for name, part in parts.items() if part}
+
+
+def brought_by(overlay: Overlay | Mapping[str, Any] | None, asked: Ids) -> dict[str, Any] | None:
+    """The field `overlay` of a request in JSON for these nodes; None: it brings nothing. A mapping: as JSON has it.
+    Raises InputError."""
+    if overlay is None:
+        return None
+    if isinstance(overlay, Overlay):
+        return overlay.to_builtins(asked) or None
+    if not isinstance(overlay, Mapping):
+        raise InputError(
+            "overlay",
+            f"{type(overlay).__name__} is none",
+            "give an `Overlay`, or a mapping as docs/http.md describes it",
+        )
+    return as_json(overlay, "overlay") or None
 
 
 def _rows(ids: Ids, rows: list[Any]) -> list[dict[str, Any]]:

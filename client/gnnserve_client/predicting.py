@@ -24,7 +24,7 @@ from gnnserve_client.arrays import Ids, read_edges, read_ids
 from gnnserve_client.asking import Asking
 from gnnserve_client.errors import NotGnnserveError, RefusedError
 from gnnserve_client.exchange import Call, Reply, Steps
-from gnnserve_client.overlay import Overlay
+from gnnserve_client.overlay import Overlay, brought_by
 from gnnserve_client.prediction import Prediction, labels_array
 from gnnserve_client.timing import parse_server_timing
 
@@ -73,16 +73,13 @@ class Question:
             "objective": stated or None,
             "strict": self.strict or None,
             "return": self.outputs,
-            "overlay": self._brought() or None,
+            "overlay": brought_by(self.overlay, self.nodes.ravel()),
             "seed": self.seed,
             "variant": self.variant,
             "minOffset": self.min_offset,
             "priority": self.priority,
         }
         return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
-
-    def _brought(self) -> Mapping[str, Any] | None:
-        return self.overlay.to_builtins(self.nodes.ravel()) if isinstance(self.overlay, Overlay) else self.overlay
 
     def headers(self) -> dict[str, str]:
         """The wishes, as the binary form states them."""

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 
 from gnnserve_api.embeddings import IndexState
 from gnnserve_api.recommend import RecommendAnswer
-from gnnserve_client.arrays import Ids, read_ids
+from gnnserve_client.arrays import Ids, as_json, read_ids
 from gnnserve_client.asking import Asking
 from gnnserve_client.exchange import Call, Steps
-from gnnserve_client.overlay import Overlay
+from gnnserve_client.overlay import Overlay, brought_by
 
 RECOMMEND_PATH = "/v1/recommend"
 
@@ -62,13 +62,13 @@ def recommend(
         "labels": None if labels is None else np.asarray(labels).tolist(),
     }
     wanted = {
-        "node": node.item() if isinstance(node, np.generic) else node,
+        "node": as_json(node, "node"),
         "count": count,
         "type": type_,
         "exclude": exclude,
         "filter": {name: value for name, value in filters.items() if value is not None} or None,
         "objective": None if latency_ms is None else {"latencyMs": latency_ms},
-        "overlay": overlay.to_builtins(np.asarray([node])) if isinstance(overlay, Overlay) else overlay,
+        "overlay": brought_by(overlay, np.asarray([node])),
         "seed": seed,
         "minOffset": min_offset,
     }

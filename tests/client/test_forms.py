@@ -269,6 +269,45 @@ def test_what_a_graph_of_several_types_is_brought_is_sent_as_it_is() -> None:
     assert asked.overlay is not None and asked.overlay.edges == (("user/9", "buys", "item/2"),)
 
 
+def test_a_mapping_may_have_arrays_where_json_has_lists() -> None:
+    brought = {
+        "nodes": [
+            {"id": {"type": "user", "id": np.int64(9)}, "features": np.array([0.5, 2], np.float32)},
+            {"id": "user/10", "features": [np.float64(1), 2, None]},
+        ],
+        "edges": np.array([["user/9", "buys", "item/2"]]),
+    }
+    sent = msgspec.json.decode(question(["user/9"], overlay=brought).to_json())["overlay"]
+    assert sent == {
+        "nodes": [
+            {"id": {"type": "user", "id": 9}, "features": [0.5, 2.0]},
+            {"id": "user/10", "features": [1.0, 2, None]},
+        ],
+        "edges": [["user/9", "buys", "item/2"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("overlay", "problem"),
+    [
+        ([{"id": "user/9"}], "overlay: list is none; give an `Overlay`, or a mapping"),
+        ({"nodes": {"user/9"}}, "overlay.nodes: set has no form in JSON"),
+        ({"nodes": [{"id": "user/9", "features": b"1"}]}, r"overlay.nodes\[0\].features: bytes has no form"),
+        ({"nodes": [{9: "user/9"}]}, r"overlay.nodes\[0\]: dict has no form in JSON; give mappings by texts"),
+    ],
+)
+def test_what_json_does_not_have_is_refused_by_its_place(overlay: Any, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        question(["user/9"], overlay=overlay).to_json()
+
+
+@pytest.mark.parametrize("entry", [{"type": "user", "id": True}, {"type": None, "id": 1}, {"type": "user", "id": 1.5}])
+def test_an_id_with_its_type_is_an_integer_or_a_text(entry: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"nodes: type .* are no id with its type; give a text as type"):
+        question([entry])
+    assert question([{"type": "user", "id": np.int64(7)}]).nodes.tolist() == ["user/7"]
+
+
 @pytest.mark.parametrize(
     ("given", "outputs", "problem"),
     [
