@@ -34,7 +34,10 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
     ]
     training: Annotated[
         TrainingManifest | None,
-        Meta(description="How long the networks were trained; null with given weights, and from earlier versions."),
+        Meta(
+            description="How long the networks were trained; null with given weights, with "
+            "embeddings of which nothing is learnt, and from earlier versions."
+        ),
     ] = None
     model: Annotated[str, Meta(description="Digest of all weights; empty from earlier versions.")] = ""
     given: Annotated[

@@ -425,6 +425,13 @@ def test_given_weights_are_not_said_to_be_trained_in_a_scope() -> None:
     assert "training" not in dict(made_facts(report_of(with_provenance(subject_of(), checkpoint="ab"))))["Model"]
 
 
+def test_embeddings_of_which_nothing_is_learnt_are_said_to_be_computed() -> None:
+    made = with_provenance(subject_of(), training=None, scope="Transductive")
+    computed = dict(made_facts(report_of(with_network(made, architecture="LightGCN", fanouts=(0,), hops=1))))
+    assert computed["Weights"] == "embeddings computed of the graph, without training"
+    assert "training" not in computed["Model"]
+
+
 def test_relations_with_fan_outs_of_their_own_are_told() -> None:
     made = with_provenance(subject_of(), relation_fanouts={"user knows user": (5, 2)})
     assert ("Fan-outs of user knows user", "5, 2") in made_facts(report_of(made))

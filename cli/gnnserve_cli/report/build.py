@@ -33,6 +33,7 @@ from gnnserve_cli.report.data import (
     VariantRow,
 )
 from gnnserve_cli.report.drift import compare_splits
+from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.latencies import answer_latencies
 from gnnserve_cli.report.performance import fit_models
 from gnnserve_cli.report.stability import compare_rankings
@@ -250,6 +251,8 @@ def _half_width(row: VariantRow) -> float:
 
 def _part_in_training(made: Provenance) -> str:
     """Sentence about the part that validation nodes had in training."""
+    if learns_nothing(made):
+        return "whose links embeddings were computed without"
     if made.has_given_weights:
         return "and whether these had a part in training the given weights is not known"
     seen = " and whose features and edges it saw" if made.scope == "Transductive" else ""

@@ -12,6 +12,7 @@ from gnnserve_api.intervals import difference_interval
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.provenance import Provenance
 from gnnserve_cli.report.data import Drift, DriftRow, DriftVerdict
+from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.subject import Subject
 from gnnserve_cli.report.words import names, number, signed_points
 
@@ -107,6 +108,8 @@ def _says_difference(profile: Profile, row: DriftRow, comparisons: int) -> str:
 
 
 def _says_test_nodes(made: Provenance) -> str:
+    if learns_nothing(made):
+        return "test nodes, whose links embeddings were computed without"
     if made.has_given_weights:
         return "test nodes; whether these had a part in training the given weights is not known"
     if made.scope == "Transductive":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import NOT_RANKED, AttentionManifest
-from gnnserve_api.spec.model import column_blocks, says_hops
+from gnnserve_api.spec.model import Architecture, column_blocks, says_hops
 from gnnserve_api.training import TrainingManifest, TrainingRun, says_learnt, says_length
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.words import ms, number
@@ -27,9 +28,11 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         model.append(_heads(network.attention, len(network.fanouts)))
     model.append(f"fan-outs {fanouts}" if network.hops is None else says_hops(network))
     features = report.features // column_blocks(network.architecture, network.hops)
-    if made.training is not None or not made.has_given_weights:
+    if not learns_nothing(made) and (made.training is not None or not made.has_given_weights):
         model.append(f"{made.scope.lower()} training")
     weights = f"given: SHA-256 {made.checkpoint}" if made.checkpoint else "trained"
+    if learns_nothing(made):
+        weights = "embeddings computed of the graph, without training"
     return [
         ("Service", report.service),
         ("Revision", report.revision),
@@ -55,6 +58,11 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         *((f"{run.name} learnt from", says_learnt(run)) for run in _runs(made.training) if run.tried),
         ("Ranking", "none" if made.ranking_method == NOT_RANKED else f"{made.ranking_method}{settings}"),
     ]
+
+
+def learns_nothing(made: Provenance) -> bool:
+    """Whether embeddings were computed of the graph: LightGCN with `task.links.comparedWith: Nothing`."""
+    return made.network.architecture == Architecture.LIGHT_GCN and made.training is None
 
 
 def _runs(training: TrainingManifest | None) -> tuple[TrainingRun, ...]:
