@@ -81,6 +81,13 @@ def estimate_costs(measured: MeasuredCosts, profiled: Costs) -> Costs:
     return {name: measured.costs.get(name) or _scaled(cost, measured.slowness) for name, cost in profiled.items()}
 
 
+def share_of_time(measured: MeasuredCosts) -> float:
+    """The part of a worker's time that batches get where they want it; others that share the worker have the rest."""
+    computing_s = sum(of.seconds for of in measured.sums.values())
+    waiting_s = sum(of.wait_seconds for of in measured.sums.values())
+    return computing_s / (computing_s + waiting_s) if computing_s > 0 else 1.0
+
+
 def publish_costs(before: Costs, estimated: Costs, profiled: Costs, max_seeds: int) -> Costs:
     """The costs to publish, without variants whose cost is close to the profile's."""
     published = {}

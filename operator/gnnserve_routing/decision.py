@@ -32,6 +32,7 @@ from gnnserve_routing.costs import (
     estimate_costs,
     publish_costs,
     remember,
+    share_of_time,
 )
 from gnnserve_routing.signals import Signals, Silence
 from gnnserve_routing.verdict import Verdict
@@ -179,8 +180,9 @@ def decide_routing(
         attainment = judge_attainment(attainment, measured.outcomes, spec.objective.percentile)
     costs = publish_costs(before.costs, estimate_costs(remembered, profiled), profiled, max_seeds)
     # Use the published costs: they are stable, and the decision can be checked against what is published.
+    available = workers * share_of_time(remembered)
     capacity = {
-        name: workers * capacity_seeds_per_s(costs.get(name, cost), latency_ms, max_seeds)
+        name: available * capacity_seeds_per_s(costs.get(name, cost), latency_ms, max_seeds)
         for name, cost in profiled.items()
     }
     allowed = _allowed(spec, candidates)

@@ -30,7 +30,9 @@ from gnnserve_routing.verdict import sentence
 NAMESPACE_LABEL = "namespace"
 """Label of the namespace in Prometheus' usual Kubernetes configurations."""
 
-_BATCH_METRICS = ("batches", "batch_seeds", "batch_seconds", "batch_seeds_squared", "batch_seed_seconds")
+_BATCH_METRICS = (
+    "batches", "batch_seeds", "batch_seconds", "batch_seeds_squared", "batch_seed_seconds", "batch_wait_seconds"
+)  # fmt: skip
 _OFFERED, _REQUESTS = "offered_seeds", "requests"
 _PREFIX, _SUFFIX = "gnnserve_", "_total"
 
@@ -81,13 +83,16 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class BatchSums:
-    """Sums over the batches of one variant, enough to fit the cost of a batch."""
+    """Sums over the batches of one variant, enough to fit the cost of a batch and to tell what share of a worker it
+    gets."""
 
     batches: float = 0.0
     seeds: float = 0.0
     seconds: float = 0.0
     seeds_squared: float = 0.0
     seed_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    """Waits for others that share the worker, which are in neither of the sums of seconds."""
 
     def __add__(self, other: BatchSums) -> BatchSums:
         return BatchSums(
@@ -96,6 +101,7 @@ class BatchSums:
             self.seconds + other.seconds,
             self.seeds_squared + other.seeds_squared,
             self.seed_seconds + other.seed_seconds,
+            self.wait_seconds + other.wait_seconds,
         )
 
     def __mul__(self, factor: float) -> BatchSums:
@@ -105,6 +111,7 @@ class BatchSums:
             self.seconds * factor,
             self.seeds_squared * factor,
             self.seed_seconds * factor,
+            self.wait_seconds * factor,
         )
 
 

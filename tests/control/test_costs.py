@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from gnnserve_routing.costs import (
     estimate_costs,
     publish_costs,
     remember,
+    share_of_time,
 )
 from gnnserve_routing.signals import BatchSums
 
@@ -200,3 +202,12 @@ def test_more_time_is_never_less_capacity(fixed: float, per_seed: float, latency
     cost = AffineCost(fixed, per_seed)
     at = [capacity_seeds_per_s(cost, latency, max_seeds) for latency in (latency_ms, 1.5 * latency_ms, None)]
     assert at == pytest.approx(sorted(at))
+
+
+def test_time_that_others_have_is_no_cost_and_is_taken_off_what_a_worker_can_do() -> None:
+    batches = BatchSums(100, 5000, 2.0, 5e5, 120.0)
+    waiting = replace(batches, wait_seconds=6.0)
+    alone, beside = after(MeasuredCosts(), {"x1": batches}), after(MeasuredCosts(), {"x1": waiting})
+    assert beside.costs == alone.costs
+    assert (share_of_time(alone), share_of_time(beside)) == (1, 0.25)
+    assert share_of_time(MeasuredCosts()) == 1, "nothing was measured"

@@ -243,8 +243,8 @@ def test_whatever_comes_is_a_finite_load_or_silence(found: list[Series], workers
 
 def test_one_query_names_the_service_its_namespace_and_every_counter() -> None:
     assert build_query("digits", "shop", 15) == (
-        '{__name__=~"gnnserve_(batches|batch_seeds|batch_seconds|batch_seeds_squared|batch_seed_seconds|offered_seeds|'
-        'requests)_total",service="digits",namespace="shop"}[310s]'
+        '{__name__=~"gnnserve_(batches|batch_seeds|batch_seconds|batch_seeds_squared|batch_seed_seconds|'
+        'batch_wait_seconds|offered_seeds|requests)_total",service="digits",namespace="shop"}[310s]'
     )
     assert ',kubernetes_namespace="shop"}[600s]' in build_query("digits", "shop", 900, "kubernetes_namespace")
     assert "namespace" not in build_query("digits", None, 15)

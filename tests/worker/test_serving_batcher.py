@@ -641,18 +641,18 @@ def test_a_turn_is_cut_to_what_is_computed_in_its_time() -> None:
     queue = Queue(max_queued_seeds=1000)
     for _ in range(30):
         assert queue.ask(seeds=2) is None
-    batch = queue.batcher.take(0, longest_ms=12).batch  # 10.1 ms for one seed by x1, 0.1 for each more
+    batch = queue.batcher.take(0, longest_ms=1).batch  # 10.1 ms for one seed by x1, 0.1 for each more
     assert batch is not None
-    assert (batch.variant, batch.seeds) == ("x1", 20)
+    assert (batch.variant, batch.seeds) == ("x1", 10)
     queue.batcher.finish()
-    assert queue.take().seeds == 40, "the rest, with nobody else there"
+    assert queue.take().seeds == 50, "the rest, with nobody else there"
 
 
 def test_a_turn_too_short_for_anything_takes_one_request() -> None:
     queue = Queue()
     for _ in range(3):
         assert queue.ask(seeds=5) is None
-    batch = queue.batcher.take(0, longest_ms=1).batch
+    batch = queue.batcher.take(0, longest_ms=0.01).batch
     assert batch is not None
     assert [piece.request.key for piece in batch.pieces] == [0]
 
@@ -662,7 +662,7 @@ def test_pieces_of_a_large_request_are_cut_too_and_none_is_lost() -> None:
     assert queue.ask(seeds=250) is None
     pieces: list[tuple[int, int]] = []
     while queue.batcher.waiting:
-        batch = queue.batcher.take(0, longest_ms=15).batch
+        batch = queue.batcher.take(0, longest_ms=4.91).batch
         assert batch is not None
         pieces += [(piece.start, piece.stop) for piece in batch.pieces]
         queue.batcher.finish()

@@ -29,6 +29,7 @@ from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ServedModel
+from gnnserve_worker.serving.promises import longest_turn_of
 from gnnserve_worker.serving.security.access import Access
 
 FIRST, SECOND = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
@@ -300,9 +301,9 @@ def test_revisions_of_one_service_do_not_shorten_each_others_turns() -> None:
     table = service({"latencyMs": 50}).spec.routing_table(FIRST)
     for model in engine.models.values():
         model.switch(FakeWorker(FIRST).revision(), table)
-    assert [engine._longest_turn_ms(model) for model in engine.models.values()] == [2.5] * 3
+    assert [longest_turn_of(engine._models, model) for model in engine.models.values()] == [2.5] * 3
     engine.remove("other")
-    assert [engine._longest_turn_ms(model) for model in (engine.models["digits"], second)] == [math.inf] * 2
+    assert [longest_turn_of(engine._models, model) for model in (engine.models["digits"], second)] == [math.inf] * 2
 
 
 class DirectCalls(LoopCalls):

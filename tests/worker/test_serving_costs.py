@@ -101,6 +101,26 @@ def test_a_turn_is_measured_by_computation_alone_though_a_tables_cost_has_more()
     assert costs.compute_ms(X4, 50) > costs.computing_ms(X4, 50)
 
 
+@pytest.mark.parametrize("fixed_ms", [0.1, 0.5, 1.0, 1.9, 2.0, 2.1, 5.0, 10.0])
+def test_a_turn_is_for_more_than_a_seed_whatever_every_batch_costs(fixed_ms: float) -> None:
+    costs = CostModel([variant("x1", 0.9, fixed_ms, 0.02)], 1024)
+    costs.longest_turn_ms = 2.0
+    one_ms, seeds = costs.computing_ms(0, 1), costs.seeds_of_turn(0)
+    assert seeds >= 0.9 * min(one_ms, 2.0) / 0.02, "half of its time at least, or as much as a turn may last"
+    assert costs.computing_ms(0, seeds) <= max(2.0, one_ms + 2.0)
+
+
+def test_turns_of_others_are_waited_for_once_for_each_batch_even_where_turns_have_no_limit() -> None:
+    costs = model()
+    for batch in range(200):
+        costs.observe(X4, 100, 1, 8.0, 8.2, 10.0 * batch, waited_ms=5.0)
+    assert costs.waits_ms(costs.turns(X4, 1, 4.04)) == pytest.approx(5, rel=0.01)
+    assert costs.waits_ms(costs.turns(X4, 450, 36.0)) == pytest.approx(25, rel=0.01)
+    assert costs.waits_ms(costs.turns(X4, 450, 36.0), has_turn=True) == pytest.approx(20, rel=0.01)
+    costs.longest_turn_ms = 1.0
+    assert costs.waits_ms(costs.turns(X4, 100, 8.0)) == pytest.approx(10, rel=0.01), "turns of 5 ms"
+
+
 def test_next_revision_inherits_what_concerns_the_machine() -> None:
     before = model()
     run(before, 1.6)

@@ -64,6 +64,7 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
             ("batch_seconds", "Time for which batches occupied the worker."),
             ("batch_seeds_squared", "Sum of seeds² over batches, to fit a cost."),
             ("batch_seed_seconds", "Sum of seeds · seconds over batches, to fit a cost."),
+            ("batch_wait_seconds", "Time for which batches waited for turns of others that share the worker."),
         )
     }
     offered = Counter(
@@ -75,7 +76,7 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
         metrics.count_offered(seeds)
         metrics.observe_answer(variant, milliseconds, 2 * milliseconds, None)
         metrics.observe_batch(
-            variant, seeds, milliseconds, StageTimes(milliseconds, 2 * milliseconds, 3 * milliseconds)
+            variant, seeds, milliseconds, StageTimes(milliseconds, 2 * milliseconds, 3 * milliseconds), milliseconds
         )
         offered.inc(seeds)
         size.labels("digits", variant).observe(seeds)
@@ -85,6 +86,7 @@ def test_counts_are_those_of_prometheus_own_client() -> None:
         for name, value in (
             ("batches", 1), ("batch_seeds", seeds), ("batch_seconds", milliseconds / 1000),
             ("batch_seeds_squared", seeds * seeds), ("batch_seed_seconds", seeds * (milliseconds / 1000)),
+            ("batch_wait_seconds", milliseconds / 1000),
         ):  # fmt: skip
             counters[name].inc(value)
     ours, theirs = metrics.render(), generate_latest(registry)
@@ -192,5 +194,5 @@ def test_counters_of_the_slow_loop_are_those_that_prometheus_gets() -> None:
     for counter in counters:
         labels = {("service", "digits"), *([] if counter.label is None else [counter.label])}
         assert scraped[counter.name, frozenset(labels)] == counter.value
-    assert len(counters) == 1 + 4 + 5 * len(revision_manifest().profile.variants)
+    assert len(counters) == 1 + 4 + 6 * len(revision_manifest().profile.variants)
     assert sum(counter.value > 0 for counter in counters) == 7

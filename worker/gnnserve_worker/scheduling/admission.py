@@ -230,10 +230,14 @@ class AdmissionControl:
             if total < self._max_seeds and own.fastest_small != variant:
                 variant = self._chooser.fastest((variant, own.fastest_small), total, own.kind)
             changed = overlay_of.get(own.fastest, 0.0)
-            end_ms += costs.waits_ms(variant, costs.compute_ms(variant, total, changed))
+            end_ms += costs.waits_ms(costs.turns(variant, total, costs.compute_ms(variant, total, changed)))
             return end_ms + costs.batch_ms(variant, total, requests, changed)
-        compute_ms = sum([costs.compute_ms(each, total, overlay_of.get(each, 0.0)) for each, total in seeds_of.items()])
-        return end_ms + compute_ms + costs.overhead_ms(own.fastest, requests) + costs.waits_ms(own.fastest, compute_ms)
+        turns = 0.0
+        for variant, total in seeds_of.items():
+            compute_ms = costs.compute_ms(variant, total, overlay_of.get(variant, 0.0))
+            end_ms += compute_ms
+            turns += costs.turns(variant, total, compute_ms)
+        return end_ms + costs.overhead_ms(own.fastest, requests) + costs.waits_ms(turns)
 
 
 def _displaceable(group: Group) -> tuple[int, bool, int, QueuedRequest, Group]:

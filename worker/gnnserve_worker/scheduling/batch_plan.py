@@ -21,7 +21,7 @@ class BatchPlan(msgspec.Struct):
     piece: int = 0
     """Seeds of that piece."""
     drains_until_ms: float = -math.inf
-    """End of a full batch: requests due before it are refused."""
+    """End of the batch, if it drains a backlog: requests due before it are refused."""
 
 
 def due_ms(group: Group) -> float:

@@ -123,9 +123,9 @@ class Batcher:
         self, batch: Batch, compute_ms: float, total_ms: float, now_ms: float, overlay_ms: float = 0.0,
         waited_ms: float = 0.0,
     ) -> None:  # fmt: skip
-        """Record what a batch took: its computation, and in all, from when it could have begun to its last answer.
-        `overlay_ms`: the part of both that its overlays took, which tells nothing of what stored seeds take.
-        `waited_ms`: the part of `total_ms` in which other models had their turns."""
+        """Record what a batch took: its computation, and in all, from when it could have begun, but for turns of other
+        models, to its last answer. `overlay_ms`: the part of both that its overlays took, which tells nothing of what
+        stored seeds take. `waited_ms`: how long it waited before for those turns."""
         if now_ms - self._observed_ms < _OBSERVE_EVERY_MS:
             return
         self._observed_ms = now_ms

@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from gnnserve_worker.scheduling.batch_plan import BatchPlan
+from gnnserve_worker.scheduling.batch_plan import BatchPlan, sums_of
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.scheduling.decision import Decider
 from gnnserve_worker.scheduling.groups import SOFT_DEADLINE_MS, Groups
@@ -82,13 +82,11 @@ class BatchCloser:
             if not self._queue:
                 break
             plan = self._decider.decide(groups, now_ms, self._queue.small > 0)
+            if longest_ms < math.inf:
+                self._shorten(plan, now_ms)
             if plan.drains_until_ms > now_ms:
-                # A turn ends before a full batch would: what is due by then can still be in it.
-                plan.drains_until_ms = min(plan.drains_until_ms, now_ms + longest_ms)
                 self._give_up(plan, now_ms, refused)
             if plan.members or plan.large is not None:
-                if longest_ms < math.inf:
-                    self._shorten(plan, longest_ms)
                 return Taken(self._close(plan, now_ms), tuple(refused))
         return Taken(None, tuple(refused))
 
@@ -126,16 +124,20 @@ class BatchCloser:
     def _is_lost(self, group: Group, head: QueuedRequest, now_ms: float) -> bool:
         if head.is_firm:
             return False
-        costs, left_ms = self._costs, head.deadline_ms - now_ms
-        variant = group.fastest if head.variant is None else head.variant
-        compute_ms = costs.compute_ms(variant, head.load, head.overlay)
-        # Its turn is now: others have theirs between its pieces.
-        if compute_ms + costs.waits_ms(variant, compute_ms) - costs.waits_ms(variant, 0) <= left_ms:
+        left_ms = head.deadline_ms - now_ms
+        if head.variant is not None:
+            return self._least_ms(group, head, head.variant) > left_ms
+        if self._least_ms(group, head, group.fastest) <= left_ms:
             return False
-        return head.variant is not None or costs.compute_ms(group.fastest_small, head.load, head.overlay) > left_ms
+        return group.fastest_small == group.fastest or self._least_ms(group, head, group.fastest_small) > left_ms
+
+    def _least_ms(self, group: Group, head: QueuedRequest, variant: int) -> float:
+        """Expected time until the request is computed, if that begins now: others have turns between its pieces."""
+        expected_ms = self._costs.pieces_ms if group.is_large else self._costs.compute_ms
+        return expected_ms(variant, head.load, head.overlay)
 
     def _give_up(self, plan: BatchPlan, now_ms: float, refused: list[tuple[Request, Refusal]]) -> None:
-        """Refuse requests whose deadline falls before the end of a full batch."""
+        """Refuse requests whose deadline falls before the end of the batch."""
         for group in list(plan.members):
             while (head := group.first()) is not None and not head.is_firm and head.deadline_ms < plan.drains_until_ms:
                 self._refuse(group, head, now_ms, refused)
@@ -152,15 +154,23 @@ class BatchCloser:
             wait_s = retry_after_s(self._occupancy.rest_ms(now_ms) + self._groups.drain_ms())
         refused.append((waiting.request, refuse_late(waiting.request, now_ms, wait_s)))
 
-    def _shorten(self, plan: BatchPlan, longest_ms: float) -> None:
-        """Limit the batch to what is computed in this time. The piece of a large request is cut too, but not below
+    def _shorten(self, plan: BatchPlan, now_ms: float) -> None:
+        """Limit the batch to what is computed in a turn. The piece of a large request is cut too, but not below
         what its overlay counts, which every piece pays for again."""
-        fitting = max(1, self._costs.seeds_computed_within(plan.variant, longest_ms))
+        costs = self._costs
+        fitting = costs.seeds_of_turn(plan.variant)
         carried = 0
         if plan.large is not None and plan.large.head is not None:
             carried = plan.large.head.request.overlay_load
             plan.piece = min(plan.piece, max(fitting - carried, carried, 1))
         plan.limit = min(plan.limit, max(fitting, plan.piece + carried))
+        if plan.drains_until_ms > now_ms and (head := plan.members[0].first()) is not None:
+            # A turn ends before a full batch would: what is due by then can still be in it.
+            total, requests, overlay = sums_of(plan.members)
+            load = min(total, max(plan.limit, head.load))
+            share = load / total
+            batch_ms = costs.batch_ms(plan.variant, load, requests * share, overlay * share)
+            plan.drains_until_ms = min(plan.drains_until_ms, now_ms + (1 + costs.margin) * batch_ms)
 
     def _close(self, plan: BatchPlan, now_ms: float) -> Batch:
         pieces: list[Piece] = []

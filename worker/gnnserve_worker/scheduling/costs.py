@@ -15,7 +15,8 @@ The expected time of a batch of s seeds from n requests by variant v, about stor
 - `overhead`: reading requests and writing answers, which no profile contains. A table's cost contains it already.
 
 Where other models share the worker, what waits has to wait for their turns as well (`waits_ms`): once for each turn
-that it takes, by the mean of recent turns. A table's cost contains that too.
+that it takes, by the mean of recent turns. No cost contains such waits, a table's neither: they are not in what is
+observed, nor in what is exported.
 
 Where the load of a batch has a part of kind OVERLAY (`load.py`), that part costs what `overlay_costs.py` says, in place
 of what as many stored nodes cost. By how many of its seeds overlays may have changed, a batch corrects one kind or the
@@ -77,7 +78,7 @@ class CostModel:
         self.margin: float = LEAST_MARGIN if before is None else before.margin
         self.overhead: Overhead = Overhead() if before is None else before.overhead
         self.longest_turn_ms = math.inf
-        """The longest turn while other models share the worker."""
+        """The longest turn while other models share the worker, but for what every batch costs (`turn_ms`)."""
         self._wait_ms: float = 0.0 if before is None else before._wait_ms
         """Mean wait before a turn, for turns of other models."""
         self.factors = [1.0] * len(variants)
@@ -154,12 +155,16 @@ class CostModel:
         """Expected overhead that `compute_ms` does not include."""
         return 0.0 if self._measured[variant] is not None else self.overhead.at(requests)
 
-    def waits_ms(self, variant: int, compute_ms: float) -> float:
-        """Expected time in which other models have their turns before and between those that so much computation
-        takes."""
-        if not self._wait_ms or self._measured[variant] is not None:
+    def turns(self, variant: int, seeds: float, compute_ms: float) -> float:
+        """How many turns it takes to compute so many seeds for so long, where other models share the worker."""
+        if not self._wait_ms:
             return 0.0
-        return self._wait_ms * max(1, math.ceil(compute_ms / self.longest_turn_ms))
+        return max(compute_ms / self.turn_ms(variant), seeds / self.max_seeds)
+
+    def waits_ms(self, turns: float, has_turn: bool = False) -> float:
+        """Expected time in which other models have their turns before and between so many turns. `has_turn`: the first
+        of them is now."""
+        return self._wait_ms * max(0, math.ceil(turns) - has_turn)
 
     def stretched_ms(self, variant: int, seeds: float, overlay: float = 0.0) -> float:
         """As `compute_ms`, as if one batch could hold all seeds: how the rest will be batched is not known yet."""
@@ -189,6 +194,28 @@ class CostModel:
         """Most stored seeds, up to a full batch, whose computation alone takes at most `time_ms`; 0 where even one
         takes longer."""
         return bisect_right(range(1, self.max_seeds + 1), time_ms, key=lambda seeds: self.computing_ms(variant, seeds))
+
+    def turn_ms(self, variant: int) -> float:
+        """How long a turn of this variant may compute: as long as a turn may last, but twice what every batch costs, so
+        that no turn is for a seed or two alone. Where a batch of one seed is longer than a turn, that is not doubled:
+        others wait for one turn more at most."""
+        longest_ms = self.longest_turn_ms
+        if longest_ms == math.inf:
+            return math.inf
+        one_ms = self.computing_ms(variant, 1)
+        return max(longest_ms, one_ms + min(one_ms, longest_ms))
+
+    def seeds_of_turn(self, variant: int) -> int:
+        """Most stored seeds of a turn, at least one."""
+        if self.longest_turn_ms == math.inf:
+            return self.max_seeds
+        return max(1, self.seeds_computed_within(variant, self.turn_ms(variant)))
+
+    def pieces_ms(self, variant: int, seeds: float, overlay: float = 0.0) -> float:
+        """Expected time to compute a request in pieces, of which the first is now, with the turns of other models
+        between them."""
+        compute_ms = self.compute_ms(variant, seeds, overlay)
+        return compute_ms + self.waits_ms(self.turns(variant, seeds, compute_ms), has_turn=True)
 
     def least_ms(self, variant: int, seeds: int, overlay: int = 0) -> float:
         """Time of one request on an idle worker, at the best speed ever proven here.
@@ -266,13 +293,12 @@ class CostModel:
         self, variant: int, seeds: int, requests: int, compute_ms: float, total_ms: float, now_ms: float,
         work: OverlayWork = NO_OVERLAYS, waited_ms: float = 0.0,
     ) -> None:  # fmt: skip
-        """Record what a batch took: its computation, and in all, from when it could have begun to its last answer; with
-        `work`, which is the part of both that its overlays took. `waited_ms`: the part of all in which other models had
-        their turns."""
+        """Record what a batch took: its computation, and in all, from when it could have begun, but
+        for turns of other models, to its last answer; with
+        `work`, which is the part of both that its overlays took. `waited_ms`: how long it waited before for turns of
+        other models."""
         measured = self._measured[variant] is not None
         self._wait_ms += _WAIT_GAIN * (waited_ms - self._wait_ms)
-        if not measured:
-            total_ms -= waited_ms
         took_ms = total_ms if measured else compute_ms
         if now_ms - self._forgot_ms > _FORGET_EVERY_MS:
             self._forget(now_ms)

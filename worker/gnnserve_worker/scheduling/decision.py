@@ -82,12 +82,13 @@ class Decider:
         assert head is not None  # noqa: S101
         candidates = anchor.candidates if head.variant is None else (head.variant,)
         slack_ms = anchor.due_ms - now_ms
-        costs, limit, piece = self._costs, self._max_seeds, 0
+        costs, piece = self._costs, 0
         growth = 1 + costs.margin
         load, overlay, requests = anchor.seeds, anchor.overlay, anchor.requests
         for variant in candidates:
+            limit = max(head.load, costs.seeds_of_turn(variant))  # more follows in another turn
             if anchor.is_large:
-                if growth * costs.compute_ms(variant, head.load, head.overlay) > slack_ms:
+                if growth * costs.pieces_ms(variant, head.load, head.overlay) > slack_ms:
                     continue
                 piece = self._piece(head, variant, slack_ms, small_wait)
                 load, requests = piece + head.request.overlay_load, 1
@@ -318,6 +319,7 @@ class Decider:
         for variant in anchor.candidates:
             batch_ms = growth * costs.batch_ms(variant, head.load, 1, head.overlay)
             all_ms = growth * costs.batch_ms(variant, anchor.seeds, anchor.requests, anchor.overlay)
+            all_ms += costs.waits_ms(costs.turns(variant, anchor.seeds, all_ms), has_turn=True)
             if (
                 batch_ms <= min(anchor.due_ms - now_ms, room_ms(costs, groups, None, batch_ms, 0.0, now_ms))
                 and all_ms <= anchor.last_due_ms - now_ms
@@ -367,9 +369,7 @@ class Decider:
                 part = max(0.0, limit - total) / group.seeds
             joined, joined_overlay = total + part * group.seeds, overlay + part * group.overlay
             joined_requests = requests + part * group.requests
-            joint_ms = growth * costs.batch_ms(
-                variant, min(limit, joined), joined_requests, min(limit, joined_overlay)
-            )  # fmt: skip
+            joint_ms = growth * costs.batch_ms(variant, min(limit, joined), joined_requests, min(limit, joined_overlay))
             if joint_ms <= min(slack_ms, tightest_ms):
                 group.take = part * group.seeds
                 total, overlay, requests = joined, joined_overlay, joined_requests

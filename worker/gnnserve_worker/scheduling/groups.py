@@ -113,14 +113,18 @@ class Groups:
         group.fastest_small = chooser.fastest(group.candidates, 1, group.kind)
 
     def drain_ms(self) -> float:
-        """Expected time to compute all queued requests, each by the variant that it would get now."""
-        total_ms = 0.0
+        """Expected time until all queued requests are computed, each by the variant that it would get now, with the
+        turns of other models that they have to wait for."""
+        costs = self._chooser.costs
+        total_ms = turns = 0.0
         for group in self.all:
             if group.seeds:
                 self.derive(group)
                 variant = group.fastest if group.is_hard or group.is_hurried else group.candidates[0]
-                total_ms += self._chooser.costs.batch_ms(variant, group.seeds, group.requests, group.overlay)
-        return total_ms
+                batch_ms = costs.batch_ms(variant, group.seeds, group.requests, group.overlay)
+                total_ms += batch_ms
+                turns += costs.turns(variant, group.seeds, batch_ms)
+        return total_ms + costs.waits_ms(turns)
 
     def _drop_empty(self, now_ms: float) -> None:
         """Drop groups that have no requests and expect none."""

@@ -23,7 +23,9 @@ def expects_late(costs: CostModel, groups: Sequence[Group], batch_ms: float) -> 
             continue
         seeds = max(1.0, group.rate * batch_ms)
         need_ms = costs.stretched_ms(group.fastest, seeds, min(seeds, group.overlay_rate * batch_ms))
-        if batch_ms + (1 + costs.margin) * (need_ms + costs.overhead_ms(group.fastest, coming)) > group.latency_ms:
+        waits_ms = costs.waits_ms(costs.turns(group.fastest, seeds, need_ms))
+        need_ms = (1 + costs.margin) * (need_ms + costs.overhead_ms(group.fastest, coming))
+        if batch_ms + waits_ms + need_ms > group.latency_ms:
             return True
     return False
 
@@ -35,7 +37,8 @@ def room_ms(
 
     The following requests are those left behind and those expected meanwhile, in order of their deadlines, by
     `variant`, or by their fastest variant where that is not allowed or None. Groups give `share` of their `take` to
-    the batch. Groups that yield (`Group.is_urgent`) follow when there is time for them.
+    the batch. Groups that yield (`Group.is_urgent`) follow when there is time for them. Other models that share the
+    worker have their turns before and between those of what follows.
     """
     following: list[tuple[float, int, float, float, float]] = []
     for group in groups:
@@ -73,10 +76,12 @@ def room_ms(
     growth = 1 + costs.margin
     if len(following) == 1:
         due_ms, use, seeds, requests, overlay = following[0]
-        return due_ms - growth * (costs.stretched_ms(use, seeds, overlay) + costs.overhead_ms(use, requests))
+        need_ms = costs.stretched_ms(use, seeds, overlay)
+        waits_ms = costs.waits_ms(costs.turns(use, seeds, need_ms))
+        return due_ms - waits_ms - growth * (need_ms + costs.overhead_ms(use, requests))
     following.sort()
     stretched_ms, overhead_ms = costs.stretched_ms, costs.overhead_ms
-    longest_ms, need_ms, all_requests = math.inf, 0.0, 0.0
+    longest_ms, need_ms, all_requests, turns = math.inf, 0.0, 0.0, 0.0
     of_variant: dict[int, tuple[float, float, float]] = {}
     for due_ms, use, seeds, requests, overlay in following:
         all_requests += requests
@@ -84,7 +89,8 @@ def room_ms(
         after_ms = stretched_ms(use, before + seeds, overlay_before + overlay)
         of_variant[use] = before + seeds, overlay_before + overlay, after_ms
         need_ms += after_ms - before_ms
-        left_ms = due_ms - growth * (need_ms + overhead_ms(use, all_requests))
+        turns += costs.turns(use, seeds, after_ms - before_ms)
+        left_ms = due_ms - costs.waits_ms(turns) - growth * (need_ms + overhead_ms(use, all_requests))
         if left_ms < longest_ms:
             longest_ms = left_ms
             if longest_ms < batch_ms and variant is not None:

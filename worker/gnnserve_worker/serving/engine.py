@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.scheduling.turns import Turns, longest_turn_ms, most_claimed_ms
+from gnnserve_worker.scheduling.turns import Turns
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
@@ -28,6 +28,7 @@ from gnnserve_worker.serving.idle_jobs import Task
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
+from gnnserve_worker.serving.promises import longest_turn_of, most_claimed_of
 from gnnserve_worker.serving.requests import (
     Answer,
     Outcome,
@@ -76,6 +77,8 @@ class Engine:
         self._worked_for: ServedModel | None = None
         """The model that the last job in an idle moment was of."""
         self._turns: Turns[ServedModel] = Turns()
+        self._idle_since_ms = math.inf
+        """Since when no model has requests; infinite: some has, or time is not divided."""
         self._clock_ms = clock_ms
         self._closing: ModelState | None = None
         """Draining or stopped; None: neither."""
@@ -199,7 +202,7 @@ class Engine:
         if now_ms >= model.costs_end_ms:
             model.drop_expired_costs(now_ms)
         try:
-            taken = lane.batcher.take(now_ms, self._longest_turn_ms(model))
+            taken = lane.batcher.take(now_ms, longest_turn_of(self._models, model))
         except Exception as error:  # noqa: BLE001 (a queue that is no longer served must not look alive)
             self._die(error)
             return
@@ -215,22 +218,17 @@ class Engine:
         """The next model with requests that wait, and their lane; None: no model has any."""
         models = self._models
         if len(models) == 1:
+            self._idle_since_ms = math.inf
             lane = models[0].first_waiting_lane()
             return None if lane is None else (models[0], lane)
         lanes = {model: lane for model in models if (lane := model.first_waiting_lane()) is not None}
-        promised_ms = [model.lane.objective.latency_ms for model in models if model.lane is not None]
-        turn = self._turns.next_of(lanes, most_claimed_ms(promised_ms))
+        if not lanes:
+            return None
+        if self._idle_since_ms < math.inf:
+            self._turns.pass_idle(self._clock_ms() - self._idle_since_ms)
+            self._idle_since_ms = math.inf
+        turn = self._turns.next_of({model: most_claimed_of(models, model, lane) for model, lane in lanes.items()})
         return None if turn is None else (turn, lanes[turn])
-
-    def _longest_turn_ms(self, model: ServedModel) -> float:
-        """How long the model's next batch may take, for the sake of the other services. Two revisions of one service
-        do not shorten each other's: they have one objective, which their batches keep."""
-        models, service = self._models, model.service
-        if len(models) == 1:
-            return math.inf
-        return longest_turn_ms(
-            [other.lane.objective.latency_ms for other in models if other.service != service and other.lane is not None]
-        )
 
     def _end_turn(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:
         """Note that the model's batch has released the worker. Returns when, which is now."""
@@ -238,13 +236,18 @@ class Engine:
         if len(self._models) > 1:
             took_ms = released_ms - computed.started_ms if isinstance(computed, Computed) else batch.predicted_ms
             self._turns.charge(model, took_ms, batch.expected_ms)
+            if not self._has_more():
+                self._idle_since_ms = released_ms
         return released_ms
 
-    def _waited_ms(self, model: ServedModel, begun_ms: float) -> float:
-        """How long the model's batch, which could have begun then, waited for turns of other models."""
+    def _began_ms(self, model: ServedModel, batch: Batch) -> tuple[float, float]:
+        """Since when the worker was this batch's, and how long it had waited before for turns of other models. Those
+        are in no cost: what others do changes by the second, and is learnt apart."""
+        ready_ms = model.could_begin_ms(batch)
         if len(self._models) == 1:
-            return 0.0
-        return max(0.0, max([other.released_ms for other in self._models if other is not model]) - begun_ms)
+            return ready_ms, 0.0
+        began_ms = max(ready_ms, *[other.released_ms for other in self._models if other is not model])
+        return began_ms, began_ms - ready_ms
 
     def _has_more(self) -> bool:
         for model in self._models:  # noqa: SIM110 - a generator would cost more, for every batch
@@ -259,8 +262,7 @@ class Engine:
             self._computing = model
             self._executor.hand(lane, batch, inputs)
         else:
-            begun_ms = model.could_begin_ms(batch)
-            waited_ms = self._waited_ms(model, begun_ms)
+            began_ms, waited_ms = self._began_ms(model, batch)
             computed = self._executor.infer(lane, batch, inputs)
             outcomes = self._split(model, lane, batch, computed)
             deliver_all(outcomes)
@@ -268,7 +270,7 @@ class Engine:
                 note_answer(model.watch, outcomes)
             released_ms = self._end_turn(model, batch, computed)
             if isinstance(computed, Computed):
-                occupied_ms = released_ms - begun_ms
+                occupied_ms = released_ms - began_ms
                 self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms, waited_ms)
 
     def _take_back(self, lane: Lane, batch: Batch, computed: Computed | BaseException) -> None:
@@ -279,8 +281,7 @@ class Engine:
             self._idle.wait(pause_ms(self._finish_task(model, task, computed), permille))
             self._go_on()
             return
-        begun_ms = model.could_begin_ms(batch)
-        waited_ms = self._waited_ms(model, begun_ms)
+        began_ms, waited_ms = self._began_ms(model, batch)
         outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
         if model.watch.shadows.wants_answer:
             note_answer(model.watch, outcomes)
@@ -296,7 +297,7 @@ class Engine:
                 return
             deliver_all(outcomes)
             if isinstance(computed, Computed):
-                now_ms, occupied_ms = self._clock_ms(), released_ms - begun_ms
+                now_ms, occupied_ms = self._clock_ms(), released_ms - began_ms
                 total_ms = occupied_ms + now_ms - started_ms
                 self._account(model, lane, batch, computed, occupied_ms, total_ms, now_ms, waited_ms)
 
@@ -361,12 +362,12 @@ class Engine:
         now_ms: float,
         waited_ms: float,
     ) -> None:
-        """Record a batch. `occupied_ms`: time in which the model could do nothing else, turns of other models for which
-        it waited included, which are `waited_ms`; `total_ms`: until the last answer."""
+        """Record a batch. `occupied_ms`: time for which it had the worker; `total_ms`: until the last answer;
+        `waited_ms`: how long it waited before for turns of other models."""
         self._answered_ms = now_ms
         times = computed.inference.times
         load = lane.batcher.count_load(batch, times.overlay_ms)
-        model.metrics.observe_batch(batch.variant, load, occupied_ms, times)
+        model.metrics.observe_batch(batch.variant, load, occupied_ms, times, waited_ms)
         compute_ms = computed.finished_ms - computed.started_ms
         lane.batcher.observe(batch, compute_ms, total_ms, now_ms, times.overlay_ms, waited_ms)
 

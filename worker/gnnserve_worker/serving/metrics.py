@@ -44,6 +44,7 @@ _BATCH_COUNTERS = {
     "gnnserve_batch_seconds": "Time for which batches occupied the worker.",
     "gnnserve_batch_seeds_squared": "Sum of seeds² over batches, to fit a cost.",
     "gnnserve_batch_seed_seconds": "Sum of seeds · seconds over batches, to fit a cost.",
+    "gnnserve_batch_wait_seconds": "Time for which batches waited for turns of others that share the worker.",
 }
 _OPENMETRICS = "application/openmetrics-text"
 _OFFERED = "gnnserve_offered_seeds"
@@ -229,8 +230,11 @@ class ServingMetrics:
             errors = self._errors[reason] = _Errors()
         errors.count += 1
 
-    def observe_batch(self, variant: str, seeds: int, duration_ms: float, times: StageTimes) -> None:
-        """`seeds`: the batch's load (`scheduling/load.py`), by which its cost is fitted."""
+    def observe_batch(
+        self, variant: str, seeds: int, duration_ms: float, times: StageTimes, waited_ms: float = 0.0
+    ) -> None:
+        """`seeds`: the batch's load (`scheduling/load.py`), by which its cost is fitted; `waited_ms`: how long it
+        waited before for turns of other models."""
         of = self._variants[variant]
         seconds = duration_ms / 1000
         of.last_s = time.time()
@@ -240,6 +244,7 @@ class ServingMetrics:
         of.seconds += seconds
         of.seeds_squared += seeds * seeds
         of.seed_seconds += seeds * seconds
+        of.wait_seconds += waited_ms / 1000
         of.sample.observe(times.sample_ms / 1000)
         of.gather.observe(times.gather_ms / 1000)
         of.compute.observe(times.compute_ms / 1000)

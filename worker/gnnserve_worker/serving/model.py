@@ -294,8 +294,7 @@ class ServedModel:
     # The engine's
 
     def could_begin_ms(self, batch: Batch) -> float:
-        """The first time at which a request of the batch was queued and the model's last batch was done. Turns of other
-        models since then count as the batch's own time: costs then say what this model's requests have to expect."""
+        """The first time at which a request of the batch was queued and the model's last batch was done."""
         released_ms = self.released_ms
         if batch.pieces[0].request.arrived_ms <= released_ms:
             return released_ms

@@ -42,6 +42,7 @@ class VariantCounters:
     seconds: float = 0.0
     seeds_squared: int = 0
     seed_seconds: float = 0.0
+    wait_seconds: float = 0.0
     last_s: float = 0.0
     """When its last batch was done, in seconds since 1970; 0: it had none."""
 
@@ -55,7 +56,7 @@ class VariantCounters:
     @property
     def sums(self) -> tuple[float, ...]:
         """Sums in the order of the counters of batches in `metrics.py`."""
-        return self.batches, self.seeds, self.seconds, self.seeds_squared, self.seed_seconds
+        return self.batches, self.seeds, self.seconds, self.seeds_squared, self.seed_seconds, self.wait_seconds
 
 
 @dataclass(frozen=True, slots=True)
