@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import NOT_RANKED, AttentionManifest
-from gnnserve_api.spec.model import Architecture, column_blocks, says_hops
+from gnnserve_api.spec.model import column_blocks, reads_embeddings, says_hops
 from gnnserve_api.training import TrainingManifest, TrainingRun, says_learnt, says_length
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.words import ms, number
@@ -62,7 +62,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
 
 def learns_nothing(made: Provenance) -> bool:
     """Whether embeddings were computed of the graph: LightGCN with `task.links.comparedWith: Nothing`."""
-    return made.network.architecture == Architecture.LIGHT_GCN and made.training is None
+    return reads_embeddings(made.network.architecture) and made.training is None
 
 
 def _runs(training: TrainingManifest | None) -> tuple[TrainingRun, ...]:

@@ -60,6 +60,11 @@ def column_blocks(architecture: str, hops: int | None) -> int:
     return 1 if hops is None or architecture != Architecture.SIGN else 1 + hops
 
 
+def reads_embeddings(architecture: str) -> bool:
+    """Whether what networks of this architecture read of a node are embeddings, and no features."""
+    return architecture == Architecture.LIGHT_GCN
+
+
 def says_hops(network: NetworkManifest) -> str:
     """What a network reads that samples nothing."""
     what = "embeddings" if network.architecture == Architecture.LIGHT_GCN else "features"
@@ -314,7 +319,7 @@ class Model(ApiModel):
     @property
     def learns_embeddings(self) -> bool:
         """Whether what it reads of a node are embeddings that it learns, and no features."""
-        return self.architecture is Architecture.LIGHT_GCN
+        return reads_embeddings(self.architecture)
 
     def row_columns(self, features: int) -> int:
         """Columns that a network of this model reads of a node, for so many features of the source."""
