@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import random
 import threading
 from collections import Counter
 from types import TracebackType
@@ -61,7 +62,7 @@ class Load:
         wait_for(f"{count} more answers", lambda: self.revisions.total() >= wanted)
 
     def _ask(self, number: int) -> None:
-        body = json.dumps({"nodes": [number]})
+        body, pauses = json.dumps({"nodes": [number]}), random.Random(number)  # noqa: S311 - no secret
         connection: http.client.HTTPConnection | None = None
         while not self._stopping.is_set():
             if connection is None:
@@ -83,7 +84,8 @@ class Load:
                     self.revisions[json.loads(text)["revision"]] += 1
             left -= 1
             if left % BURST == 0:
-                self._stopping.wait(PAUSE_S)
+                # Of other lengths each time: in step, the clients would all pause together, and miss what happens then.
+                self._stopping.wait(PAUSE_S * pauses.uniform(0.2, 1.8))
             if response.will_close or left == 0:
                 connection.close()
                 connection = None
