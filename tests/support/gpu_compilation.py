@@ -44,7 +44,7 @@ class _Outcome:
     sources: dict[str, str] = field(default_factory=dict)
     """Digests of all files of ours that were imported for it, by their path in the repository."""
     versions: str = ""
-    """Of Python and the packages that compile."""
+    """The versions of Python and of the packages that compile."""
 
     @classmethod
     def of(cls, text: str) -> _Outcome:

@@ -37,9 +37,9 @@ TABLE_EVERY_MS = 1000.0
 @dataclass(frozen=True)
 class Offered:
     share: float
-    """Of what half of the worker can do."""
+    """Load, as a part of what half of the worker can do."""
     seeds: int
-    """Of each request."""
+    """How many each request has."""
     latency_ms: float | None = LATENCY_MS
     burst_every_ms: float = 0.0
     """Its requests come together so often; 0: one by one, at random."""

@@ -278,7 +278,7 @@ def test_new_nodes_are_not_made_of_rows_that_an_earlier_release_stored_of_a_netw
 
 
 def test_an_overlay_hides_what_it_joins_whichever_number_a_stored_node_has_in_it() -> None:
-    """Of one type lists name a stored node that is in the overlay by its number there, of several by its own."""
+    """In a graph of one type, lists call a stored node by its number in the overlay; in one of several, by its own."""
     graph = FakeWorker(nodes=10).revision()
     for sender in (3, 10):
         # Node 3 and node 7 are overlay nodes 0 and 1; the list of node 7 gains node 3.

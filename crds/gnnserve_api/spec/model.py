@@ -67,7 +67,7 @@ def reads_embeddings(architecture: str) -> bool:
 
 def says_hops(network: NetworkManifest) -> str:
     """What a network reads that samples nothing."""
-    what = "embeddings" if network.architecture == Architecture.LIGHT_GCN else "features"
+    what = "embeddings" if reads_embeddings(network.architecture) else "features"
     if not network.hops:
         return f"its own {what} alone"
     return f"{what} propagated over {network.hops} {'hop' if network.hops == 1 else 'hops'}"

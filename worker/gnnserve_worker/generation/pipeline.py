@@ -26,6 +26,7 @@ from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
+from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
@@ -145,8 +146,7 @@ def _import_graph(
         check_factors(spec.variants.pruning.factors, columns)
     progress(Progress("import graph", 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"))
     # A left-out column must be reported, not only show as a poor accuracy.
-    for finding in graph.findings:
-        progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
+    report_findings(graph.findings, progress)
     if (advice := says_expected(spec, columns, spec.network(len(graph.classes)).classes)) is not None:
         progress(Progress("expected", 1, 1, advice))
     return graph, links

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from importlib.metadata import version
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,14 +19,14 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_worker.generation.families.write import write_plans
+from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.links.exam import LinkExam
 from gnnserve_worker.generation.links.reach import check_ends_are_reached
 from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_calibrations
-from gnnserve_worker.generation.resume import Resumption
 from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.typed.generate import MASTER
+from gnnserve_worker.generation.typed.learn import MASTER, learn_master, trainer
 from gnnserve_worker.generation.typed.plan import as_arrays, fanouts_by_relation, plan_variants, states_of
 from gnnserve_worker.generation.typed.row_source import write_row_source
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_training_set
@@ -40,6 +38,9 @@ from gnnserve_worker.models.typed.architecture import TypedShape
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
+
+if TYPE_CHECKING:
+    import torch
 
 
 def generate_typed_links(
@@ -62,11 +63,7 @@ def generate_typed_links(
             return published
         repository.put_graph(data)
         subject = typed_training_set(data, typed, spec.graph.normalization, Scope.TRANSDUCTIVE, metric)
-        packages = ("gnnserve", "torch", "torch_geometric")
-        generator = ", ".join(f"{package} {version(package)}" for package in packages)
-        trained, runs = _train(
-            spec, identity, shape, subject, links, repository, generator, progress, use_gpu=use_gpu
-        )  # fmt: skip
+        trained, runs = _train(spec, identity, shape, subject, links, repository, progress, use_gpu=use_gpu)
         layers = [
             as_arrays(layer) for layer in TYPED_ARCHITECTURES[spec.model.architecture].layers(trained.network, shape)
         ]
@@ -88,7 +85,7 @@ def generate_typed_links(
                 ranking=RankingManifest(NOT_RANKED, settings={}, columns=tuple(range(typed.target.features or 0))),
                 variants=[made.variant for made in generated],
                 profile=profile,
-                generator=generator,
+                generator=trainer(),
                 created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
                 training=TrainingManifest(epochs=None if stated == AUTO else stated, runs=tuple(runs)),
                 row_source=write_row_source(subject, states, layers[0], staged),
@@ -118,8 +115,7 @@ def _import(
     counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
     progress(Progress("import graph", 1, 1, counts))
     # What was left out must be reported, not only show as a poor score.
-    for finding in one_type.findings:
-        progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
+    report_findings(one_type.findings, progress)
     return data, loaded.links
 
 
@@ -130,27 +126,16 @@ class _Trained(NamedTuple):
 
 def _train(
     spec: GNNServiceSpec, identity: RevisionIdentity, shape: TypedShape, subject: TypedTrainingSet, links: LinkSet,
-    repository: Repository, generator: str, progress: ProgressListener, *, use_gpu: bool,
+    repository: Repository, progress: ProgressListener, *, use_gpu: bool,
 ) -> tuple[_Trained, Sequence[TrainingRun]]:  # fmt: skip
-    """Those that an interrupted generation has trained already where there are any."""
-    # Imported here: torch takes many seconds.
-    progress(Progress("load torch", 0, 1))
-    from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
-    from gnnserve_worker.generation.link_training.decoders import without_decoder  # noqa: PLC0415
-    from gnnserve_worker.generation.link_training.typed_networks import learn_over_types  # noqa: PLC0415
-    from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
+    def learn(device: torch.device) -> tuple[Tensors, TrainingRun]:
+        from gnnserve_worker.generation.link_training.typed_networks import (  # noqa: PLC0415  (torch takes seconds)
+            learn_over_types,
+        )
 
-    device, which = training_device() if use_gpu else (CPU, "")
-    progress(Progress("load torch", 1, 1, which))
-    kept = repository.kept_networks(identity.recipe, identity.graph, 0)
-    made_for = {
-        "recipe": identity.recipe, "graph": identity.graph, "generator": generator, "device": device.type,
-    }  # fmt: skip
-    learn = partial(learn_over_types, spec, shape, subject, links, MASTER, progress, device)
+        return learn_over_types(spec, shape, subject, links, MASTER, progress, device)
 
-    def train() -> tuple[Tensors, Sequence[TrainingRun]]:
-        tensors, run = learn()
-        return tensors, (run,)
+    tensors, runs = learn_master(learn, identity, repository, progress, use_gpu=use_gpu)
+    from gnnserve_worker.generation.link_training.decoders import without_decoder  # noqa: PLC0415  (loads torch too)
 
-    tensors, runs = Resumption(kept, made_for, progress).network(MASTER, {"columns": "all"}, train)
     return _Trained(*without_decoder(tensors)), runs

@@ -1,7 +1,7 @@
 """LightGCN's final embeddings without learning: what is left of the graph after an ideal low-pass filter.
 
 Propagation keeps what varies slowly over the graph, which are the eigenvectors of S = D^-1/2 A D^-1/2 with the largest
-eigenvalues. GF-CF (section 4) shows that LightGCN with embeddings as wide as the graph is such a filter, that a cut
+eigenvalues. GF-CF shows that LightGCN with embeddings as wide as the graph is such a filter, that a cut
 after the first k eigenvectors is one too, and that neither has anything to learn. A link's score is its entry in
 
     D^1/2 V Λ V' D^1/2 ≈ A,   V, Λ: the k largest eigenvalues, and their vectors,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
@@ -19,13 +20,14 @@ from gnnserve_api.spec.typed import TypedSource
 from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_worker.generation.checkpoint import read_checkpoint
 from gnnserve_worker.generation.families.write import write_plans
+from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_thresholds
-from gnnserve_worker.generation.resume import Resumption
 from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.typed.checkpoint import check_typed
+from gnnserve_worker.generation.typed.learn import MASTER, learn_master, trainer
 from gnnserve_worker.generation.typed.plan import as_arrays, fanouts_by_relation, plan_variants, states_of
 from gnnserve_worker.generation.typed.row_source import write_row_source
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_training_set
@@ -37,8 +39,8 @@ from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 
-MASTER = "master"
-"""Name of the one network that is trained."""
+if TYPE_CHECKING:
+    import torch
 
 
 def generate_typed(
@@ -57,8 +59,7 @@ def generate_typed(
     typed = describe_typed(data)
     counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
     progress(Progress("import graph", 1, 1, counts))
-    for finding in data.findings:
-        progress(Progress(f"imported: {finding.what}", 1, 1, f"{finding.count:,}  {finding.example}".rstrip()))
+    report_findings(data.findings, progress)
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(data.multi_label, spec.variants.metric)
     profile_budget = profile_budget_s()
@@ -85,9 +86,8 @@ def generate_typed(
         tensors, generator = given or {}, f"gnnserve {version('gnnserve')}"
         runs: Sequence[TrainingRun] = ()
         if given is None:
-            packages = ("gnnserve", "torch", "torch_geometric")
-            generator = ", ".join(f"{package} {version(package)}" for package in packages)
-            tensors, runs = _train(spec, identity, shape, subject, repository, generator, progress, use_gpu=use_gpu)
+            generator = trainer()
+            tensors, runs = _train(spec, identity, shape, subject, repository, progress, use_gpu=use_gpu)
         layers = [as_arrays(layer) for layer in architecture.layers(tensors, shape)]
         states = states_of(subject, tensors)
         plan = plan_variants(spec, network, layers, subject, states)
@@ -130,24 +130,12 @@ def _read_version(repository: Repository, digest: str) -> TypedGraphData:
 
 def _train(
     spec: GNNServiceSpec, identity: RevisionIdentity, shape: TypedShape, subject: TypedTrainingSet,
-    repository: Repository, generator: str, progress: ProgressListener, *, use_gpu: bool,
+    repository: Repository, progress: ProgressListener, *, use_gpu: bool,
 ) -> tuple[Tensors, Sequence[TrainingRun]]:  # fmt: skip
-    # Imported here: torch takes many seconds.
-    progress(Progress("load torch", 0, 1))
-    from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
-    from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
-    from gnnserve_worker.generation.typed.train import train_typed  # noqa: PLC0415
+    def learn(device: torch.device) -> tuple[Tensors, TrainingRun]:
+        from gnnserve_worker.generation.typed.train import train_typed  # noqa: PLC0415  (torch takes many seconds)
 
-    device, which = training_device() if use_gpu else (CPU, "")
-    progress(Progress("load torch", 1, 1, which))
-    kept = repository.kept_networks(identity.recipe, identity.graph, 0)
-    made_for = {
-        "recipe": identity.recipe, "graph": identity.graph, "generator": generator, "device": device.type,
-    }  # fmt: skip
-    architecture = TYPED_ARCHITECTURES[spec.model.architecture]
+        architecture = TYPED_ARCHITECTURES[spec.model.architecture]
+        return train_typed(architecture, shape, subject, spec.model, MASTER, progress, device)
 
-    def train() -> tuple[Tensors, Sequence[TrainingRun]]:
-        tensors, run = train_typed(architecture, shape, subject, spec.model, MASTER, progress, device)
-        return tensors, (run,)
-
-    return Resumption(kept, made_for, progress).network(MASTER, {"columns": "all"}, train)
+    return learn_master(learn, identity, repository, progress, use_gpu=use_gpu)
