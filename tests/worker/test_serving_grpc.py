@@ -571,6 +571,25 @@ def test_messages_that_were_read_before_are_read_with_what_is_new_in_them() -> N
     on_worker(scenario)
 
 
+def test_a_message_is_recognized_by_what_stands_before_the_bytes_of_its_tensor() -> None:
+    async def scenario(_client: Client, rpc: GrpcClient) -> None:
+        async def label_of(raw: bytes) -> int:
+            answer = (await rpc.send(INFER, raw)).answer
+            (label,) = np.frombuffer(answer.raw_output_contents[0], "<i8").tolist()
+            return int(label)
+
+        for node in (3, 4, 5, 3):
+            assert await label_of(message(node)) == CLASSES[node % 4]
+            assert await label_of(message(node, outputs=[{"name": "labels"}])) == CLASSES[node % 4]
+        assert (await rpc.call("ModelInfer", **asked(1000))).sentence.startswith("nodes[0]: node 1000 is not in")
+        # A field that there is not, behind the tensor's, and in it what a tensor's field would be.
+        for node in (3, 4):
+            data = node.to_bytes(8, "little")
+            assert await label_of(message(3) + b"\x7a\x0a\x3a\x08" + data) == CLASSES[3]
+
+    on_worker(scenario)
+
+
 def test_messages_that_are_wrong_in_some_way_are_refused_in_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
     def is_right(nodes: list[int], labels: list[int]) -> bool:
         return labels == [CLASSES[node % 4] for node in nodes]

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
@@ -53,6 +54,9 @@ _ID, _RAW_OUTPUT = b"\x1a", b"\x32"
 _MOST_KNOWN = 256
 _LONGEST_KNOWN = 1024
 """Longest message without the bytes of its tensors that is remembered."""
+_MOST_KNOWN_BYTES = 65_536
+"""Most bytes of a tensor whose message is recognized unread; of longer ones, reading is the least."""
+_INVERTED = bytes(range(255, -1, -1))
 _PACKED = {Datatype.FP32: b"\x32", Datatype.BOOL: b"\x0a"}
 """Field numbers of lists that stand in a message as their elements stand in memory."""
 
@@ -69,11 +73,26 @@ def read_message(kind: Any, raw: bytes) -> Any:
         raise RequestError(ErrorCode.INVALID_BINARY, "message", problem, remedy) from None
 
 
+class KnownMessage(msgspec.Struct, frozen=True):
+    """A message without an id whose one tensor came as bytes. Those that differ in these bytes alone are as long, and
+    begin alike."""
+
+    begin: bytes
+    """All before the bytes of the tensor, which end the message."""
+    request: Any
+    """The message without these bytes. It is not to be changed."""
+    rest: bytes
+    """`request`, encoded."""
+    seeds: int
+
+
 class KnownMessages:
     """Requests that were read before, but for their id and the bytes of their tensors: clients repeat the rest."""
 
     def __init__(self) -> None:
         self._bodies: dict[tuple[Any, ...], InferBody] = {}
+        self._messages: dict[int, KnownMessage] = {}
+        """The last one of each length."""
 
     def find(self, key: tuple[Any, ...]) -> InferBody | None:
         return self._bodies.get(key)
@@ -83,20 +102,53 @@ class KnownMessages:
             self._bodies.clear()
         self._bodies[key] = body
 
+    def find_message(self, raw: bytes) -> KnownMessage | None:
+        """The message that is known to be the same but for the bytes of its tensor."""
+        found = self._messages.get(len(raw))
+        return found if found is not None and raw.startswith(found.begin) else None
+
+    def remember_message(self, raw: bytes, request: Any, rest: bytes, data: bytes, seeds: int) -> None:
+        """`request`: the message without `data`, the bytes of its one tensor, and without an id; `rest`: that, encoded.
+        It is not remembered where the bytes do not end it."""
+        size = len(data)
+        begin = raw[: len(raw) - size]
+        if not 0 < size <= _MOST_KNOWN_BYTES or len(begin) > 2 * _LONGEST_KNOWN:
+            return
+        # How a message divides does not depend on what is in its fields: if other bytes in this place are read as the
+        # tensor's, all are.
+        other = data.translate(_INVERTED)
+        try:
+            read = ModelInferRequest.FromString(begin + other)
+        except DecodeError:
+            return
+        if list(read.raw_input_contents) != [other]:
+            return
+        if len(self._messages) >= _MOST_KNOWN:
+            self._messages.clear()
+        self._messages[len(raw)] = KnownMessage(begin, request, rest, seeds)
+
 
 class InferCodec:
-    __slots__ = ("_bytes", "_known", "_request", "id", "model", "version")
+    __slots__ = ("_bytes", "_known", "_message", "_request", "id", "model", "version")
     is_for_canary = True
 
     def __init__(self, raw: bytes, known: KnownMessages | None = None) -> None:
         """`raw`: the message. Raises RequestError where it is none. `known`: those of the server; None: none are
         known."""
-        request = self._request = read_message(ModelInferRequest, raw)
-        self.id: str = request.id
-        self._bytes: tuple[bytes, ...] = tuple(request.raw_input_contents)
-        # What is left of the message is what clients repeat.
-        request.ClearField("id")
-        request.ClearField("raw_input_contents")
+        message = self._message = None if known is None else known.find_message(raw)
+        self._bytes: tuple[bytes, ...]
+        if message is not None:
+            request = message.request
+            self.id = ""
+            self._bytes = (raw[len(message.begin) :],)
+        else:
+            request = read_message(ModelInferRequest, raw)
+            self.id = request.id
+            self._bytes = tuple(request.raw_input_contents)
+            # What is left of the message is what clients repeat.
+            request.ClearField("id")
+            request.ClearField("raw_input_contents")
+        self._request = request
         self._known = known
         self.model: str = request.model_name
         self.version: str | None = request.model_version or None
@@ -107,6 +159,8 @@ class InferCodec:
 
     def estimate_seeds(self, body: bytes, *, are_texts: bool) -> int:
         """`body`: the message, which is read already."""
+        if self._message is not None:
+            return self._message.seeds
         for tensor in self._request.inputs:
             if tensor.name == NODES:
                 shape = tensor.shape
@@ -131,15 +185,16 @@ class InferCodec:
         max_nodes: int,
         limits: OverlayLimits,
     ) -> Question:
-        read = self._read(wishes, revision, limits)
+        read = self._read(body, wishes, revision, limits)
         return to_question(read, self.version, read_elements, revision, max_nodes, limits)
 
-    def _read(self, wishes: Wishes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
+    def _read(self, raw: bytes, wishes: Wishes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:
         known, data = self._known, self._bytes
         # Wishes in metadata are rare, and take longer to look up than they save.
         if known is None or not data or wishes is not NO_WISHES:
             return self._read_anew(wishes, revision, limits)
-        rest: bytes = self._request.SerializeToString()
+        message = self._message
+        rest: bytes = self._request.SerializeToString() if message is None else message.rest
         if len(rest) > _LONGEST_KNOWN:
             return self._read_anew(wishes, revision, limits)
         features = None if revision.overlays is None else revision.overlays.columns.features
@@ -149,6 +204,8 @@ class InferCodec:
             read = self._read_anew(wishes, revision, limits)
             if not any(given.parameters for given in self._request.inputs):  # they may tell the number of bytes
                 known.remember(key, read)
+                if len(data) == 1 and not self.id:
+                    known.remember_message(raw, self._request, rest, data[0], self.estimate_seeds(raw, are_texts=False))
             return read
         tensors = {
             name: GivenTensor(given.kind, given.shape, AsBytes(each))

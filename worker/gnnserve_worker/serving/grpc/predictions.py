@@ -42,8 +42,6 @@ def as_headers(metadata: Fields) -> list[tuple[bytes, bytes]]:
 
 def wishes_of(metadata: Fields) -> Wishes:
     """What metadata asks for, by the names of HTTP's headers. Raises RequestError."""
-    if not any(name in _WISHES for name, _ in metadata):
-        return NO_WISHES
     headers = as_headers(metadata)
     check_stated_once(headers)
     return read_wishes(dict(headers))
@@ -51,13 +49,19 @@ def wishes_of(metadata: Fields) -> Wishes:
 
 def head_of(codec: InferCodec, metadata: Fields) -> Head:
     """The head of a request by the metadata of its call. Raises RequestError."""
-    parent = next((value for name, value in metadata if name == _PARENT), None)
-    parent = parent.encode() if isinstance(parent, str) else parent
-    return Head(codec, b"", wishes_of(metadata), path=_PATH, parent=parent)
+    parent, has_wishes = None, False
+    for name, value in metadata:
+        if name in _WISHES:
+            has_wishes = True
+        elif name == _PARENT and parent is None:
+            parent = value.encode() if isinstance(value, str) else value
+    return Head(codec, b"", wishes_of(metadata) if has_wishes else NO_WISHES, path=_PATH, parent=parent)
 
 
 class _Asked:
     """A request of a client that waits for its answer."""
+
+    __slots__ = ("_all", "_pending", "_predict", "answer", "id")
 
     def __init__(
         self, predict: Predict, raw: bytes, metadata: Fields, known: KnownMessages, all_asked: set[_Asked]
@@ -68,7 +72,7 @@ class _Asked:
         self._all = all_asked
         all_asked.add(self)
         self._pending: Pending | Held | None = None
-        self._answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         predict.in_flight += 1
         try:
             codec = InferCodec(raw, known)
@@ -82,18 +86,15 @@ class _Asked:
             self._pending = begun
 
     def _take(self, reply: Reply) -> None:
-        if not self._answer.done():
-            self._answer.set_result(reply)
-
-    async def reply(self) -> Reply:
-        return await self._answer
+        if not self.answer.done():
+            self.answer.set_result(reply)
 
     def end(self) -> None:
         """To be called once nothing waits for the answer any more: it was taken, or the client is gone."""
         self._all.discard(self)
         self._predict.in_flight -= 1
-        if not self._answer.done() or self._answer.cancelled():
-            self._answer.cancel()
+        if not self.answer.done() or self.answer.cancelled():
+            self.answer.cancel()
             if self._pending is not None:
                 self._predict.cancel(self._pending)
             self._predict.count_gone()
@@ -115,7 +116,7 @@ class Predictions:
     async def infer(self, raw: bytes, context: Any) -> bytes:
         asked = _Asked(self._predict, raw, context.invocation_metadata(), self._known, self._asked)
         try:
-            reply = await asked.reply()
+            reply = await asked.answer
         finally:
             asked.end()
         if reply.status != OK:
@@ -194,7 +195,7 @@ class _Stream:
 
     async def _answer_first(self) -> None:
         asked = self._waiting[0]
-        reply = await asked.reply()
+        reply = await asked.answer
         self._waiting.popleft().end()
         self._changed.set()
         await self._context.write(_in_stream(reply, asked.id))

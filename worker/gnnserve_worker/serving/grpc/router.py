@@ -6,7 +6,6 @@ itself waits for that message without end, and does not answer where there is no
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from gnnserve_worker.serving.grpc.predictions import Predictions, as_headers
 from gnnserve_worker.serving.grpc.reflection import METHODS as REFLECTION_METHODS
 from gnnserve_worker.serving.grpc.reflection import Reflection
 from gnnserve_worker.serving.grpc.status import end_with
+from gnnserve_worker.serving.grpc.unread import UnreadCalls
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut, unauthorized
 
@@ -40,6 +40,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._limits = limits
         self._calls = 0
         self._streams = 0
+        self._unread = UnreadCalls(limits.message_s)
         self._handlers: dict[str, Any] = {
             **{f"/{INFERENCE}/{name}": self._single(answer) for name, answer in Calls(app).handlers.items()},
             f"/{INFERENCE}/ModelInfer": self._single(predictions.infer),
@@ -75,25 +76,16 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
         async def handle(_requests: Any, context: Any) -> bytes:
             self._calls += 1
             try:
-                return await answer(await self._read_only(context), context)
+                raw = await self._unread.read(context)
+                if raw is None:
+                    await end_with(context, self._predict.refuse_request(_no_message(), encode_grpc_error))
+                    raise AssertionError  # what ends a call raises
+                return await answer(raw, context)
             finally:
                 self._calls -= 1
 
         # To gRPC it is a stream that is answered once: so the message is ours to wait for.
         return grpc.stream_unary_rpc_method_handler(handle)
-
-    async def _read_only(self, context: Any) -> bytes:
-        """The message of a call that has one."""
-        try:
-            async with asyncio.timeout(self._limits.message_s):
-                raw = await context.read()
-        except TimeoutError:
-            raw = None
-        if isinstance(raw, bytes):
-            return raw
-        error = RequestError(ErrorCode.INVALID_BINARY, "message", "there is none", "send one with each call")
-        await end_with(context, self._predict.refuse_request(error, encode_grpc_error))
-        raise AssertionError  # what ends a call raises
 
     def _stream(self, answer: StreamHandler) -> Any:
         async def handle(requests: Any, context: Any) -> None:
@@ -112,6 +104,10 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[misc]
             await end_with(context, self._predict.refuse_request(error, encode_grpc_error))
 
         return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _no_message() -> RequestError:
+    return RequestError(ErrorCode.INVALID_BINARY, "message", "there is none", "send one with each call")
 
 
 def _too_many(kind: str, most: int) -> RequestError:

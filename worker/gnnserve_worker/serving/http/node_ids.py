@@ -38,7 +38,12 @@ def find_texts(wanted: Sequence[str], revision: ServedRevision, otherwise: str =
 
 
 def _check_positions(nodes: np.ndarray, revision: ServedRevision, otherwise: str) -> None:
-    """Check positions by one comparison: as unsigned, a negative id is beyond any graph."""
+    """Check few positions one by one, where starting NumPy's loop takes longest, and others by one comparison: as
+    unsigned, a negative id is beyond any graph."""
+    if len(nodes) <= _FEW_NODES:
+        listed = nodes.tolist()
+        if min(listed) >= 0 and max(listed) < revision.nodes:
+            return
     unsigned = nodes.view(np.uint64)
     if unsigned.max() >= revision.nodes:
         first = int((unsigned >= revision.nodes).argmax())
