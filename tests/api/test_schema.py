@@ -82,8 +82,8 @@ BREAKS_RULE = {
     },
     "embeddings.index must be false with task.links.decoder MLP: pairs are scored by no product of two embeddings, so "
     "that no index finds the best ones": {**MINIMAL, "task": {"links": {"decoder": "MLP"}}, "embeddings": {}},
-    "replicas, resources and all else about pods must not be given with poolRef: they are the GNNWorkerPool's; set "
-    "nothing here but poolRef, share, batching and tracing": {
+    "replicas, resources, gpu and all else about pods must not be given with poolRef: they are the GNNWorkerPool's, "
+    "whose workers compute on the CPU; set nothing here but poolRef, share, batching and tracing": {
         **MINIMAL,
         "worker": {**POOLED, "share": 2, "replicas": 3, "resources": {"limits": {"cpu": 1}}},
     },
@@ -458,6 +458,16 @@ def test_a_pooled_service_names_each_field_that_is_the_pools() -> None:
         GNNServiceSpec.model_validate({**MINIMAL, "worker": {**POOLED, "replicas": 2}})
     with pytest.raises(ValidationError, match=r"found repository\.claimName"):
         GNNServiceSpec.model_validate({**MINIMAL, "worker": POOLED, "repository": {"claimName": "mine"}})
+    with pytest.raises(ValidationError, match=r"compute on the CPU; .*found device, gpu"):
+        GNNServiceSpec.model_validate({**MINIMAL, "worker": {**POOLED, "device": "GPU", "gpu": {}}})
+
+
+@pytest.mark.parametrize("field", ["requests", "limits"])
+def test_a_pool_takes_no_device_that_its_workers_would_leave_idle(field: str) -> None:
+    plain = {"cpu": 2, "memory": "4Gi", "hugepages-2Mi": "4Mi"}
+    GNNWorkerPoolSpec.model_validate({"resources": {field: plain}})
+    with pytest.raises(ValidationError, match=rf"spec\.worker\.gpu .*found resources\.{field}\.nvidia\.com/gpu"):
+        GNNWorkerPoolSpec.model_validate({"resources": {field: {**plain, "nvidia.com/gpu": 1}}})
 
 
 def test_metadata_is_left_to_kubernetes() -> None:

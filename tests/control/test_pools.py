@@ -326,6 +326,21 @@ def test_a_revision_for_which_there_is_no_room_is_refused_and_the_others_answer(
     assert scene.condition("papers", "Ready")[0] == "True"
 
 
+def test_a_pool_with_a_device_says_which_field_to_change_and_its_services_answer_on(scene: Scene) -> None:
+    """As one that was stored before the API server refused it."""
+    scene.add_pool()
+    scene.add("reviews")
+    scene.settle()
+    pods = scene.of_kind("Deployment")["shared-pool"]["spec"]
+    scene.edit("GNNWorkerPool", "shared", resources={"limits": {"memory": "2Gi", "nvidia.com/gpu": "1"}})
+    scene.settle()
+    status, reason, message = scene.condition("shared", "Stalled", "GNNWorkerPool")
+    assert (status, reason) == ("True", "InvalidSpec")
+    assert "found resources.limits.nvidia.com/gpu" in message
+    assert scene.of_kind("Deployment")["shared-pool"]["spec"] == pods
+    assert scene.services().of("reviews") is not None
+
+
 def test_one_service_that_does_not_load_leaves_the_others_ready(scene: Scene) -> None:
     scene.add_pool()
     scene.silent = {"papers"}

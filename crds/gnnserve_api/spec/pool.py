@@ -15,6 +15,11 @@ from gnnserve_api.spec.service import GNNServiceSpec, Metadata
 from gnnserve_api.spec.worker import Replicas
 
 POOL_KIND = "GNNWorkerPool"
+_NO_DEVICES = (
+    "resources must not name a device, such as nvidia.com/gpu, which would be idle: the workers of a pool compute on "
+    "the CPU; leave it out, and give a service that needs a GPU workers of its own: spec.worker.gpu of the GNNService, "
+    "without poolRef"
+)
 
 
 class GNNWorkerPoolSpec(PodSettings):
@@ -41,6 +46,22 @@ class GNNWorkerPoolSpec(PodSettings):
     )
     def _workers_may_spread(self) -> bool:
         return not self.topology_spread_constraints or self.repository.may_be_on_several_nodes
+
+    @rule(
+        "!has(self.resources) || ("
+        + " && ".join(
+            f"(!has(self.resources.{field}) || self.resources.{field}.all(name, !name.contains('/')))"
+            for field in ("requests", "limits")
+        )
+        + ")",
+        _NO_DEVICES,
+    )
+    def _workers_have_no_device(self) -> bool | str:
+        for field, named in (("requests", self.resources.requests), ("limits", self.resources.limits)):
+            for name in named:
+                if "/" in name:
+                    return f"{_NO_DEVICES}; found resources.{field}.{name}"
+        return True
 
     def lend(self, spec: GNNServiceSpec, claim: str) -> GNNServiceSpec:
         """The spec of a service of this pool as if the pool's pods were its own. `claim`: name of the pool's claim."""

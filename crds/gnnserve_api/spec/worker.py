@@ -66,8 +66,8 @@ _HAS_NO_PODS = " && ".join(
     )
 )
 _PODS_ARE_THE_POOLS = (
-    "replicas, resources and all else about pods must not be given with poolRef: they are the GNNWorkerPool's; set "
-    "nothing here but poolRef, share, batching and tracing"
+    "replicas, resources, gpu and all else about pods must not be given with poolRef: they are the GNNWorkerPool's, "
+    "whose workers compute on the CPU; set nothing here but poolRef, share, batching and tracing"
 )
 
 
