@@ -46,6 +46,7 @@ class Offered:
     fixed_ms: float = FIXED_MS
     faster: float = 1.0
     """How many times as fast a second variant is, which is less accurate; 1: there is none."""
+    weight: float = 1.0
 
 
 @dataclass
@@ -97,8 +98,8 @@ def simulate(
         arrivals += [(at_ms, place) for at_ms in at.tolist()]
     arrivals.sort(reverse=True)
     turns: Turns[int] = Turns()
-    for place in range(len(services)):
-        turns.add(place, 1.0)
+    for place, offered in enumerate(offers):
+        turns.add(place, offered.weight)
     others_ms = [[o.latency_ms for other, o in enumerate(offers) if other != place] for place in range(len(offers))]
     claims_ms = [most_claimed_ms(o.latency_ms, others) for o, others in zip(offers, others_ms, strict=True)]
     keys, now_ms, idle_since_ms, table_ms = itertools.count(), 0.0, 0.0, TABLE_EVERY_MS
@@ -182,6 +183,22 @@ def test_service_within_its_share_is_in_time_beside_one_that_is_not(
     assert other.worked_ms >= 10_000.0 / 2
     in_time = sum(took_ms <= LATENCY_MS for took_ms in other.took_ms)
     assert in_time >= 0.97 * len(other.took_ms), "what cannot be in time is refused before it is computed"
+
+
+@pytest.mark.parametrize(("weight", "share"), [(3.0, 1.0), (1 / 3, 0.3)])
+def test_weight_says_how_much_of_the_worker_a_service_may_use_and_be_in_time(weight: float, share: float) -> None:
+    within, beyond = Offered(share, 64, weight=weight), Offered(3.0, 64)
+    assert share / 2 < weight / (weight + 1)
+    (alone,) = simulate(within, duration_ms=10_000.0)
+    beside, other = simulate(within, beyond, duration_ms=10_000.0)
+    assert beside.lost == 0
+    assert np.percentile(beside.took_ms, 99) <= 2 * np.percentile(alone.took_ms, 99)
+    assert other.worked_ms >= 10_000.0 / (weight + 1)
+
+
+def test_services_beyond_their_shares_divide_the_worker_by_their_weights() -> None:
+    heavy, light = simulate(Offered(3.0, 64, weight=3.0), Offered(3.0, 64), duration_ms=10_000.0)
+    assert heavy.worked_ms / light.worked_ms == pytest.approx(3.0, rel=0.02)
 
 
 @pytest.mark.parametrize(("share", "bursting_ms"), [(0.05, LATENCY_MS), (0.05, 80.0), (0.2, 30_000.0), (0.2, None)])

@@ -574,6 +574,41 @@ def test_turns_of_others_are_counted_as_waits_and_are_in_no_cost(worker: Callabl
     asyncio.run(scenario())
 
 
+def test_a_model_that_leaves_the_worker_idle_has_had_less_than_its_share() -> None:
+    """Were idle time not counted, what it computed alone would be held against it once the other one comes."""
+
+    async def scenario() -> None:
+        order: list[str] = []
+        now_ms, batch_ms, idle_ms = 0.0, 2.5, 7.5  # a batch of ten seeds takes as long as a turn may
+
+        def worker_of(name: str) -> FakeWorker:
+            def compute(_variant: str, _seeds: np.ndarray) -> None:
+                nonlocal now_ms
+                now_ms += batch_ms
+                order.append(name)
+
+            return FakeWorker(name=name, profile=profile(variant("x1", 0.9, 1.5, 0.1)), fail=compute)
+
+        workers = worker_of("a"), worker_of("b")
+        engine = two_models(workers, lambda: now_ms)
+        first, second = engine.models.values()
+        for model, worker in zip((first, second), workers, strict=True):
+            revision = worker.revision()
+            table = service({"latencyMs": 50}, max_seeds=100).spec.routing_table(revision.manifest.revision)
+            model.switch(revision, table)
+        for _ in range(30):
+            assert isinstance(await accepted(first, [0] * 10, at=now_ms).outcome, Answer)
+            now_ms += idle_ms
+        order.clear()
+        both = [accepted(model, [0] * 10, at=now_ms) for _ in range(4) for model in (first, second)]
+        for submitted in both:
+            assert isinstance(await submitted.outcome, Answer)
+        assert order == ["b", "a"] * 4
+        await end(engine, *workers)
+
+    asyncio.run(scenario())
+
+
 def test_withdrawal_of_one_model_leaves_the_others_requests() -> None:
     async def scenario() -> None:
         workers = FakeWorker(name="a"), FakeWorker(name="b")
