@@ -27,6 +27,15 @@ _EXPECTED = frozenset(
     }
 )
 """Reasons for which a service is no longer ready although nothing is wrong."""
+TURNING = (
+    ConditionType.CREDENTIALS_VALID,
+    ConditionType.REPOSITORY_KEPT,
+    ConditionType.ACCURACY_HOLDS,
+    ConditionType.UPDATES_FOLLOWED,
+    ConditionType.EMBEDDINGS_PUBLISHED,
+    ConditionType.CANARY_ANSWERS,
+)
+"""Conditions whose turns are events, called as the condition's reason is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +64,7 @@ def decide_events(
         _generation_failed(before, now),
         _revision_damaged(before, now),
         _revision_published(before, now),
-        _turned(before, now, ConditionType.CREDENTIALS_VALID),
-        _turned(before, now, ConditionType.REPOSITORY_KEPT),
-        _turned(before, now, ConditionType.ACCURACY_HOLDS),
-        _turned(before, now, ConditionType.UPDATES_FOLLOWED),
-        _turned(before, now, ConditionType.EMBEDDINGS_PUBLISHED),
-        _turned(before, now, ConditionType.CANARY_ANSWERS),
+        *(_turned(before, now, kind) for kind in TURNING),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),
