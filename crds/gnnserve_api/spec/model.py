@@ -45,9 +45,9 @@ class Architecture(StrEnum):
     RGCN = "RGCN"
     """Relational graph convolution (torch_geometric.nn.RGCNConv), of graphs of several types alone."""
     LIGHT_GCN = "LightGCN"
-    """An embedding per node, learnt for task.links and propagated over the graph without weights (torch_geometric.nn.
-    LightGCN, with equal shares of all hops). Features are not read. An answer is a row for each node of a pair, and
-    their dot product. For nodes of the stored graph."""
+    """An embedding per node, learnt for task.links and propagated over the graph without weights
+    (torch_geometric.nn.LightGCN, with equal shares of all hops). Features are not read. An answer is a row for each
+    node of a pair, and their dot product. For nodes of the stored graph."""
 
 
 _PROPAGATING = (Architecture.SGC, Architecture.SIGN, Architecture.LIGHT_GCN)

@@ -53,8 +53,8 @@ class Pruning(ApiModel):
         tuple[Annotated[int, Field(ge=1, le=65_536)], ...],
         Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = DEFAULT_FACTORS
-    """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk. None beside
-    variants.given only."""
+    """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk. Empty only
+    beside variants.given, stored or channels."""
     wide_tables: WideTables = WideTables.AUTO
     """Which factors are written where features are sparse and very wide. Tables are dense."""
     lasso: LassoSettings = LassoSettings()
