@@ -36,7 +36,7 @@ from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving import listening_socket, server
 from gnnserve_worker.serving.http.pairs import example_pair
-from gnnserve_worker.serving.security.credentials import Credentials
+from gnnserve_worker.serving.security.credentials import Credentials, require_usable
 from gnnserve_worker.serving.security.tls import KeyPairFiles
 from gnnserve_worker.serving.served_service import ServiceSettings
 from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing, read_tracing
@@ -199,7 +199,8 @@ def choose_credentials(
     write_tokens: Path | None,
     log_uri: Path | None,
 ) -> Credentials:
-    """What the options say. A manifest's own words are for a cluster; where nothing takes their place, it is said."""
+    """What the options say, and that it can be used: a command that trains first must not end over a misspelt file
+    afterwards. A manifest's own words are for a cluster; where nothing takes their place, it is said."""
     if (certificate is None) != (key is None):
         given, missing = ("--tls-cert", "--tls-key") if key is None else ("--tls-key", "--tls-cert")
         raise InputError(missing, f"is not given, and {given} is", "give both, or none")
@@ -218,7 +219,9 @@ def choose_credentials(
         kept = "this server keeps changes in SQLite, in its repository"
         _note_secret("spec.updates.log.postgres", kept, "--postgres-uri-file")
     pair = None if certificate is None or key is None else KeyPairFiles(certificate, key)
-    return Credentials(pair, tokens, write_tokens, log_uri)
+    chosen = Credentials(pair, tokens, write_tokens, log_uri)
+    require_usable(chosen)
+    return chosen
 
 
 def choose_device(

@@ -180,6 +180,31 @@ def test_a_manifests_secrets_are_a_clusters_and_it_is_said_what_a_laptop_does_wi
     assert "note" not in said
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "problem"),
+    [
+        (["--token-file", "missing"], ExitCode.BAD_INPUT, "error: missing: cannot be read"),
+        (["--token-file", "short"], ExitCode.BAD_INPUT, "error: short, line 1: "),
+        (["--write-token-file", "missing"], ExitCode.BAD_INPUT, "error: missing: cannot be read"),
+        (["--tls-cert", "missing", "--tls-key", "missing"], ExitCode.RESOURCE, "error: missing: cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_is_told_before_anything_is_trained(
+    manifest: Path,
+    tmp_path: Path,
+    options: list[str],
+    code: ExitCode,
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("short").write_text("short")
+    result = CliRunner().invoke(app, ["run", str(manifest), "--repository", "made", "--port", "0", *options])
+    assert result.exit_code == code
+    assert problem in result.stderr
+    assert not Path("made").exists()
+
+
 @pytest.mark.parametrize(("given", "missing"), [("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")])
 def test_half_a_key_pair_is_refused(manifest: Path, tmp_path: Path, given: str, missing: str) -> None:
     code, said = serve(manifest, tmp_path, given, "file.pem")

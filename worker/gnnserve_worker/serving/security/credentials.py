@@ -59,6 +59,19 @@ class Credentials:
 NO_CREDENTIALS = Credentials()
 
 
+def require_usable(credentials: Credentials) -> None:
+    """Read the files of credentials, and keep nothing: serving reads them itself, later. Raises GnnserveError or
+    OSError where a command could not start with them."""
+    if credentials.tls is not None:
+        load_key_pair(credentials.tls)
+    if credentials.log_uri is not None:
+        read_address(credentials.log_uri)
+    if credentials.write_tokens is not None:
+        read_tokens(credentials.write_tokens)
+    if credentials.tokens is not None and not (found := read_tokens(credentials.tokens)).tokens:
+        raise found.problems[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """What was read, to be applied on the event loop's thread."""
