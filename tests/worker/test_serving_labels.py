@@ -152,13 +152,13 @@ def test_wrong_labels_are_said_and_counted_and_the_others_kept() -> None:
     [
         pytest.param(b"", "body", id="empty"),
         pytest.param(b"{", "body", id="no JSON"),
-        pytest.param(b'{"nodes": [1]}', "body", id="without labels"),
+        pytest.param(b'{"nodes": [1]}', "labels", id="without labels"),
         pytest.param(b'{"nodes": [], "labels": []}', "nodes", id="no nodes"),
         pytest.param(b'{"nodes": [1, 2], "labels": [10]}', "labels", id="too few labels"),
         pytest.param(b'{"nodes": [1], "labels": [10], "times": []}', "times", id="too few times"),
-        pytest.param(b'{"nodes": [1], "labels": [10], "times": ["2026-01-01T00:00:00"]}', "body", id="no zone"),
-        pytest.param(b'{"nodes": [1.5], "labels": [10]}', "body", id="a fraction"),
-        pytest.param(b'{"nodes": [1], "labels": [10], "time": 3}', "body", id="unknown field"),
+        pytest.param(b'{"nodes": [1], "labels": [10], "times": ["2026-01-01T00:00:00"]}', "times[0]", id="no zone"),
+        pytest.param(b'{"nodes": [1.5], "labels": [10]}', "nodes[0]", id="a fraction"),
+        pytest.param(b'{"nodes": [1], "labels": [10], "time": 3}', "time", id="unknown field"),
         pytest.param(b'{"nodes": [%s1], "labels": []}' % (b"1," * 10_000), "nodes", id="too many"),
     ],
 )
@@ -167,6 +167,16 @@ def test_a_malformed_body_is_refused_as_a_whole(body: bytes, field: str) -> None
         answer = await client.http.post("/v1/labels", content=body, headers=HEADERS)
         assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
         assert client.model.watch.waiting == 0
+
+    on_worker(scenario)
+
+
+def test_a_time_that_is_none_is_named_with_what_to_write() -> None:
+    async def scenario(client: Client, _worker: FakeWorker) -> None:
+        error = (await send(client, [1], [10], times=["yesterday"])).json()["error"]
+        assert error["message"] == (
+            'times[0]: "yesterday" is not possible here; write it as RFC 3339 has it, with a zone: 2026-11-23T05:00:00Z'
+        )
 
     on_worker(scenario)
 

@@ -25,6 +25,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths, plain_ids
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.http.codecs.json_mistakes import BodyForm, field_error
 from gnnserve_worker.serving.http.pairs import wrong_task
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_node_count, counted, shown_value
 from gnnserve_worker.serving.lane import Lane
@@ -33,8 +34,26 @@ LABELS_PATH = "/v1/labels"
 _CLOCKS_DIFFER = timedelta(minutes=1)
 """How far clocks of two machines may differ."""
 _RETRY_S = 10
-_REMEDY = 'send {"nodes": [3, 7], "labels": [0, 4]}, with labels as predictions answer them'
 _decoder = decoding.decoder(LabelsRequest)
+
+
+def _example(revision: ServedRevision) -> str:
+    node, label = (*revision.shown_ids(0, 1),)[0], revision.classes[0]
+    return f'{{"nodes": [{shown_value(node)}], "labels": [{shown_value([label] if revision.multi_label else label)}]}}'
+
+
+_FORM = BodyForm(
+    {"": ("nodes", "labels", "times"), "nodes[]": ("type", "id")},
+    frozenset({"nodes[]"}),
+    {
+        "nodes": "give a list of node ids",
+        "labels": "give a list with a label for each node, as predictions answer them",
+        "labels[]": "give a label as predictions answer it",
+        "times": "give a list with a time for each node, or leave it out",
+        "times[]": "write it as RFC 3339 has it, with a zone: 2026-11-23T05:00:00Z",
+    },
+    _example,
+)
 
 
 def take_labels(
@@ -49,7 +68,7 @@ def take_labels(
     none does."""
     if revision.links is not None:
         raise wrong_task("labels", revision)
-    request = _read(body)
+    request = _read(body, revision)
     if len(request.nodes) > watch.room:
         message = f"{counted(watch.waiting, 'label')} wait for an idle moment of the worker; send these again later"
         return Refusal(RefusalReason.QUEUE_FULL, message, _RETRY_S)
@@ -96,14 +115,14 @@ def describe_accuracy(service: str, lane: Lane, watch: AccuracyWatch) -> Accurac
     )
 
 
-def _read(body: bytes) -> LabelsRequest:
+def _read(body: bytes, revision: ServedRevision) -> LabelsRequest:
     try:
         request = _decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise RequestError(ErrorCode.INVALID_TYPE, "body", str(error), _REMEDY) from None
+        raise field_error(str(error), body, revision, _FORM) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not JSON: {error}" if body.strip() else "it is empty"
-        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _REMEDY) from None
+        raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _FORM.body_remedy(revision)) from None
     count = len(request.nodes)
     check_node_count(count, MOST_LABELS, otherwise="")
     for field, entries in (("labels", request.labels), ("times", request.times)):
