@@ -102,7 +102,8 @@ NODES: list[Any] = [
     ),
     pytest.param(
         _with(kind=["a", "b", None, None, None]), {},
-        r"the split 60/20/20 of 2 labelled nodes: has no labelled node", None, id="too few labels for a split",
+        r"nodes: the split 60/20/20 of 2 labelled nodes: validation: has no labelled node; give more nodes a label, or "
+        r"name a column", None, id="too few labels for a split",
     ),
     pytest.param(
         _with(), {"label": "kinds"},

@@ -31,9 +31,9 @@ def as_float32(values: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def check_splits(splits: Splits, train: str, validation: str) -> None:
+def check_splits(splits: Splits, train: str, validation: str, remedy: str = "mark at least one") -> None:
     """Refuse splits without training or validation nodes. `train` and `validation` name where the source states
     them."""
     for where, nodes in ((train, splits.train), (validation, splits.validation)):
         if len(nodes) == 0:
-            raise InputError(where, "has no labelled node", "mark at least one")
+            raise InputError(where, "has no labelled node", remedy)

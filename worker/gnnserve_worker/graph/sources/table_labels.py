@@ -200,7 +200,8 @@ class SplitColumn:
         if self._column is None:
             splits = random_splits(known)
             where = f"{self._table.field}: the split 60/20/20 of {int(known.sum())} labelled nodes"
-            check_splits(splits, where, where)
+            remedy = "give more nodes a label, or name a column with a split of your own in split"
+            check_splits(splits, f"{where}: train", f"{where}: validation", remedy)
             return splits, findings
         codes = _placed(np.concatenate(self._chunks), positions)
         train, validation, test = (np.flatnonzero((codes == split) & known).astype(np.int64) for split in range(3))
