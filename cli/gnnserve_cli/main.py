@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
 from gnnserve_cli.commands import changes, embeddings
@@ -51,10 +52,31 @@ class Commands(TyperGroup):
 
 
 class Command(TyperCommand):
-    """Shows `--help` without `<bool>`, as the flags of every command are shown."""
+    """Names the value that is no number, or no word that is known. Shows `--help` without `<bool>`, as the flags of
+    every command are shown."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().make_context(*args, **kwargs)
+        except typer.BadParameter as error:
+            if isinstance(error.__cause__, ValidationError):
+                error.message = _with_value(error.__cause__)
+            raise
 
     def get_help_option(self, ctx: Any) -> Any:
         return _without_type(super().get_help_option(ctx))
+
+
+_NO_NUMBER = {"int_parsing": "is no whole number", "float_parsing": "is no number"}
+"""By pydantic's kind of error: what a value is not."""
+
+
+def _with_value(error: ValidationError) -> str:
+    """The first error of an option's value, with the value."""
+    first = error.errors()[0]
+    if first["type"] in _NO_NUMBER:
+        return f"{first['input']!r} {_NO_NUMBER[first['type']]}."
+    return first["msg"].removeprefix("Value error, ")
 
 
 def _without_type(flag: Any) -> Any:

@@ -21,14 +21,15 @@ class ServiceRevisions(msgspec.Struct, frozen=True, rename="camel"):
     """Newest first."""
 
 
-def load_services(root: Path) -> tuple[list[ServiceRevisions], list[RepositoryError]]:
-    """What can be read, and what cannot: one bad file must not hide the good ones."""
+def load_services(root: Path, named_by: str = "URL|DIR") -> tuple[list[ServiceRevisions], list[RepositoryError]]:
+    """What can be read, and what cannot: one bad file must not hide the good ones. `named_by`: the argument or option
+    that names the folder."""
     # Imported here: it brings numpy, which a server's variants are shown without.
     from gnnserve_worker.repository.checks import read_revision_manifest  # noqa: PLC0415
 
     problems: list[RepositoryError] = []
     found: dict[tuple[str, str], list[RevisionManifest]] = {}
-    for service in (service for namespace in _list_root(root) for service in _list(namespace, problems)):
+    for service in (service for namespace in _list_root(root, named_by) for service in _list(namespace, problems)):
         for folder in _list(service / "revisions", problems):
             # Without its last file a revision is unfinished, or no revision at all.
             if not (folder / "revision.json").is_file():
@@ -50,13 +51,12 @@ def load_services(root: Path) -> tuple[list[ServiceRevisions], list[RepositoryEr
     return services, problems
 
 
-def _list_root(root: Path) -> list[Path]:
+def _list_root(root: Path, named_by: str) -> list[Path]:
     try:
         return sorted(root.iterdir())
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(
-            "URL|DIR", f"{str(root)!r} is no folder", "give a repository folder, or http://host:port"
-        ) from None
+        remedy = "give a repository folder" + ", or http://host:port" * (named_by == "URL|DIR")
+        raise InputError(named_by, f"{str(root)!r} is no folder", remedy) from None
     except OSError as error:
         raise _unreadable(root, error) from error
 
@@ -80,7 +80,7 @@ def _unreadable(path: Path, error: OSError) -> RepositoryError:
 def find_revision(root: Path, service: str | None, revision: str) -> ServiceRevisions:
     """The service that has a revision, with that one alone. `service`: namespace/name, or the name alone; without it,
     the only one that has the revision."""
-    services, problems = load_services(root)
+    services, problems = load_services(root, "--repository")
     known = {f"{found.namespace}/{found.service}": found for found in services}
     asked = {name: found for name, found in known.items() if service in {None, name, found.service}}
     if not asked and known:

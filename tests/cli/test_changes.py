@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +15,12 @@ from pyarrow import parquet
 from tests.support.fake_server import Asked, FakeServer, Told, fake_server, refusal
 from typer.testing import CliRunner
 
+from gnnserve_api.errors import InputError
 from gnnserve_cli.changes.batches import batches_of, may_be_integers, request_of
 from gnnserve_cli.changes.files import digest_of, read_changes
 from gnnserve_cli.changes.rows import Change, Kind
 from gnnserve_cli.client import TIMEOUT_S
+from gnnserve_cli.commands import changes
 from gnnserve_cli.main import app
 from gnnserve_client import exchange
 
@@ -43,6 +46,13 @@ def answering(offset: int = 0) -> Callable[[Asked], Told]:
         return Told(body={"offset": found, "changes": changes, "unchanged": 1, "repeated": is_repeated})
 
     return answer
+
+
+def test_a_log_is_not_removed_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert not changes._confirmed("Remove it?")
+    with pytest.raises(InputError, match="--yes: is not given, and standard input has no answer; give it, or answer y"):
+        changes._confirmed("Remove it?")
 
 
 def run_apply(server: FakeServer, file: Path, *options: str) -> Result:

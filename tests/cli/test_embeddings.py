@@ -153,8 +153,8 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     [
         (["--nodes", "20"], "--nodes: the graph has no node 20"),
         (["--nodes", "1,-1"], "--nodes: the graph has no node -1"),
-        (["--nodes", "9999999999999999999"], "the graph has no node 9999999999999999999"),
-        (["--nodes", "one"], "the graph has no node 'one'"),
+        (["--nodes", "9999999999999999999"], "'9999999999999999999' is beyond 64 bits"),
+        (["--nodes", "1,one"], "--nodes: 'one' is no integer, and the graph's node ids are integers"),
         (["--type", "user"], "--type: the nodes of this graph are of one type; leave it out"),
         (["--out", "vectors.csv"], "--out: 'vectors.csv' has the end of no format; end it in .parquet or .npy"),
         (["--out", "missing/vectors.npy"], "'missing' is no folder"),

@@ -68,6 +68,8 @@ def test_a_revision_that_is_not_there_is_refused(tmp_path: Path) -> None:
     revision = publish(tmp_path)
     problem = run("none", "x1", "--repository", tmp_path, code=ExitCode.BAD_INPUT)
     assert f"REVISION: {tmp_path} has no 'none'; name one of {revision}" in problem
+    problem = run("none", "x1", "--repository", tmp_path / "none", code=ExitCode.BAD_INPUT)
+    assert f"--repository: '{tmp_path / 'none'}' is no folder; give a repository folder\n" in problem
     missing = tmp_path / "missing" / "made"
     problem = run(revision, "x1", "--repository", tmp_path, "--out", missing, code=ExitCode.BAD_INPUT)
     assert f"--out: '{missing.parent}' is no folder" in problem

@@ -27,6 +27,7 @@ from tests.support.profiles import profile
 from tests.support.waiting import WAIT_S
 from typer.testing import CliRunner
 
+from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.objective import Objective
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
@@ -286,6 +287,22 @@ def test_an_open_loop_of_no_use_is_refused(rate: str, duration: str, problem: st
     assert result.exit_code == 2
     assert result.stderr.startswith("error: --rate: ")
     assert problem in result.stderr
+
+
+def test_a_service_of_links_is_refused_before_anything_is_sent() -> None:
+    end = EndManifest("", 0, 9)
+    links = msgspec.to_builtins(LinksManifest("Dot", 8, "", end, end, 1, 1))
+
+    def answer(asked: Asked) -> Told:
+        assert asked.path == "/v1/variants"
+        return Told(body={**variants_body(profile()), "links": links})
+
+    with fake_server(answer) as server:
+        result = CliRunner().invoke(app, ["load", server.url])
+    assert result.exit_code == 2
+    assert "error: URL: default/digits scores pairs of nodes, and requests of this command are about nodes" in (
+        result.stderr
+    )
 
 
 @pytest.mark.parametrize(

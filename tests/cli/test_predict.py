@@ -81,7 +81,9 @@ def test_labels_of_a_multi_label_graph_are_lists() -> None:
         pytest.param("3, 17", NodeIdKind.POSITIONS, [3, 17], id="digits are integers"),
         pytest.param("3,-17", NodeIdKind.INTEGERS, [3, -17], id="of the source too"),
         pytest.param("3,017", NodeIdKind.STRINGS, ["3", "017"], id="unless the graph's ids are texts"),
-        pytest.param("ann, bob b ,7", None, ["ann", "bob b", "7"], id="anything else is text"),
+        pytest.param("ann, bob b ,7", NodeIdKind.STRINGS, ["ann", "bob b", "7"], id="texts beside them too"),
+        pytest.param("user/3, 17", NodeIdKind.POSITIONS, ["user/3", 17], id="those with a type are texts"),
+        pytest.param("ann, bob b", None, ["ann", "bob b"], id="anything else is text"),
         pytest.param("1_0,٣", None, ["1_0", "٣"], id="and so is what Python takes for a number"),
         pytest.param('["Doe, J.", " x", ""]', None, ["Doe, J.", " x", ""], id="a list to the letter"),
         pytest.param("[3, 17]", None, [3, 17], id="with integers where they are meant"),
@@ -108,6 +110,29 @@ def test_ids_are_sent_as_the_graph_has_them(
     )
     assert server.asked[-1].body == {"nodes": sent, "return": ["labels"]}
     assert f"label of {sent[0]}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            "3,abc",
+            "error: --nodes: 'abc' is no integer, and the graph's node ids are integers; correct it, or leave it ",
+        ),
+        ("3,1.5", "--nodes: '1.5' is no integer"),
+        (
+            "9223372036854775808",
+            "--nodes: '9223372036854775808' is beyond 64 bits, and the graph's node ids are integers",
+        ),
+        ("-" + "9" * 5000, f"--nodes: '-{'9' * 76}...' is beyond 64 bits"),
+    ],
+)
+def test_the_id_that_is_none_is_named_and_not_the_first(given: str, problem: str) -> None:
+    with fake_server() as server:
+        result = CliRunner().invoke(app, ["predict", server.url, "--nodes", given])
+    assert (result.exit_code, result.output.splitlines()[1:]) == (2, [])
+    assert problem in result.stderr
+    assert [asked.method for asked in server.asked] == ["GET"]
 
 
 def test_texts_of_the_graph_are_shown_as_they_are_and_obeyed_by_no_terminal() -> None:
@@ -142,6 +167,8 @@ def test_texts_of_the_graph_are_shown_as_they_are_and_obeyed_by_no_terminal() ->
             id="a seed has 63 bits",
         ),
         pytest.param(["--nodes", "1", "--seed", "1" * 400], 2, "… is not between 0 and 9,223", id="not 400 digits"),
+        pytest.param(["--seed", "x"], 2, "for '--seed': 'x' is no whole number. ", id="a seed is an integer"),
+        pytest.param(["--latency-ms", "1,5"], 2, "'1,5' is no number. ", id="a latency has a point"),
         pytest.param([], 2, "--nodes", id="nodes must be given"),
     ],
 )

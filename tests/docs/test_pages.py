@@ -183,6 +183,11 @@ def test_options_of_a_command_are_those_in_its_section(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_flags_of_a_command_are_shown_without_a_value(command: str) -> None:
+    assert {flag.metavar for flag in COMMANDS[command].params if getattr(flag, "is_flag", False)} <= {""}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_an_example(command: str) -> None:
     examples = code_blocks(section(CLI, f"gnnserve {command}"), "console")
     assert any(line.startswith(f"$ gnnserve {command} ") for block in examples for line in block.splitlines())

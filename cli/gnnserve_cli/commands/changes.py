@@ -217,8 +217,9 @@ def purge(
         at = opened.position()
         batches = f"{at.last:,} {'batch' if at.last == 1 else 'batches'}"
         said = f"the log of {updates.uid}: {batches}, {count(at.total_changes, 'change')}"
-        if not yes:
-            typer.confirm(f"Remove {said}, for good?", abort=True, err=True)
+        if not yes and not _confirmed(f"Remove {said}, for good?"):
+            typer.echo("nothing was removed", err=True)
+            return
         opened.drop()
     with stored.locked():
         versions = [one.digest for one in stored.graph_versions(updates.uid)]
@@ -229,6 +230,14 @@ def purge(
         print_json({"uid": updates.uid, "batches": at.last, "changes": at.total_changes, "graphs": len(versions)})
     else:
         typer.echo(f"removed {said}; {count(len(versions), 'graph')} that it was part of")
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        typer.echo(err=True)
+        raise InputError("--yes", "is not given, and standard input has no answer", "give it, or answer y") from None
 
 
 def _begin(endpoint: Endpoint) -> int:

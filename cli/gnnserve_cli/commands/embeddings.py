@@ -142,7 +142,7 @@ def _places_of(listed: tuple[int | str, ...] | list[str], of: EmbeddedNodes) -> 
     """Places of the nodes, int64. Raises InputError that names the first id that there is no node of."""
     if isinstance(listed, tuple):
         return of.find(listed)
-    return of.find(tuple(listed) if of.id_kind is NodeIdKind.STRINGS else as_integers(listed))
+    return of.find(tuple(listed) if of.id_kind is NodeIdKind.STRINGS else as_integers(listed, "--nodes"))
 
 
 def _print(made: EmbeddingsManifest, path: Path) -> None:

@@ -37,6 +37,7 @@ Try = Annotated[
     bool,
     typer.Option(
         "--try",
+        metavar="",
         help="Also train short candidates, one for each scope and normalization, and print the validation they reach.",
     ),
 ]

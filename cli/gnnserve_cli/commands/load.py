@@ -192,6 +192,12 @@ def load(
     schedule = None if rate is None else _build_schedule(scenario, arrivals, rate, duration, seed)
     endpoint = open_url(url, read_access(token_file, ca_file))
     served = fetch_variants(endpoint)
+    if not isinstance(served.links, msgspec.UnsetType):
+        raise InputError(
+            "URL",
+            f"{served.service} scores pairs of nodes, and requests of this command are about nodes",
+            "name a service that classifies nodes; `gnnserve predict URL --pairs …` asks this one",
+        )
     known = [profiled.name for profiled in served.profile.variants]
     if variant is not None and variant not in known:
         raise InputError("--variant", f"there is no {variant!r}", f"choose from {', '.join(known)}")
@@ -296,9 +302,8 @@ def _refuse_without_rate(
         ("--scenario", scenario), ("--arrivals", arrivals), ("--retries", retries), ("--picture", picture)
     ):  # fmt: skip
         if given:
-            raise InputError(
-                option, "applies to an open loop, and without --rate the loop is closed", "give --rate too"
-            )
+            remedy = "give --rate too, or --sweep" if option == "--picture" else "give --rate too"
+            raise InputError(option, "applies to an open loop, and without --rate the loop is closed", remedy)
 
 
 def _build_schedule(

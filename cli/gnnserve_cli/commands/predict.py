@@ -57,8 +57,10 @@ OUTPUTS: dict[str, Output] = {"labels": "labels", "scores": "scores", "embedding
 PAIR_OUTPUTS: dict[str, PairOutput] = {"scores": "scores", "probabilities": "probabilities"}
 SHOWN_VALUES = 4
 """Values of a vector shown in the table; `--json` has all."""
-_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = re.compile(r"-?[0-9]+")
 """Texts that may be integer ids. `int()` would also accept blanks and underscores."""
+_INTEGERS = range(-(2**63), 2**63)
+"""Integer ids that a graph may have."""
 _WITH_TYPE = re.compile(r"[^\s:/]+/")
 
 
@@ -157,7 +159,7 @@ def predict(
     listed = _nodes_of(brought) if nodes is None else parse_nodes(nodes)
     wanted = parse_outputs(outputs or "labels")
     endpoint = open_url(url, read_access(token_file, ca_file))
-    ids = listed if isinstance(listed, tuple) else ids_of(listed, endpoint)
+    ids = listed if isinstance(listed, tuple) else ids_of(listed, endpoint, "--nodes")
     form: Any = TypedPredictRequest if isinstance(brought, TypedOverlay) else PredictRequest
     request: PredictRequest[Any] = form(
         ids,
@@ -285,7 +287,7 @@ def _pairs_of(
 ) -> tuple[tuple[int | str, int | str], ...]:
     if isinstance(parsed, tuple):
         return parsed
-    ids = ids_of(parsed, endpoint)
+    ids = ids_of(parsed, endpoint, "--pairs")
     return tuple(zip(ids[0::2], ids[1::2], strict=True))
 
 
@@ -313,16 +315,27 @@ def _not_ids(text: str, why: str) -> InputError:
     )
 
 
-def ids_of(parts: list[str], endpoint: Endpoint) -> tuple[int | str, ...]:
-    """Convert the parts to ids. Digits may be an integer or a text, so the server is asked which kind its ids are."""
-    if not all(map(_NUMBER.fullmatch, parts)) or fetch_nodes(endpoint).node_ids is NodeIdKind.STRINGS:
+def ids_of(parts: list[str], endpoint: Endpoint, option: str) -> tuple[int | str, ...]:
+    """Convert the parts of an option to ids. Digits may be an integer or a text, so the server is asked which kind its
+    ids are."""
+    if not any(map(_NUMBER.fullmatch, parts)) or fetch_nodes(endpoint).node_ids is NodeIdKind.STRINGS:
         return tuple(parts)
-    return as_integers(parts)
+    return as_integers(parts, option)
 
 
-def as_integers(parts: Sequence[str]) -> tuple[int | str, ...]:
-    """Texts as integers where each of them is one; else as they are."""
-    return tuple(map(int, parts)) if all(map(_NUMBER.fullmatch, parts)) else tuple(parts)
+def as_integers(parts: Sequence[str], option: str) -> tuple[int | str, ...]:
+    """Ids of a graph whose ids are integers. Those with a type before them, `user/17`, stay texts, as the graph of
+    several types that they are of takes them. Raises InputError that names the first part that is neither."""
+    return tuple(part if _WITH_TYPE.match(part) else _as_integer(part, option) for part in parts)
+
+
+def _as_integer(part: str, option: str) -> int:
+    # Python converts no text of thousands of digits.
+    if _NUMBER.fullmatch(part) and len(part) <= 20 and (number := int(part)) in _INTEGERS:
+        return number
+    shown = part if len(part) <= 80 else part[:77] + "..."
+    why = "is beyond 64 bits" if _NUMBER.fullmatch(part) else "is no integer"
+    raise InputError(option, f"{shown!r} {why}, and the graph's node ids are integers", "correct it, or leave it out")
 
 
 def parse_outputs(text: str) -> tuple[Output, ...]:

@@ -39,7 +39,7 @@ def recommend(
         typer.Option("--type", metavar="TYPE", help="Type of the nodes, in a graph of several.", show_default=False),
     ] = None,
     include_known: Annotated[
-        bool, typer.Option("--include-known", help="Recommend neighbours of the node too.")
+        bool, typer.Option("--include-known", metavar="", help="Recommend neighbours of the node too.")
     ] = False,
     among: Annotated[
         str | None,
@@ -67,16 +67,16 @@ def recommend(
     brought = None if overlay is None else read_any_overlay(overlay)
     endpoint = open_url(url, read_access(token_file, ca_file))
 
-    def read(text: str) -> tuple[int | str, ...]:
+    def read(text: str, option: str) -> tuple[int | str, ...]:
         listed = parse_nodes(text)
-        return listed if isinstance(listed, tuple) else ids_of(listed, endpoint)
+        return listed if isinstance(listed, tuple) else ids_of(listed, endpoint, option)
 
-    asked = read(node)
+    asked = read(node, "NODE")
     if len(asked) != 1:
         raise InputError("NODE", f"{node!r} are {len(asked)} nodes", "name one, ids with commas as a JSON list")
     exclude: Exclude = "nothing" if include_known else "known"
     filter_: RecommendFilter[Any] = RecommendFilter(
-        None if labels is None else _labels(labels), None if among is None else read(among)
+        None if labels is None else _labels(labels), None if among is None else read(among, "--among")
     )
     kind = TypedRecommendRequest if isinstance(brought, TypedOverlay) else RecommendRequest
     request: RecommendRequest[Any] = kind(

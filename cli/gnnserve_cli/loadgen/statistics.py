@@ -285,6 +285,7 @@ def _warnings(plan: LoadPlan, latency: Percentiles | None, lag: Percentiles | No
     if plan.rate_per_s is not None and record.late > LATE_SHARE * record.started:
         warnings.append(
             f"the generator came to {record.late:,} of {record.started:,} requests over {LATE_MS:g} ms after they were "
-            "due: it is slower than the rate; lower --rate, give --binary, or run it on another machine"
+            f"due: it is slower than the rate; lower --rate{', give --binary' * (not plan.binary)}, or run it on "
+            "another machine"
         )
     return warnings
