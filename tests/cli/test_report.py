@@ -20,6 +20,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName
 from gnnserve_api.live_accuracy import ObservedShare
+from gnnserve_api.profile import LinkScores
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import (
@@ -501,6 +502,17 @@ def test_a_server_is_reported() -> None:
 )
 def test_options_out_of_range_are_refused(arguments: list[str]) -> None:
     assert "is not between" in run("nowhere", *arguments, code=2)
+
+
+def test_a_report_of_links_speaks_of_nodes_of_links() -> None:
+    scores = LinkScores(840, 0.9, 0.9, 460, 240, 0.2, 0.7, 0.4, 20)
+    plain = subject_of(variant(1), variant(4))
+    made = [msgspec.structs.replace(one, validation_links=scores, test_links=scores) for one in plain.profile.variants]
+    links = msgspec.structs.replace(plain.profile, metric="rocAuc", variants=tuple(made))
+    text = printed(report_of(replace(plain, profile=links)))
+    assert "has a ROC-AUC of 98.89 % on 360 nodes of validation links" in text
+    assert "held on nodes of test links, which training did not see" in text
+    assert "360 validation nodes cannot" not in text
 
 
 def test_accuracy_in_service_stands_beside_the_profiles_where_a_server_got_labels() -> None:

@@ -185,6 +185,9 @@ def test_forms_of_ids_are_described_where_links_join_types() -> None:
 def test_nodes_of_the_wrong_type_are_named() -> None:
     worker = between_types()
     assert ask(worker, {"pairs": [["user/2", "item/0"]]})[0] == 200
+    assert refused(worker, {"pairs": [["2", "item/0"]]})[3].endswith(
+        'nodes are named with their type, as in "user/0"; GET /v1/nodes lists its node ids'
+    )
     _, code, field, message = refused(worker, {"pairs": [["user/2", "item/0"], ["user/1", "user/2"]]})
     assert (code, field) == ("WrongNodeType", "pairs[1][1]")
     assert message == (

@@ -39,7 +39,7 @@ from gnnserve_cli.report.performance import fit_models
 from gnnserve_cli.report.stability import compare_rankings
 from gnnserve_cli.report.subject import Subject, printable_subject
 from gnnserve_cli.report.tolerance import fastest_within
-from gnnserve_cli.report.words import NO_LOSS_POINTS, gets_right, ms, names, nodes, number, percent, points
+from gnnserve_cli.report.words import NO_LOSS_POINTS, gets_right, ms, names, nodes, nodes_of, number, percent, points
 
 DEFAULT_TOLERANCES_PERMILLE = (0.0, 10.0, 20.0, 50.0, 100.0)
 """The paper's 0, 1, 2, 5 and 10 points (its figure 3)."""
@@ -190,8 +190,8 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         )
     if profile.validation_nodes < seeds:
         found.append(
-            f"There are fewer validation nodes ({profile.validation_nodes:,}) than a batch of {seeds:,} has, so its "
-            "nodes repeat; a batch of distinct nodes may read more rows and take longer."
+            f"There are fewer {nodes_of('validation', profile)} ({profile.validation_nodes:,}) than a batch of "
+            f"{seeds:,} has, so its nodes repeat; a batch of distinct nodes may read more rows and take longer."
         )
     fewest = min(variant.latency[size].runs for variant in profile.variants)
     if fewest < _FEW_RUNS:
@@ -208,7 +208,7 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         )
     if profile.test_nodes == 0:
         found.append(
-            "The graph has no test nodes. Every accuracy is of validation nodes, "
+            f"The graph has no {nodes_of('test', profile)}. Every accuracy is of {nodes_of('validation', profile)}, "
             f"{_part_in_training(subject.provenance)}; drift cannot be told."
         )
     if (missing := _says_wide_tables(subject)) is not None:
@@ -237,8 +237,8 @@ def _says_few_nodes(profile: Profile, rows: Sequence[VariantRow]) -> str:
     best = min(rows, key=lambda row: (row.loss_points, not row.on_frontier))
     least_sure = max(rows, key=_half_width)
     text = (
-        f"Accuracies come from {profile.validation_nodes:,} validation nodes: at 95 % confidence that of {best.name} "
-        f"is within about {points(_half_width(best))} of the true one"
+        f"Accuracies come from {profile.validation_nodes:,} {nodes_of('validation', profile)}: at 95 % confidence that "
+        f"of {best.name} is within about {points(_half_width(best))} of the true one"
     )
     if _half_width(least_sure) - _half_width(best) < NO_LOSS_POINTS:
         return f"{text}."
@@ -292,7 +292,7 @@ def _summarize(profile: Profile, of_points: Sequence[Point], seeds: int) -> Summ
     text = f"{'One variant is' if count == 1 else f'{count} variants are'} served. {best.variant}"
     if count > 1:
         text += ", the most accurate,"
-    text += f" {gets_right(best.accuracy, profile.metric, profile.validation_nodes, 'validation')} and takes "
+    text += f" {gets_right(best.accuracy, profile)} and takes "
     text += f"{ms(best.latency_ms)} for {nodes(seeds)}."
     if one_point.variant != best.variant:
         text += f" {_cheaper(one_point)}, the fastest within one point."

@@ -8,15 +8,15 @@ from gnnserve_api.families import family_of
 from gnnserve_api.profile import Profile
 from gnnserve_cli.report.data import VariantRow, at_size
 from gnnserve_cli.report.subject import Subject
-from gnnserve_cli.report.words import NO_LOSS_POINTS, ms, names, nodes, number, percent, ratio
+from gnnserve_cli.report.words import NO_LOSS_POINTS, ms, names, nodes, nodes_of, number, percent, ratio
 
 
 def frontier(profile: Profile, rows: Sequence[VariantRow], most_accurate_name: str) -> str:
     best = next(row for row in rows if row.name == most_accurate_name)
     text = (
         "Each point is a variant; the line joins those than which no other is both as accurate and faster. Bars are "
-        f"95 % intervals: {profile.validation_nodes:,} validation nodes cannot tell the accuracy of {best.name} more "
-        f"exactly than {percent(best.validation.low)} to {percent(best.validation.high)}."
+        f"95 % intervals: {profile.validation_nodes:,} {nodes_of('validation', profile)} cannot tell the accuracy of "
+        f"{best.name} more exactly than {percent(best.validation.low)} to {percent(best.validation.high)}."
     )
     equal = [row.name for row in rows if row.loss_points <= NO_LOSS_POINTS and row is not best]
     if equal:

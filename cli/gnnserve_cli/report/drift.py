@@ -10,11 +10,10 @@ from statistics import median
 
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_api.provenance import Provenance
 from gnnserve_cli.report.data import Drift, DriftRow, DriftVerdict
 from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.subject import Subject
-from gnnserve_cli.report.words import names, number, signed_points
+from gnnserve_cli.report.words import names, nodes_of, number, scores_links, signed_points
 
 _SMALL_POINTS = 0.5
 _DIFFERS = 0.1
@@ -77,7 +76,7 @@ def _says_drift(subject: Subject, rows: Sequence[DriftRow]) -> str:
         none = "That is no" if len(rows) == 1 else "No variant differs by"
         return (
             f"{_says_difference(subject.profile, best, len(rows))} {none} more than chance: what was profiled on "
-            f"validation nodes held on {_says_test_nodes(subject.provenance)}."
+            f"{nodes_of('validation', subject.profile)} held on {_says_test_nodes(subject)}."
         )
     text = _says_difference(subject.profile, outside[0], len(rows))
     which = [row.variant for row in outside]
@@ -107,9 +106,12 @@ def _says_difference(profile: Profile, row: DriftRow, comparisons: int) -> str:
     )
 
 
-def _says_test_nodes(made: Provenance) -> str:
+def _says_test_nodes(subject: Subject) -> str:
+    made = subject.provenance
     if learns_nothing(made):
         return "test nodes, whose links embeddings were computed without"
+    if scores_links(subject.profile):
+        return "nodes of test links, which training did not see"
     if made.has_given_weights:
         return "test nodes; whether these had a part in training the given weights is not known"
     if made.scope == "Transductive":

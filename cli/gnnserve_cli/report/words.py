@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from gnnserve_api.profile import Metric
+from gnnserve_api.profile import Profile
 from gnnserve_api.tiers import ROUNDING
 from gnnserve_cli.render import METRIC_NAMES
 
@@ -64,11 +65,22 @@ def nodes(number_of: int) -> str:
     return "1 node" if number_of == 1 else f"{number_of:,} nodes"
 
 
-def gets_right(share: float, metric: Metric, count: int, what: str) -> str:
+def scores_links(profile: Profile) -> bool:
+    return profile.variants[0].validation_links is not None
+
+
+def nodes_of(split: Literal["validation", "test"], profile: Profile) -> str:
+    """`validation nodes`; where links are scored, whose nodes are profiled, `nodes of validation links`."""
+    return f"nodes of {split} links" if scores_links(profile) else f"{split} nodes"
+
+
+def gets_right(share: float, profile: Profile) -> str:
+    """How accurate a variant is on the validation nodes."""
+    metric, asked = profile.metric, f"{profile.validation_nodes:,} {nodes_of('validation', profile)}"
     if metric == "accuracy":
-        return f"gets {percent(share)} of {count:,} {what} nodes right"
+        return f"gets {percent(share)} of {asked} right"
     article = "an" if METRIC_NAMES[metric].startswith("a") else "a"
-    return f"has {article} {METRIC_NAMES[metric]} of {percent(share)} on {count:,} {what} nodes"
+    return f"has {article} {METRIC_NAMES[metric]} of {percent(share)} on {asked}"
 
 
 def ratio(value: float) -> str:

@@ -53,6 +53,8 @@ def _check_positions(nodes: np.ndarray, revision: ServedRevision, otherwise: str
 def unknown_node(where: str, shown: str, revision: ServedRevision, otherwise: str = "") -> RequestError:
     """`otherwise`: what else may be meant by such an id."""
     remedy = f"node ids are 0 to {revision.nodes - 1}" if revision.ids is None else "GET /v1/nodes lists its node ids"
+    if revision.joins_types and "/" not in shown:
+        remedy = f"nodes are named with their type, as in {shown_value(revision.shown_ids(0, 1)[0])}; {remedy}"
     if otherwise:
         remedy += f"; {otherwise}"
     return RequestError(ErrorCode.UNKNOWN_NODE, where, f"node {shown} is not in the graph", remedy)
