@@ -6,16 +6,22 @@ One service for most of it, as a user would have one; the tests run in the order
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.images import WORKER_IMAGE
 from tests.cluster.harness.installation import Installation
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import SMALL_SPEC, Service
+from typer.testing import CliRunner
+
+from gnnserve_cli.main import app
 
 ASK = """
 import json, sys, urllib.request
@@ -134,12 +140,51 @@ def test_a_new_model_is_switched_to_live(service: Service) -> None:
     assert service.restarts() == 0
 
 
+def test_a_canary_shares_requests_by_weights_and_a_rollback_makes_it_the_first(
+    service: Service, tmp_path: Path
+) -> None:
+    """The model of before answers half of the requests beside the new one, and then all of them."""
+    new, pods = service.status()["revision"], service.worker_pod_names()
+    (old,) = published(service) - {new}
+    with Load(service) as load:
+        weights = {"mode": "Weights", "weights": {"x1": 3, "x4": 1}}
+        service.patch({"routing": {**weights, "canary": {"revision": old, "percent": 50}}})
+        service.wait_for("CanaryAnswers", "CanaryAnswers")
+        before = load.revisions.copy()
+        load.until_more_answers(100)
+        answered = load.revisions - before
+        assert answered.keys() == {old, new}
+        assert 0.4 <= answered[old] / answered.total() <= 0.6, answered
+        told = set[tuple[str, str]]()
+
+        def is_told_by_all() -> bool:
+            told.update((one["revision"], one["variant"]) for one in (service.predict(0) for _ in range(20)))
+            return told == {(revision, variant) for revision in (old, new) for variant in ("x1", "x4")}
+
+        wait_for("answers by both variants of both revisions", is_told_by_all)
+
+        manifest = tmp_path / "digits.yaml"
+        about = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": service.name}}
+        manifest.write_text(yaml.safe_dump({**about, "spec": service.read()["spec"]}))
+        rolled_back = CliRunner().invoke(app, ["rollback", str(manifest), old, "--repository", str(tmp_path)])
+        assert rolled_back.exit_code == 0, rolled_back.output
+        service.patch({"revision": yaml.safe_load(manifest.read_text())["spec"]["revision"]})
+        service.wait_for("CanaryAnswers", "CanaryIsLive", "False")
+        service.wait_until_ready()
+        service.patch({"routing": {"mode": "Adaptive", "weights": None, "canary": None}})
+        service.wait_until_ready()
+    assert {service.predict(number)["revision"] for number in range(10)} == {old}
+    assert load.failures == []
+    assert service.worker_pod_names() == pods
+    assert service.restarts() == 0
+
+
 def test_going_back_finds_the_revision_that_is_there(service: Service) -> None:
-    old = service.status()["revision"]
-    service.patch({"model": {"hidden": 16}})
+    named = service.status()["revision"]
+    service.patch({"revision": None, "model": {"hidden": 16}})
     status = service.wait_until_ready()
-    assert status["revision"] != old
-    assert service.predict(1)["revision"] == status["revision"]
+    assert status["revision"] == named, "the model of this spec is the one that was named"
+    assert service.predict(1)["revision"] == named
     assert len(service.children("jobs")) == 1, "superseded Jobs are removed"
 
 
@@ -233,6 +278,12 @@ def test_a_failed_generation_says_why_and_leaves_the_old_traffic_alone(service: 
     service.patch({"graph": {"source": {"builtin": "Digits", "npz": None}}})
     assert service.wait_until_ready()["revision"] == old
     assert service.worker_pod_names() == pods
+
+
+def published(service: Service) -> set[str]:
+    """The revisions that events have told of."""
+    told = (re.search(r"Revision (\w+) is published", event["message"]) for event in service.events())
+    return {found[1] for found in told if found is not None}
 
 
 def versions(service: Service) -> dict[str, str]:
