@@ -43,7 +43,7 @@ _MOST_PERMILLE = 1000
 def main(arguments: Sequence[str] | None = None) -> int:
     # As in `serve.py`: the first process of a container has no default handler for it.
     signal.signal(signal.SIGTERM, _leave)
-    options = _parser().parse_args(arguments)
+    options = parse_arguments(arguments)
     log_as_json(options.model_name, "")
     try:
         return _serve(options)
@@ -113,6 +113,11 @@ def find_published(repository: Repository, folder: Path, revision: str | None) -
         raise RepositoryError(folder, f"holds no published revision {revision}", f"name one of {names}")
     remedy = "give the folder of a service in a repository: <repository>/<namespace>/<service>"
     raise RepositoryError(folder, "holds no published revision", remedy)
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """`arguments`: None: those of the process."""
+    return _parser().parse_args(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
