@@ -1,14 +1,18 @@
 """What traces cost: one server that traces nothing, one that traces the default share of requests, one that traces all.
 
 The servers are up at once and are loaded in turns by wrk: one seed a request as an array, over one connection and
-sixteen. Spans go to a receiver in this process, which drops them.
+sixteen. Spans go to a receiver in this process, which drops them; those that a server had no room for, and so never
+sent, are counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
+import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +37,9 @@ PERMILLES = {"none": None, "1 in 100": DEFAULT_SAMPLED_PERMILLE, "all": 1000.0}
 """Requests that are traced, of a thousand; None: there is no receiver."""
 CONNECTIONS = (1, 16)
 _REQUESTS = 2000
+_SETTLE_S = 1.5
+"""Time in which a server sends the spans that wait: its exporter takes a second at most to begin."""
+_SPANS = re.compile(r'^gnnserve_spans_total\{[^}]*outcome="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,12 +77,16 @@ def _measure(servers: dict[str, Served], file: Path, rounds: int, seconds: int) 
             kind = "application/octet-stream"
             write_requests(file, [encode_post(port, "/v1/predict?return=scores", kind, one.tobytes()) for one in nodes])
             for connections in CONNECTIONS:
-                before_s = processor_s(served.process.pid)
+                before_s, spans = processor_s(served.process.pid), _spans_of(url)
                 load = generate_load(port, file, connections, seconds)
                 if load.errors:
                     raise SystemExit(f"traces of {traced}: {load.errors}")
                 took_s = processor_s(served.process.pid) - before_s
                 told = {"p50_ms": load.p50_ms, "requests_per_s": load.requests_per_s}
+                if spans:
+                    time.sleep(_SETTLE_S)
+                ended = {outcome: count - spans[outcome] for outcome, count in _spans_of(url).items()}
+                told["dropped_percent"] = 100 * ended.get("dropped", 0.0) / max(1.0, sum(ended.values()))
                 if number:  # the first round is warm-up
                     found.setdefault((traced, connections), []).append(
                         {**told, "processor_us": 1e6 * took_s / load.requests}
@@ -88,6 +99,12 @@ def _measure(servers: dict[str, Served], file: Path, rounds: int, seconds: int) 
         }
         for (traced, connections), each in sorted(found.items())
     ]
+
+
+def _spans_of(url: str) -> dict[str, float]:
+    """How many spans the server has exported and dropped; empty where it traces nothing."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10.0) as response:
+        return {outcome: float(count) for outcome, count in _SPANS.findall(response.read().decode())}
 
 
 @contextmanager
@@ -117,12 +134,12 @@ def _receiver() -> Iterator[str]:
 
 def show(figures: Sequence[dict[str, Any]]) -> None:
     table = Table(title="one seed a request")
-    for column in ("traced", "connections", "requests/s", "p50 ms", "processor time"):
+    for column in ("traced", "connections", "requests/s", "p50 ms", "processor time", "dropped spans"):
         table.add_column(column, justify="left" if column == "traced" else "right")
     for of in figures:
         table.add_row(
             of["traced"], str(of["connections"]), f"{of['requests_per_s']:,.0f}", f"{of['p50_ms']:.3f}",
-            f"{of['processor_us']:.1f} µs",
+            f"{of['processor_us']:.1f} µs", f"{of['dropped_percent']:.1f} %",
         )  # fmt: skip
     Console().print(table)
 

@@ -204,13 +204,18 @@ def tracing(results: Results) -> str:
         alone, many = found[traced, 1], found[traced, 16]
         rows.append((
             traced, f"{alone['p50_ms']:.3f}", f"{alone['processor_us']:,.0f}", f"{many['requests_per_s']:,.0f}",
-            f"{many['p50_ms']:.2f}", f"{many['processor_us']:,.0f}",
+            f"{many['p50_ms']:.2f}", f"{many['processor_us']:,.0f}", *_dropped_spans(many),
         ))  # fmt: skip
     columns = (
         "requests that are traced", "p50, 1 connection, ms", "processor time, µs", "requests/s, 16 connections",
-        "p50, ms", "processor time, µs",
+        "p50, ms", "processor time, µs", "dropped spans",
     )  # fmt: skip
-    return table(columns, rows)
+    return table(columns[: len(rows[0])], rows)
+
+
+def _dropped_spans(figures: Mapping[str, float]) -> tuple[str, ...]:
+    """Empty where the results are of before they were counted."""
+    return (f"{figures['dropped_percent']:.1f} %",) if "dropped_percent" in figures else ()
 
 
 @figures("conformance")
