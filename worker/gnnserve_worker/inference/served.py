@@ -141,6 +141,8 @@ class ServedRevision:
     """Most rows that a variant gathers for a seed; infinite where it reads whole neighbourhoods."""
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
+    joins_types: bool = field(init=False)
+    """Whether links join nodes of types, which their ids name: user/17."""
     has_text_ids: bool = field(init=False)
     class_texts: tuple[bytes, ...] = field(init=False)
     """`classes` as JSON; empty where they are integers."""
@@ -164,6 +166,8 @@ class ServedRevision:
         object.__setattr__(self, "most_drawn_per_seed", most_drawn)
         types = self.numbered_types
         object.__setattr__(self, "first_new", self.nodes if types is None else types.first_nodes[-1])
+        joins_types = self.links is not None and bool(self.links.manifest.first.type)
+        object.__setattr__(self, "joins_types", joins_types)
         object.__setattr__(self, "has_text_ids", self.node_ids is NodeIdKind.STRINGS)
         are_texts = bool(self.classes) and isinstance(self.classes[0], str)
         object.__setattr__(self, "class_ids", np.array([] if are_texts else self.classes, np.int64))
@@ -196,11 +200,6 @@ class ServedRevision:
     def numbered_types(self) -> TypedGraphManifest | None:
         """`types` as nodes are numbered: where the graph changes, room for new nodes of each type is counted."""
         return self.types if self.typed_overlays is None else self.typed_overlays.graph
-
-    @property
-    def joins_types(self) -> bool:
-        """Whether links join nodes of types, which their ids name: user/17."""
-        return self.links is not None and bool(self.links.manifest.first.type)
 
     @property
     def node_count(self) -> int:

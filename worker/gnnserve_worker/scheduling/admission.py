@@ -230,7 +230,8 @@ class AdmissionControl:
             if total < self._max_seeds and own.fastest_small != variant:
                 variant = self._chooser.fastest((variant, own.fastest_small), total, own.kind)
             changed = overlay_of.get(own.fastest, 0.0)
-            end_ms += costs.waits_ms(costs.turns(variant, total, costs.compute_ms(variant, total, changed)))
+            if costs.wait_ms:
+                end_ms += costs.waits_ms(costs.turns(variant, total, costs.compute_ms(variant, total, changed)))
             return end_ms + costs.batch_ms(variant, total, requests, changed)
         turns = 0.0
         for variant, total in seeds_of.items():

@@ -210,7 +210,10 @@ class VariantChooser:
 
     def can_meet(self, candidates: tuple[int, ...], load: int, overlay: int, latency_ms: float) -> bool:
         """Whether an idle worker can meet the latency, by the shortest times that it ever proved."""
-        return any(self.costs.least_ms(variant, load, overlay) <= latency_ms for variant in reversed(candidates))
+        for variant in reversed(candidates):  # noqa: SIM110 - a generator would cost more, for every request
+            if self.costs.least_ms(variant, load, overlay) <= latency_ms:
+                return True
+        return False
 
     def choose(
         self, objective: Objective, seeds: int, needed: Capabilities = STORED_GRAPH, load: int | None = None,

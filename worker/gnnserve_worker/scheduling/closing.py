@@ -125,16 +125,14 @@ class BatchCloser:
         if head.is_firm:
             return False
         left_ms = head.deadline_ms - now_ms
-        if head.variant is not None:
-            return self._least_ms(group, head, head.variant) > left_ms
-        if self._least_ms(group, head, group.fastest) <= left_ms:
-            return False
-        return group.fastest_small == group.fastest or self._least_ms(group, head, group.fastest_small) > left_ms
-
-    def _least_ms(self, group: Group, head: QueuedRequest, variant: int) -> float:
-        """Expected time until the request is computed, if that begins now: others have turns between its pieces."""
+        # Until it is computed, if that begins now: others have turns between the pieces of a large one.
         expected_ms = self._costs.pieces_ms if group.is_large else self._costs.compute_ms
-        return expected_ms(variant, head.load, head.overlay)
+        variant = group.fastest if head.variant is None else head.variant
+        if expected_ms(variant, head.load, head.overlay) <= left_ms:
+            return False
+        if head.variant is not None or group.fastest_small == group.fastest:
+            return True
+        return expected_ms(group.fastest_small, head.load, head.overlay) > left_ms
 
     def _give_up(self, plan: BatchPlan, now_ms: float, refused: list[tuple[Request, Refusal]]) -> None:
         """Refuse requests whose deadline falls before the end of the batch."""
@@ -199,8 +197,8 @@ class BatchCloser:
         expected_ms = costs.batch_ms(plan.variant, load, len(pieces), overlay)
         until_ms = now_ms + expected_ms
         self._occupancy.running_until_ms = until_ms
-        anchors = [group for group in (plan.large, *plan.members[:1]) if group is not None]
-        if any(group.is_hard and group.pin is None for group in anchors):
+        first = plan.members[0] if plan.members else None
+        if _chose(plan.large) or _chose(first):
             self._decider.note_usual(plan.variant, until_ms)
         predicted_ms = costs.computing_ms(plan.variant, load, overlay)
         changed_seeds = overlay - (load - seeds)
@@ -225,3 +223,8 @@ class BatchCloser:
                 waiting.order_ms = now_ms + SOFT_DEADLINE_MS + large.shift_ms
             self._queue.add(large, waiting)
         return Piece(waiting.request, start, start + plan.piece, last, last and not start)
+
+
+def _chose(group: Group | None) -> bool:
+    """Whether deadlines of this group have chosen the variant of the batch."""
+    return group is not None and group.is_hard and group.pin is None

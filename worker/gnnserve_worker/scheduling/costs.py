@@ -79,8 +79,8 @@ class CostModel:
         self.overhead: Overhead = Overhead() if before is None else before.overhead
         self.longest_turn_ms = math.inf
         """The longest turn while other models share the worker, but for what every batch costs (`turn_ms`)."""
-        self._wait_ms: float = 0.0 if before is None else before._wait_ms
-        """Mean wait before a turn, for turns of other models."""
+        self.wait_ms: float = 0.0 if before is None else before.wait_ms
+        """Mean wait before a turn, for turns of other models; 0 where no other model shares the worker."""
         self.factors = [1.0] * len(variants)
         """Current factor of each variant's curve."""
         self._profiled = [profiled_curve(variant) for variant in variants]
@@ -157,14 +157,14 @@ class CostModel:
 
     def turns(self, variant: int, seeds: float, compute_ms: float) -> float:
         """How many turns it takes to compute so many seeds for so long, where other models share the worker."""
-        if not self._wait_ms:
+        if not self.wait_ms:
             return 0.0
         return max(compute_ms / self.turn_ms(variant), seeds / self.max_seeds)
 
     def waits_ms(self, turns: float, has_turn: bool = False) -> float:
         """Expected time in which other models have their turns before and between so many turns. `has_turn`: the first
         of them is now."""
-        return self._wait_ms * max(0, math.ceil(turns) - has_turn)
+        return self.wait_ms * max(0, math.ceil(turns) - has_turn)
 
     def stretched_ms(self, variant: int, seeds: float, overlay: float = 0.0) -> float:
         """As `compute_ms`, as if one batch could hold all seeds: how the rest will be batched is not known yet."""
@@ -298,7 +298,7 @@ class CostModel:
         `work`, which is the part of both that its overlays took. `waited_ms`: how long it waited before for turns of
         other models."""
         measured = self._measured[variant] is not None
-        self._wait_ms += _WAIT_GAIN * (waited_ms - self._wait_ms)
+        self.wait_ms += _WAIT_GAIN * (waited_ms - self.wait_ms)
         took_ms = total_ms if measured else compute_ms
         if now_ms - self._forgot_ms > _FORGET_EVERY_MS:
             self._forget(now_ms)

@@ -84,9 +84,12 @@ class Decider:
         slack_ms = anchor.due_ms - now_ms
         costs, piece = self._costs, 0
         growth = 1 + costs.margin
+        has_turns = costs.longest_turn_ms < math.inf
         load, overlay, requests = anchor.seeds, anchor.overlay, anchor.requests
         for variant in candidates:
-            limit = max(head.load, costs.seeds_of_turn(variant))  # more follows in another turn
+            limit = self._max_seeds
+            if has_turns:
+                limit = max(head.load, costs.seeds_of_turn(variant))  # more follows in another turn
             if anchor.is_large:
                 if growth * costs.pieces_ms(variant, head.load, head.overlay) > slack_ms:
                     continue
@@ -154,7 +157,7 @@ class Decider:
             members = [anchor, *joined]
         if batch_ms > room_ms(costs, groups, variant, batch_ms, share, now_ms):
             return None
-        if makes_late(anchor, members, variant, batch_ms, now_ms):
+        if (len(members) > 1 or anchor.is_large) and makes_late(anchor, members, variant, batch_ms, now_ms):
             return None
         plan = BatchPlan(variant, members, limit)
         if piece:

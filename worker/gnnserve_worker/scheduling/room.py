@@ -77,8 +77,9 @@ def room_ms(
     if len(following) == 1:
         due_ms, use, seeds, requests, overlay = following[0]
         need_ms = costs.stretched_ms(use, seeds, overlay)
-        waits_ms = costs.waits_ms(costs.turns(use, seeds, need_ms))
-        return due_ms - waits_ms - growth * (need_ms + costs.overhead_ms(use, requests))
+        if costs.wait_ms:
+            due_ms -= costs.waits_ms(costs.turns(use, seeds, need_ms))
+        return due_ms - growth * (need_ms + costs.overhead_ms(use, requests))
     following.sort()
     stretched_ms, overhead_ms = costs.stretched_ms, costs.overhead_ms
     longest_ms, need_ms, all_requests, turns = math.inf, 0.0, 0.0, 0.0

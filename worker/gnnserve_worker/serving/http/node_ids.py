@@ -60,7 +60,7 @@ def unknown_node(where: str, shown: str, revision: ServedRevision, otherwise: st
     return RequestError(ErrorCode.UNKNOWN_NODE, where, f"node {shown} is not in the graph", remedy)
 
 
-def find_listed(nodes: tuple[int, ...], revision: ServedRevision, otherwise: str) -> np.ndarray:
+def find_listed(nodes: Sequence[int], revision: ServedRevision, otherwise: str) -> np.ndarray:
     try:
         wanted = np.array(nodes, dtype=np.int64)
     except OverflowError:

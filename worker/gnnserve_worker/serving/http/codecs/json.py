@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl
@@ -28,6 +27,7 @@ from gnnserve_api.protocol import (
     ErrorDetail,
     PredictAnswer,
     PredictRequest,
+    RequestOverlay,
     TypedOverlay,
     TypedPredictRequest,
 )
@@ -237,26 +237,33 @@ def question_of(
         check_variant(variant, outputs, overlay is not None, revision, where)
     if revision.types is not None and overlay is None:
         nodes = ids_of_target(nodes, revision.types, revision)
-    brought_along: Overlay | None = None
-    has_pairs = isinstance(request, PairsRequest)
-    with told_of_pairs() if has_pairs else nullcontext():
-        if revision.joins_types:
-            nodes = as_texts(nodes, revision)
-        if isinstance(overlay, TypedOverlay):
-            brought_along, seeds = arrange_typed(nodes, overlay, revision, limits)
-        elif overlay is not None:
-            support = support_of(revision, limits)
-            brought = read_overlay(nodes, overlay, revision, support, limits)
-            brought_along, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
-        else:
-            positions = find_texts if revision.has_text_ids else find_listed
-            takes_any = revision.overlays is not None or (revision.joins_types and revision.typed_overlays is not None)
-            otherwise = BRING_IT if takes_any and limits.max_nodes else ""
-            seeds = positions(nodes, revision, otherwise)
-    if not has_pairs:
-        return Question(seeds, objective, strict, outputs, brought_along, seed, variant, None, timeout_ms, priority)
-    seeds, form = distinct_ends(seeds, revision, brought_along)
-    return Question(seeds, objective, strict, outputs, brought_along, seed, variant, form, timeout_ms, priority)
+    if not isinstance(request, PairsRequest):
+        seeds, brought = _find(nodes, overlay, revision, limits)
+        return Question(seeds, objective, strict, outputs, brought, seed, variant, None, timeout_ms, priority)
+    with told_of_pairs():
+        seeds, brought = _find(nodes, overlay, revision, limits)
+    seeds, form = distinct_ends(seeds, revision, brought)
+    return Question(seeds, objective, strict, outputs, brought, seed, variant, form, timeout_ms, priority)
+
+
+def _find(
+    nodes: Sequence[Any], overlay: RequestOverlay[Any] | TypedOverlay | None, revision: ServedRevision,
+    limits: OverlayLimits,
+) -> tuple[np.ndarray, Overlay | None]:  # fmt: skip
+    """Positions of the nodes that are asked about, and what the request brings, arranged over the graph."""
+    if revision.joins_types:
+        nodes = as_texts(nodes, revision)
+    if overlay is None:
+        positions = find_texts if revision.has_text_ids else find_listed
+        takes_any = revision.overlays is not None or (revision.joins_types and revision.typed_overlays is not None)
+        return positions(nodes, revision, BRING_IT if takes_any and limits.max_nodes else ""), None
+    if isinstance(overlay, TypedOverlay):
+        arranged, seeds = arrange_typed(nodes, overlay, revision, limits)
+        return seeds, arranged
+    support = support_of(revision, limits)
+    read = read_overlay(nodes, overlay, revision, support, limits)
+    arranged, seeds = support.arrange(read.features, read.overridden, read.edges, read.seeds)
+    return seeds, arranged
 
 
 def _check_outputs(outputs: Sequence[str], revision: ServedRevision) -> None:
