@@ -176,8 +176,8 @@ bench-updates-faults: .venv/installed postgres ## changes that last over 1,000 k
 bench-live-accuracy: .venv/installed ## labels until a drift is told, false alarms, and what shadows cost requests; 15 minutes
 	$(BIN)/python -m benchmarks.live_accuracy $(if $(QUICK),--quick)
 
-bench-frontier: .venv/installed ## accuracy against latency of every family, on public graphs and the paper's shapes; 80 minutes, MINUTES= in parts; FOLDER= GRAPHS= UNTIL=train|search in stages
-	$(BIN)/python -m benchmarks.frontier $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FOLDER),--folder $(FOLDER)) $(if $(UNTIL),--until $(UNTIL)) $(if $(GRAPHS),--graphs $(GRAPHS))
+bench-frontier: .venv/installed ## accuracy against latency of every family, on public graphs and the paper's shapes; 80 minutes, MINUTES= in parts; FOLDER= GRAPHS= UNTIL=train|search WITHOUT_SEARCH=1 in stages
+	$(BIN)/python -m benchmarks.frontier $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FOLDER),--folder $(FOLDER)) $(if $(UNTIL),--until $(UNTIL)) $(if $(WITHOUT_SEARCH),--without-search) $(if $(GRAPHS),--graphs $(GRAPHS))
 
 bench-channels: .venv/installed ## fewer hidden channels, for all nodes and in batches, on five public graphs; 15 minutes
 	$(BIN)/python -m benchmarks.channels $(if $(QUICK),--quick)

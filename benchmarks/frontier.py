@@ -59,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         choices=STAGES,
         help="end with this stage, whose results --folder keeps: train may run beside other work, search may not",
     )
+    parser.add_argument(
+        "--without-search", action="store_true", help="measure all but the search, which may take half an hour a graph"
+    )
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing further after so many")
     options = parser.parse_args(arguments)
     if options.until is not None and options.folder is None:
@@ -90,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if time.monotonic() > ends_s:
             break
         with _kept_in(options.folder) as root:
-            graphs[name] = Entry(measure_graph(name, SEEDS, root), commit(), _now())
+            measured = measure_graph(name, SEEDS, root, with_search=not options.without_search)
+            graphs[name] = Entry(measured, commit(), _now())
         write_result("frontier", False, body_of(graphs, shapes))
         Console(width=140).print(table_of(graphs[name].measured))
 
@@ -256,7 +260,7 @@ def hypervolumes(graph: Measured) -> dict[str, float]:
     overall = [point for point in graph.points if point.family != FamilyName.STORED_DEEPER]
     searched = [point for point in graph.searched if point.family != FamilyName.STORED_DEEPER]
     sets = {"grid": grid, "searched": searched, "all": overall}
-    return {name: round(hypervolume(graph, points), 3) for name, points in sets.items()}
+    return {name: round(hypervolume(graph, points), 3) for name, points in sets.items() if points}
 
 
 def hypervolume(graph: Measured, points: Sequence[Point]) -> float:

@@ -88,14 +88,15 @@ class Measured:
     majority: float
     points: tuple[Point, ...]
     searched: tuple[Point, ...] = ()
-    """What `search: Auto` keeps, of the first seed."""
+    """What `search: Auto` keeps, of the first seed; empty where it was left out."""
     search_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Searched:
     points: tuple[Point, ...]
-    seconds: float
+    seconds: float | None
+    """None: nothing was searched."""
 
 
 def train_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True) -> None:
@@ -108,7 +109,7 @@ def train_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True) 
         _unseen_accuracies(name, root, _names_in_common(name, source, root, seeds))
 
 
-def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True) -> Measured:
+def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True, with_search: bool = True) -> Measured:
     """Latencies are measured here; revisions that `train_graph` has left in `root` are not generated again."""
     train_graph(name, seeds, root, with_unseen=with_unseen)
     source = _source(name)
@@ -116,8 +117,10 @@ def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True
     profiles = [_generate(name, source, root, seed).profile for seed in range(seeds)]
     common = _names_in_common(name, source, root, seeds)
     p50_ms = _latencies(_repository(name, root, "0"), _generate(name, source, root, 0).revision)
-    search_graph(name, seeds, root)
-    searched = msgspec.json.decode(_searched_file(name, root).read_bytes(), type=_Searched, strict=False)
+    searched = _Searched((), None)
+    if with_search:
+        search_graph(name, seeds, root)
+        searched = msgspec.json.decode(_searched_file(name, root).read_bytes(), type=_Searched, strict=False)
     alone, reading = _unseen(name, root, common) if with_unseen else ({}, {})
     points = [
         Point(
@@ -133,7 +136,13 @@ def measure_graph(name: str, seeds: int, root: Path, *, with_unseen: bool = True
     majority = _majority(name, data)
     metric = profiles[0].metric
     return Measured(
-        name, metric, len(data.labels), majority, tuple(points), searched.points, round(searched.seconds, 1)
+        name,
+        metric,
+        len(data.labels),
+        majority,
+        tuple(points),
+        searched.points,
+        None if searched.seconds is None else round(searched.seconds, 1),
     )
 
 
