@@ -211,7 +211,9 @@ class InferCodec:
             name: GivenTensor(given.kind, given.shape, AsBytes(each))
             for (name, given), each in zip(found.tensors.items(), data, strict=True)
         }
-        form = AnswerForm(self.id or None, found.form.are_binary)
+        form, request_id = found.form, self.id or None
+        if form.id != request_id:
+            form = AnswerForm(request_id, form.are_binary)
         return InferBody(tensors, found.outputs, found.wishes, found.offset_field, form)
 
     def _read_anew(self, wishes: Wishes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:

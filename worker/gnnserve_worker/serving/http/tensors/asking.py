@@ -55,9 +55,10 @@ def to_question(
     tensors = read.tensors
     check_node_count(tensors[NODES].shape[0], max_nodes)
     sizes: Mapping[str, int] = {}
+    brings = False
     if len(tensors) > 1:
         sizes = {name: given.shape[0] for name, given in tensors.items()}
-    brings = any(size for name, size in sizes.items() if name != NODES)  # what is empty is as absent
+        brings = any(size for name, size in sizes.items() if name != NODES)  # what is empty is as absent
     variant = version or wanted.variant
     if variant is not None:
         where = "version" if version else VARIANT_HEADER.decode()
