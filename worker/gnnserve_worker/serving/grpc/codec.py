@@ -11,13 +11,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.grpc.known_messages import LONGEST_KNOWN, KnownMessages
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
@@ -51,12 +51,6 @@ _LISTS = {Datatype.INT64: "int64_contents", Datatype.FP32: "fp32_contents", Data
 """The list that a message has for the elements of an input."""
 _ID, _RAW_OUTPUT = b"\x1a", b"\x32"
 """Tags of the fields of an answer that are written apart from the rest."""
-_MOST_KNOWN = 256
-_LONGEST_KNOWN = 1024
-"""Longest message without the bytes of its tensors that is remembered."""
-_MOST_KNOWN_BYTES = 65_536
-"""Most bytes of a tensor whose message is recognized unread; of longer ones, reading is the least."""
-_INVERTED = bytes(range(255, -1, -1))
 _PACKED = {Datatype.FP32: b"\x32", Datatype.BOOL: b"\x0a"}
 """Field numbers of lists that stand in a message as their elements stand in memory."""
 
@@ -71,61 +65,6 @@ def read_message(kind: Any, raw: bytes) -> Any:
     except DecodeError:
         problem, remedy = f"it is no {kind.DESCRIPTOR.name}", "send what the protocol's .proto file describes"
         raise RequestError(ErrorCode.INVALID_BINARY, "message", problem, remedy) from None
-
-
-class KnownMessage(msgspec.Struct, frozen=True):
-    """A message without an id whose one tensor came as bytes. Those that differ in these bytes alone are as long, and
-    begin alike."""
-
-    begin: bytes
-    """All before the bytes of the tensor, which end the message."""
-    request: Any
-    """The message without these bytes. It is not to be changed."""
-    rest: bytes
-    """`request`, encoded."""
-    seeds: int
-
-
-class KnownMessages:
-    """Requests that were read before, but for their id and the bytes of their tensors: clients repeat the rest."""
-
-    def __init__(self) -> None:
-        self._bodies: dict[tuple[Any, ...], InferBody] = {}
-        self._messages: dict[int, KnownMessage] = {}
-        """The last one of each length."""
-
-    def find(self, key: tuple[Any, ...]) -> InferBody | None:
-        return self._bodies.get(key)
-
-    def remember(self, key: tuple[Any, ...], body: InferBody) -> None:
-        if len(self._bodies) >= _MOST_KNOWN:
-            self._bodies.clear()
-        self._bodies[key] = body
-
-    def find_message(self, raw: bytes) -> KnownMessage | None:
-        """The message that is known to be the same but for the bytes of its tensor."""
-        found = self._messages.get(len(raw))
-        return found if found is not None and raw.startswith(found.begin) else None
-
-    def remember_message(self, raw: bytes, request: Any, rest: bytes, data: bytes, seeds: int) -> None:
-        """`request`: the message without `data`, the bytes of its one tensor, and without an id; `rest`: that, encoded.
-        It is not remembered where the bytes do not end it."""
-        size = len(data)
-        begin = raw[: len(raw) - size]
-        if not 0 < size <= _MOST_KNOWN_BYTES or len(begin) > 2 * _LONGEST_KNOWN:
-            return
-        # How a message divides does not depend on what is in its fields: if other bytes in this place are read as the
-        # tensor's, all are.
-        other = data.translate(_INVERTED)
-        try:
-            read = ModelInferRequest.FromString(begin + other)
-        except DecodeError:
-            return
-        if list(read.raw_input_contents) != [other]:
-            return
-        if len(self._messages) >= _MOST_KNOWN:
-            self._messages.clear()
-        self._messages[len(raw)] = KnownMessage(begin, request, rest, seeds)
 
 
 class InferCodec:
@@ -195,7 +134,7 @@ class InferCodec:
             return self._read_anew(wishes, revision, limits)
         message = self._message
         rest: bytes = self._request.SerializeToString() if message is None else message.rest
-        if len(rest) > _LONGEST_KNOWN:
+        if len(rest) > LONGEST_KNOWN:
             return self._read_anew(wishes, revision, limits)
         features = None if revision.overlays is None else revision.overlays.columns.features
         key = (rest, len(data), revision.has_text_ids, features, revision.has_embeddings)

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnnserve_worker.serving.grpc.codec import InferCodec, KnownMessages, encode_grpc_error
+from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
+from gnnserve_worker.serving.grpc.known_messages import KnownMessages
 from gnnserve_worker.serving.grpc.messages import INFERENCE, ModelInferResponse, ModelStreamInferResponse
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
