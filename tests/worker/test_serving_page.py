@@ -37,7 +37,7 @@ def test_the_page_is_one_file_that_asks_for_nothing_else() -> None:
 
     text = build_page("digits").body.decode()
     Links().feed(text)
-    assert {value for tag, value in found if tag == "a"} == {"docs", "metrics", "v1/variants", "v1/route"}
+    assert {value for tag, value in found if tag == "a"} == {"explore", "docs", "metrics", "v1/variants", "v1/route"}
     assert [(tag, value.partition(":")[0]) for tag, value in found if tag != "a"] == [("link", "data")]
     assert not re.search(r"@import|url\(|//cdn|https?://(?!www\.w3\.org/2000/svg)", text)
 
