@@ -165,6 +165,21 @@ def test_short_batches_do_not_tell_how_fast_the_machine_is() -> None:
     assert costs.factors[0] == pytest.approx(3, rel=0.05)
 
 
+def test_short_batches_tell_that_a_slow_spell_is_over() -> None:
+    costs = CostModel([variant("x1", 0.9, 0.02, 0.002)], max_seeds=1000)
+    slow_ms = 12 * costs.base_ms(0, 1000)
+    for batch in range(60):
+        costs.observe(0, 1000, 1, slow_ms, slow_ms, batch * slow_ms)
+    assert costs.factors[0] > 10
+    for batch in range(300):
+        costs.observe(0, 1, 1, 0.022, 0.1, 2000 + batch)
+    assert 1 < costs.factors[0] <= 2
+    lowest = costs.factors[0]
+    for batch in range(300):
+        costs.observe(0, 1, 1, 0.066, 0.1, 2300 + batch)
+    assert costs.factors[0] == pytest.approx(lowest, rel=0.01), "what they take longer is overhead"
+
+
 def test_expired_costs_leave_what_they_told_of_a_machine_that_had_just_started() -> None:
     costs = model()
     measured = [AffineCost(fixed_ms=3 * ms, per_seed_ms=0.03 * ms) for ms in (10, 4, 2)]

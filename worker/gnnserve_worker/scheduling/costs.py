@@ -65,7 +65,8 @@ _WAIT_GAIN = 0.05
 """Weight of the last turn in the mean wait for one."""
 _TELLING_MS = 0.25
 """Shortest batch, by the profile, that tells how fast the machine is. A shorter one's excess is rather the fixed cost
-of every batch: threads that wake up, caches that the profile found warm."""
+of every batch: threads that wake up, caches that the profile found warm. One that takes less than half of what is
+expected tells that a slow spell is over (`_ends_slow_spell`)."""
 
 
 class CostModel:
@@ -315,6 +316,8 @@ class CostModel:
                 self._correct(variant, step * (1 - work.changed_seeds / seeds))
             overhead_ms = total_ms - compute_ms
         else:
+            if not overlay and self._ends_slow_spell(variant, ratio):
+                self._correct(variant, 1 / LARGEST_STEP - 1)
             overhead_ms = total_ms - expected_ms
         if measured:
             deviation = abs(took_ms / expected_ms - 1)
@@ -324,6 +327,11 @@ class CostModel:
         gain = min(total_ms / _DEVIATION_MEMORY_MS, _MOST_DEVIATION_GAIN)
         self._deviation += gain * (min(deviation, 1.0) - self._deviation)
         self.margin = min(max(LEAST_MARGIN, _MARGIN_PER_DEVIATION * self._deviation), _MOST_MARGIN)
+
+    def _ends_slow_spell(self, variant: int, ratio: float) -> bool:
+        """Whether a batch too short to tell how slow the machine is tells that it is not as slow as it counts. Else a
+        service whose batches are all short would expect for good what batches took in one slow spell."""
+        return self.factors[variant] > 1 and ratio < 1 / LARGEST_STEP
 
     def _correct_overlays(self, variant: int, overlay: float, expected_ms: float, excess_ms: float) -> None:
         part_ms = self.overlays.part_ms(variant, overlay, self._stored_part_ms(variant, overlay))
