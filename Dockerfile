@@ -51,11 +51,11 @@ COPY crds/gnnserve_api /app/gnnserve_api
 COPY worker/gnnserve_worker /app/gnnserve_worker
 ENV PYTHONPATH=/app:/packages PYTHONDONTWRITEBYTECODE=1
 # What is mounted at /packages while this is built: other versions compile again. Nothing mounted: pods compile. Kernels
-# that are mounted at /kernels are not compiled again.
+# that are mounted at /kernels are not compiled again. It runs on the machine that builds it, and on no other kind.
 ARG PACKAGES=none
 RUN python -m compileall -q /app \
  && if [ -d /kernels ]; then cp -r /kernels/. /app/gnnserve_worker; fi \
- && if [ "$PACKAGES" != none ]; then python -m gnnserve_worker.compile_kernels; fi
+ && if [ "$PACKAGES" != none ]; then python -m gnnserve_worker.compile_kernels --own-level; fi
 USER 65532:65532
 EXPOSE 8080
 CMD ["python", "-m", "gnnserve_worker.pods.serve"]

@@ -1,7 +1,8 @@
 """Kernels for the tests, compiled once for each version of their sources: `python -m tools.kernels`.
 
-Compiling them for every level of processors takes minutes, and three would do it: the worker's image, the test of what
-compiles for it, and every process of the unit tier, one kernel after another. What is compiled is kept under
+Compiling them takes minutes, and three would do it: the worker's image, the test of what compiles for it, and every
+process of the unit tier, one kernel after another. Tests and their images stay on this machine, so that they need the
+level of its processor alone; what users get is compiled for all. What is compiled is kept under
 `~/.cache/gnnserve/kernels`, where the next clone finds it, and lies beside the sources, where tests find it.
 """
 
@@ -17,17 +18,17 @@ import tempfile
 from pathlib import Path
 
 from gnnserve_worker import compile_kernels
-from gnnserve_worker.kernel_cache import PACKAGE, source_stamp
+from gnnserve_worker.kernel_cache import PACKAGE, level, source_stamp
 
 KEPT = Path.home() / ".cache" / "gnnserve" / "kernels"
 _VERSIONS = 4
-"""Versions of the sources whose compiled kernels are kept, 18 MB each."""
+"""Versions of the sources whose compiled kernels are kept, 20 MB each."""
 
 
 def kept_here() -> Path:
     """The folder of the kernels of these very sources, laid out as the worker's package; it may not exist."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numba", "llvmlite", "numpy")]
-    key = "\0".join((source_stamp().hex(), *versions, sysconfig.get_platform(), sys.version))
+    key = "\0".join((source_stamp().hex(), *versions, sysconfig.get_platform(), sys.version, str(level())))
     return KEPT / hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
@@ -65,7 +66,7 @@ def main() -> int:
     # Of sources that were there before; numba would write new files beside them.
     for path in PACKAGE.rglob("*.nb[ci]"):
         path.unlink()
-    if code := compile_kernels.main():
+    if code := compile_kernels.main(["--own-level"]):
         return code
     keep(PACKAGE, folder)
     return 0

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numba import typeof
 from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.graphs import planted_graph
 from tests.support.pods import ROOT, WorkerPod, worker_pod
@@ -25,15 +28,18 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.graph import Builtin, GraphSource
 from gnnserve_api.spec.model import Architecture, Model, Scope
 from gnnserve_api.variants import Storage, projected_name, variant_name
+from gnnserve_worker import compile_kernels
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
 from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
-from gnnserve_worker.kernel_cache import PACKAGE, watch_compiling
+from gnnserve_worker.inference.rehearsal import Half
+from gnnserve_worker.kernel_cache import PACKAGE, level, levels, watch_compiling
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tables.formats import FORMATS
 
 FACTORS = (1, 4, 16)
 
@@ -44,7 +50,7 @@ def environment() -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     if kept_here().is_dir() and any(PACKAGE.rglob("*.nbi")):
         return variables  # `make test` has compiled them, or put them there; to look at each again takes a minute
-    command = [sys.executable, "-m", "gnnserve_worker.compile_kernels"]
+    command = [sys.executable, "-m", "gnnserve_worker.compile_kernels", "--own-level"]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert re.match(r"compiled \d+ kernels and found \d+ for ", done.stdout)
@@ -126,6 +132,34 @@ def test_training_with_kernels_compiled_ahead_compiles_nothing(architecture: str
     train(training_set(data.graph, data.labels, len(data.classes), data.splits, Scope.INDUCTIVE), data.features, model)
 
     assert compiled == []
+
+
+def test_sums_of_rows_compile_for_other_levels_of_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all kernels those whose vectors LLVM has to turn into what the level has; `make test` compiles for one."""
+    others = [name for name in levels() if name != level()]
+    if not others:
+        pytest.skip("this kind of machine has one level")
+    told = [("gnnserve_worker.tables.gather._gather", _gather_types(storage)) for storage in Storage]
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    for name in others:
+        context = multiprocessing.get_context("spawn")
+        queue: compile_kernels.Told = context.SimpleQueue()
+        for each in (*told, None):
+            queue.put(each)
+        with ProcessPoolExecutor(1, context, compile_kernels._take, (queue,)) as pool:
+            assert pool.submit(compile_kernels._compile, name).result().compiled >= len(told)
+
+
+def test_each_half_of_the_rehearsal_has_a_process() -> None:
+    assert tuple(Half) == compile_kernels._HALVES
+
+
+def _gather_types(storage: Storage) -> tuple[Any, ...]:
+    """Types of the arguments that sum rows of this storage."""
+    rows, scales = np.zeros((2, 64), FORMATS[storage].dtype), np.zeros(2 if storage is Storage.INT8 else 0, np.float32)
+    nodes, starts, floats = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(64, np.float32)
+    read: tuple[Any, ...] = (rows, scales, rows, scales, None, None, None, None, 64)
+    return tuple(map(typeof, (*read, nodes, starts, nodes, True, False, 0.0, floats, False, floats)))
 
 
 def test_worker_without_them_says_that_it_compiles(environment: dict[str, str], tmp_path: Path) -> None:

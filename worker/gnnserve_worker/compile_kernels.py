@@ -2,12 +2,14 @@
 
 It runs when an image is built and writes beside the sources, so that no pod compiles. Kernels and their types are not
 listed anywhere: the serving path itself runs over tiny revisions of every kind (`inference/rehearsal.py`), and what
-that compiles is compiled at the same time for the levels of processors that this machine may lack, without running it.
-What is there already is not compiled again.
+that compiles is compiled at the same time for the levels of processors that this machine may lack, without running it
+(`--own-level` leaves them out, for tests and for images that stay on this machine). What is there already is not
+compiled again.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import sys
@@ -36,12 +38,17 @@ class Counts(NamedTuple):
 
     compiled: int
     found: int
-    """Those that were there already. Parts of them are not looked for."""
+    """Those that were there already, or that another process had compiled by then. Parts of them are not looked for."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m gnnserve_worker.compile_kernels", description=__doc__)
+    parser.add_argument("--own-level", action="store_true", help="for the best level of this processor alone")
+    options = parser.parse_args(arguments)
     started_s = time.perf_counter()
     own, others = _in_a_fresh_process(_levels)
+    if options.own_level:
+        others = []
     counts = _compile_all(own, others)
     if forgotten := _in_a_fresh_process(_compiled_again, own):
         print("error: compiled, but not found again:", *forgotten, sep="\n  ", file=sys.stderr)
@@ -59,7 +66,7 @@ def main() -> int:
 
 
 def _compile_all(own: str | None, others: Sequence[str]) -> list[Counts]:
-    """Compile for every level at once; what was done for each."""
+    """Compile for every level at once; what each process did."""
     context = multiprocessing.get_context("spawn")
     queues: list[Told] = [context.SimpleQueue() for _ in others]
     with ExitStack() as pools:
@@ -68,12 +75,13 @@ def _compile_all(own: str | None, others: Sequence[str]) -> list[Counts]:
             for level, queue in zip(others, queues, strict=True)
         ]
         try:
-            rehearsing = pools.enter_context(ProcessPoolExecutor(1, context, _take, (*queues,)))
-            rehearsed = rehearsing.submit(_rehearse, own).result()
+            rehearsing = pools.enter_context(ProcessPoolExecutor(len(_HALVES), context, _take, (*queues,)))
+            begun = [rehearsing.submit(_rehearse, own, half) for half in _HALVES]
+            rehearsed = [half.result() for half in begun]
         finally:
             for queue in queues:
                 queue.put(None)
-        return [rehearsed, *(each.result() for each in waiting)]
+        return [*rehearsed, *(each.result() for each in waiting)]
 
 
 def _in_a_fresh_process(work: Callable[..., T], *arguments: object) -> T:
@@ -102,10 +110,15 @@ def _take(*queues: Told) -> None:
     _queues.extend(queues)
 
 
-def _rehearse(level: str | None) -> Counts:
+_HALVES = ("answering", "changing")
+"""Halves of the rehearsal, by their names: each has a process of its own. A kernel that both need is mostly compiled by
+the first that comes to it, and found by the other."""
+
+
+def _rehearse(level: str | None, half: str) -> Counts:
     """Tell each kernel as it is compiled, and at the end all of them, those that were found too."""
     _prepare(level)
-    from gnnserve_worker.inference.rehearsal import rehearse  # noqa: PLC0415
+    from gnnserve_worker.inference.rehearsal import Half, rehearse  # noqa: PLC0415
     from gnnserve_worker.kernel_cache import KERNELS  # noqa: PLC0415
 
     def tell(kernel: Compiled) -> None:
@@ -113,7 +126,7 @@ def _rehearse(level: str | None) -> Counts:
             queue.put(kernel)
 
     compiled = _follow_compiling(tell)
-    rehearse()
+    rehearse(Half(half))
     kernels = [(name, signature) for name, kernel in KERNELS.items() for signature in kernel.signatures]
     for each in kernels:
         tell(each)

@@ -8,9 +8,9 @@ is built where it will not serve.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, NO_NEIGHBOURS, Architect
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
@@ -43,30 +44,56 @@ _SEEDS = (1, 2, 64)
 _DELTA_BYTES = 1 << 20
 
 
-def rehearse() -> None:
-    """Everything that any revision may make serving do, and the sampling of any training."""
-    _sample_for_training()
+class Half(StrEnum):
+    """Halves that take about as long. Two processes may rehearse them side by side."""
+
+    ANSWERING = "answering"
+    """Graphs of one type that stay as they are, and training."""
+    CHANGING = "changing"
+    """Graphs that change, and those of several types."""
+
+
+def rehearse(*halves: Half) -> None:
+    """Everything that any revision may make serving do, and the sampling of any training; or these halves of it."""
     _compute_in_bfloat16_anywhere()
+    for half in halves or Half:
+        with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
+            _HALVES[half](Path(folder))
+
+
+def _answer(root: Path) -> None:
+    _sample_for_training()
     _lay_out_for_gpus()
     NonzeroProduct.build(np.zeros((LEAST_INPUTS, 1), np.float32), None, None)
-    with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
-        for revision in chain(_revisions(Path(folder)), _typed_revisions(Path(folder))):
-            served_revision(revision).warm_up()
-            for variant in revision.variants:
-                for count in _SEEDS:
-                    seeds = np.arange(count, dtype=np.int64)
-                    infer_batch(revision, variant, seeds, key=0)
-                    # As they come out of the body of a request.
-                    infer_batch(revision, variant, np.frombuffer(seeds.tobytes(), dtype=np.int64), key=0)
-        _change_graphs(Path(folder))
-        _change_typed_graphs(Path(folder))
+    _infer(_revisions(root))
+
+
+def _change(root: Path) -> None:
+    _infer(_typed_revisions(root))
+    _change_typed_graphs(root)
+    _change_graphs(root)
+
+
+_HALVES: Mapping[Half, Callable[[Path], None]] = {Half.ANSWERING: _answer, Half.CHANGING: _change}
+
+
+def _infer(revisions: Iterator[LoadedRevision]) -> None:
+    for revision in revisions:
+        served_revision(revision).warm_up()
+        for variant in revision.variants:
+            for count in _SEEDS:
+                seeds = np.arange(count, dtype=np.int64)
+                infer_batch(revision, variant, seeds, key=0)
+                # As they come out of the body of a request.
+                infer_batch(revision, variant, np.frombuffer(seeds.tobytes(), dtype=np.int64), key=0)
 
 
 def _change_graphs(root: Path) -> None:
     """Everything that a revision of each architecture does where its graph changes."""
+    graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     for architecture in ARCHITECTURES:
-        repository = Repository(root, "rehearsal", _name_of(architecture, _FANOUTS[0]))
-        loaded = repository.load(repository.revisions()[0].revision, _DELTA_BYTES)
+        repository, revision = _publish(root, architecture, graph, _FANOUTS[0])
+        loaded = repository.load(revision, _DELTA_BYTES)
         replica = LivingRevision(loaded, _DELTA_BYTES)
         served_revision(loaded, replica).warm_up()
         counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
@@ -118,20 +145,27 @@ def _compute_in_bfloat16_anywhere() -> None:
 
 
 def _revisions(root: Path) -> Iterator[LoadedRevision]:
-    variants = _variants()
     plain = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     # Not another revision for each kind of ids: what finds nodes knows nothing of networks.
     ids = (None, integer_ids(np.arange(_NODES)), string_ids(*lay_out([f"node {i}" for i in range(_NODES)])))
     graphs = [replace(plain, ids=found) for found in ids]
     for architecture in ARCHITECTURES:
         for graph, sampled in zip(graphs, _FANOUTS, strict=True):
-            fanouts = NO_NEIGHBOURS if spec_of(architecture).aggregator is Aggregator.NONE else sampled
-            repository = Repository(root, "rehearsal", _name_of(architecture, sampled))
-            network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts).network(_CLASSES)
-            network = _with_several_heads(network)
-            # A stored layer leaves another one.
-            able = [variant for variant in variants if variant.kind != "stored" or network.layers > 1]
-            yield repository.load(publish_made_up(repository, graph, network, able).revision)
+            repository, revision = _publish(root, architecture, graph, sampled)
+            yield repository.load(revision)
+
+
+def _publish(
+    root: Path, architecture: Architecture, graph: GraphData, sampled: tuple[int, ...]
+) -> tuple[Repository, str]:
+    """A revision of the architecture with a variant of every kind: its repository and its name."""
+    fanouts = NO_NEIGHBOURS if spec_of(architecture).aggregator is Aggregator.NONE else sampled
+    repository = Repository(root, "rehearsal", _name_of(architecture, sampled))
+    network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts).network(_CLASSES)
+    network = _with_several_heads(network)
+    # A stored layer leaves another one.
+    able = [variant for variant in _variants() if variant.kind != "stored" or network.layers > 1]
+    return repository, publish_made_up(repository, graph, network, able).revision
 
 
 def _typed_revisions(root: Path) -> Iterator[LoadedRevision]:
