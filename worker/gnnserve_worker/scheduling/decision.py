@@ -83,13 +83,10 @@ class Decider:
         candidates = anchor.candidates if head.variant is None else (head.variant,)
         slack_ms = anchor.due_ms - now_ms
         costs, piece = self._costs, 0
-        growth = 1 + costs.margin
-        has_turns = costs.longest_turn_ms < math.inf
+        growth, has_turns = 1 + costs.margin, costs.longest_turn_ms < math.inf  # more follows in another turn
         load, overlay, requests = anchor.seeds, anchor.overlay, anchor.requests
         for variant in candidates:
-            limit = self._max_seeds
-            if has_turns:
-                limit = max(head.load, costs.seeds_of_turn(variant))  # more follows in another turn
+            limit = max(head.load, costs.seeds_of_turn(variant)) if has_turns else self._max_seeds
             if anchor.is_large:
                 if growth * costs.pieces_ms(variant, head.load, head.overlay) > slack_ms:
                     continue
