@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,11 @@ def parse_source(text: str) -> GraphSource:
         return GraphSource(ogb=OgbSource(name=OgbName(text)))
     if text in list(PygName):
         return GraphSource(pyg=PygSource(name=PygName(text)))
-    known = ", ".join([*Builtin, *OgbName, *PygName])
+    by_lowercase = {name.lower(): str(name) for name in (*Builtin, *OgbName, *PygName)}
+    near = difflib.get_close_matches(text.lower(), by_lowercase, n=1)
+    meant = f"did you mean {by_lowercase[near[0]]}? " if near else ""
     raise InputError(
         "SOURCE",
         f"{text!r} is neither a manifest (.yaml), nor an .npz file, nor a folder of a typed graph, nor a known name",
-        f"tables of your own are named in a manifest; known names are {known}",
+        f"{meant}tables of your own are named in a manifest; known names are {', '.join(by_lowercase.values())}",
     )

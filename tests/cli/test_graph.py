@@ -84,6 +84,9 @@ def test_what_is_no_source_is_refused_with_the_known_names() -> None:
         in result.stderr
     )
     assert "ogbn-arxiv" in result.stderr
+    assert "did you mean" not in result.stderr
+    nearly = CliRunner().invoke(app, ["graph", "inspect", "digit"])
+    assert "nor a known name; did you mean Digits? tables" in nearly.stderr
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
