@@ -43,7 +43,7 @@ from gnnserve_worker.serving.http.tensors.request import (
     may_have_seed,
     read_request,
 )
-from gnnserve_worker.serving.http.tensors.served import NODES
+from gnnserve_worker.serving.http.tensors.served import NODES, read_by
 from gnnserve_worker.serving.http.wishes import NO_WISHES, Wishes
 from gnnserve_worker.serving.requests import Answer
 
@@ -136,8 +136,7 @@ class InferCodec:
         rest: bytes = self._request.SerializeToString() if message is None else message.rest
         if len(rest) > LONGEST_KNOWN:
             return self._read_anew(wishes, revision, limits)
-        features = None if revision.overlays is None else revision.overlays.columns.features
-        key = (rest, len(data), revision.has_text_ids, features, revision.has_embeddings)
+        key = (rest, len(data), read_by(revision))
         found = known.find(key)
         if found is None:
             read = self._read_anew(wishes, revision, limits)
@@ -150,9 +149,7 @@ class InferCodec:
             name: GivenTensor(given.kind, given.shape, AsBytes(each))
             for (name, given), each in zip(found.tensors.items(), data, strict=True)
         }
-        form, request_id = found.form, self.id or None
-        if form.id != request_id:
-            form = AnswerForm(request_id, form.are_binary)
+        form = found.form if not self.id else AnswerForm(self.id, found.form.are_binary)
         return InferBody(tensors, found.outputs, found.wishes, found.offset_field, form)
 
     def _read_anew(self, wishes: Wishes, revision: ServedRevision, limits: OverlayLimits) -> InferBody:

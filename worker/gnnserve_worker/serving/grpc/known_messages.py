@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 from google.protobuf.message import DecodeError
 
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
-from gnnserve_worker.serving.http.tensors.request import InferBody
+from gnnserve_worker.serving.http.tensors.datatypes import AsBytes, GivenTensor
+from gnnserve_worker.serving.http.tensors.request import AnswerForm, InferBody
 
 _MOST_KNOWN = 256
 """Messages, and bodies, that are remembered."""
@@ -17,6 +19,7 @@ LONGEST_KNOWN = 1024
 _MOST_KNOWN_BYTES = 65_536
 """Most bytes of a tensor whose message is recognized unread; of longer ones, reading is the least."""
 _INVERTED = bytes(range(255, -1, -1))
+_NO_BYTES = AsBytes(b"")
 
 
 class KnownMessage(msgspec.Struct, frozen=True):
@@ -40,10 +43,19 @@ class KnownMessages:
         self._messages: dict[int, KnownMessage] = {}
         """The last one of each length."""
 
+    @property
+    def bodies(self) -> Collection[InferBody]:
+        return self._bodies.values()
+
     def find(self, key: tuple[Any, ...]) -> InferBody | None:
         return self._bodies.get(key)
 
     def remember(self, key: tuple[Any, ...], body: InferBody) -> None:
+        """The bytes of its tensors and its id are not kept: they may be as long as a message, and are each request's
+        own."""
+        tensors = {name: GivenTensor(given.kind, given.shape, _NO_BYTES) for name, given in body.tensors.items()}
+        form = AnswerForm(None, body.form.are_binary)
+        body = InferBody(tensors, body.outputs, body.wishes, body.offset_field, form)
         if len(self._bodies) >= _MOST_KNOWN:
             self._bodies.clear()
         self._bodies[key] = body

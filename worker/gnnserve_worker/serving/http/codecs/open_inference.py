@@ -27,7 +27,7 @@ from gnnserve_worker.serving.http.tensors.answer import are_texts, as_bytes, col
 from gnnserve_worker.serving.http.tensors.asking import to_question
 from gnnserve_worker.serving.http.tensors.datatypes import read_elements
 from gnnserve_worker.serving.http.tensors.request import InferBody
-from gnnserve_worker.serving.http.tensors.served import NODES
+from gnnserve_worker.serving.http.tensors.served import NODES, read_by
 from gnnserve_worker.serving.http.wishes import Wishes, read_whole
 from gnnserve_worker.serving.requests import Answer
 
@@ -124,8 +124,7 @@ class OpenInferenceCodec:
                 body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits
             )  # fmt: skip
         text, known = body[: self.json_bytes], self._known
-        features = None if revision.overlays is None else revision.overlays.columns.features
-        facts = (wishes, revision.has_text_ids, features, revision.has_embeddings)
+        facts = (wishes, read_by(revision))
         if (
             known is not None
             and known.text == text

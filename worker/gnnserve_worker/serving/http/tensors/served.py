@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.tensors.datatypes import Datatype, TensorKind
@@ -22,6 +23,13 @@ def given_kind(name: str, datatype: str, revision: ServedRevision) -> TensorKind
     if revision.types is not None and name == NODES and datatype == Datatype.BYTES:
         return _TYPED_NODES  # also where ids within the type are integers
     return kind
+
+
+def read_by(revision: ServedRevision) -> tuple[Any, ...]:
+    """All of a revision that `read_request` reads a request by: where this is the same, a request that was read before
+    need not be read again."""
+    features = None if revision.overlays is None else revision.overlays.columns.features
+    return revision.has_text_ids, revision.types is not None, features, revision.has_embeddings
 
 
 def input_kinds(revision: ServedRevision) -> Mapping[str, TensorKind]:
