@@ -22,6 +22,7 @@ from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.generation.tensors import Tensors, projection_of, without_first_product
 from gnnserve_worker.graph.edges import EdgeList
+from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.graph.view import Part, view_of
@@ -64,7 +65,7 @@ def revision_over(
 ) -> LoadedRevision:
     """Variants x1, x2, projected and stored1, over `features` as in the source."""
     manifest = ARCHITECTURES[architecture]
-    scaled = scaling.scale(features, np.arange(len(features)), np.arange(FEATURES), FEATURES)
+    scaled = scaling.scale(FeatureRows.of(features), np.arange(len(features)), np.arange(FEATURES), FEATURES)
     master: Tensors = random_tensors(manifest, features.shape[1], 3)
     half = features.shape[1] // 2
     projection = projection_of(master)
@@ -111,7 +112,8 @@ def _stored_variant(
         roots, first_products(projection, stored.rows.values.shape[1]),
     )  # fmt: skip
     served = build_network(left, without_first_product(behind), stored.columns, True, "float32")
-    return LoadedVariant("stored1", stored, stored.columns, fanouts[:1], served, StoredRowMaker(maker, products))
+    rows = StoredRowMaker(maker, products, averages=served.layers[0].aggregation.plain)
+    return LoadedVariant("stored1", stored, stored.columns, fanouts[:1], served, rows)
 
 
 def scaling_of(features: np.ndarray, method: Normalization) -> Scaling:

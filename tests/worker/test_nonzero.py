@@ -10,14 +10,15 @@ from tests.support.graphs import projected_table_of
 
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
+from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.models.architecture import Projection
-from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
+from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct, pays
 from gnnserve_worker.models.rows import RowMaker, Scaling, first_products, row_maker
 
 INPUTS, OUTPUTS, NODES = LEAST_INPUTS + 37, 24, 40
 DRAW = np.random.default_rng(0)
-METHODS = [Normalization.DISABLED, Normalization.STANDARDIZE, Normalization.L2_ROW_NORMALIZE]
-READ, OWN = np.array([3, 0, 7, 7], np.int64), np.array([9], np.int64)
+METHODS = [method for method in Normalization if method is not Normalization.AUTO]
+READ, OWN = np.array([3, 0, 7, 7], np.int64), np.array([9, 7, 9, 3], np.int64)
 
 
 def words(rows: int, share: float) -> np.ndarray:
@@ -42,8 +43,9 @@ def maker_of(method: Normalization, storage: Storage) -> RowMaker:
 @pytest.mark.parametrize("storage", [Storage.FLOAT32, Storage.INT8])
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_not_zero_alone_gives_the_same_rows(method: Normalization, storage: Storage) -> None:
-    maker, features = maker_of(method, storage), words(12, 0.03)
-    assert all(each is not None and each.pays(features, READ) for each in maker.nonzero)
+    maker, features = maker_of(method, storage), FeatureRows.of(words(12, 0.03))
+    assert all(each is not None for each in maker.nonzero)
+    assert pays(features, READ)
     whole = replace(maker, nonzero=(None, None)).make(features, READ, OWN, OUTPUTS)
     made = maker.make(features, READ, OWN, OUTPUTS)
     if storage is Storage.INT8:  # sums in another order may be rounded to the next number
@@ -56,11 +58,9 @@ def test_what_is_not_zero_alone_gives_the_same_rows(method: Normalization, stora
 
 
 def test_features_that_are_not_mostly_zeros_are_multiplied_whole() -> None:
-    product = NonzeroProduct.build(np.ones((INPUTS, 2), np.float32), None, None)
-    assert product is not None
-    assert not product.pays(words(12, 0.2), READ)
-    assert not product.pays(words(12, 0.0), READ[:0])
-    assert product.pays(words(1000, 0.01), np.arange(1000))
+    assert not pays(FeatureRows.of(words(12, 0.2)), READ)
+    assert not pays(FeatureRows.of(words(12, 0.0)), READ[:0])
+    assert pays(FeatureRows.of(words(1000, 0.01)), np.arange(1000))
 
 
 def test_narrow_features_are_not_looked_at() -> None:

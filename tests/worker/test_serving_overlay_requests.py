@@ -113,7 +113,9 @@ def test_each_piece_of_a_large_request_sees_its_overlay() -> None:
             nodes = [NODES + node % 2 for node in range(250)]
             result = await answer(accepted(client.model, nodes, overlay=overlay(2)))
         assert [len(seeds) for _, seeds in worker.batches] == [100, 100, 50]
-        assert [view.features.shape for view in worker.views if view is not None] == [(2, 2)] * 3
+        assert [(len(view.features), view.features.columns) for view in worker.views if view is not None] == [
+            (2, 2)
+        ] * 3
         assert result.scores.argmax(1).tolist() == [node % 4 for node in nodes]
         assert result.times.total_ms > 3 * 0.006
         assert result.times.overlay_ms == pytest.approx(result.times.total_ms - 3 * 0.006)

@@ -65,8 +65,7 @@ def arrange_typed_overlay(
     header = [nodes, len(listed), len(features) * stride, len(overridden), len(origins) - new_nodes]
     packed = np.concatenate([header, of_entries, starts, listed]).astype(np.int64)
     arranged = np.array([_called(seed, stored, stride, places) for seed in seeds.tolist()], np.int64)
-    if not features.flags.writeable:
-        features = features.copy()
+    features = np.ascontiguousarray(features, np.float32)
     return Overlay(new_nodes, features, packed, nodes, len(listed), stride), arranged
 
 

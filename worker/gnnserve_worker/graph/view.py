@@ -6,12 +6,14 @@ batch. Then all overlay nodes are numbered through, and seeds with them.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
+from gnnserve_worker.graph.feature_rows import FeatureRows, numbers_at
+from gnnserve_worker.graph.overlay import PACKED_HEADER, WHERE, Overlay
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import (
@@ -28,9 +30,9 @@ from gnnserve_worker.sampling.view import (
 
 _NEW_STREAMS = 1 << 32
 """Draws of a request's k-th new node depend on this + k: no stored node has such a number."""
-_OF_PART = 4
-"""Numbers that `_number` is told of each part: seeds, length of its overlay, whether it has a key of its own, and the
-key."""
+_OF_PART = 3
+"""Numbers that `_number` is told of each part beside where its overlay is: seeds, whether it has a key of its own, and
+the key."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -44,9 +46,8 @@ class Part(msgspec.Struct, frozen=True):
 
 class BatchView(msgspec.Struct, frozen=True):
     sampling: SampleView
-    features: np.ndarray | None
-    """Features of new nodes, and of those with other ones: float32 [rows, features], as in the source. None: there are
-    no overlay nodes."""
+    features: FeatureRows | None
+    """Features of new nodes, and of those with other ones. None: there are no overlay nodes."""
     stand_ins: np.ndarray | None = None
     """`Overlay.stand_ins` of all of `features`; None: there are none."""
 
@@ -73,32 +74,34 @@ def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView |
     `nodes`: those of the stored graph. `seeds`, int64, are those of all parts, each in the numbering of its request;
     they are numbered anew, in place.
     """
-    overlays: list[np.ndarray] = []
-    features: list[np.ndarray] = []
-    of_parts: list[int] = []
-    has_view = False
     for part in parts:
-        overlay, seed, length = part.overlay, part.seed, 0
-        if overlay is not None:
-            overlays.append(overlay.packed)
-            features.append(overlay.features)
-            length = len(overlay.packed)
-        has_view = has_view or overlay is not None or seed is not None
-        of_parts += (part.seeds, length, seed is not None, seed or 0)
-    if not has_view:
+        if part.overlay is not None or part.seed is not None:
+            break
+    else:
         return None
-    joined = overlays[0] if len(overlays) == 1 else np.concatenate(overlays) if overlays else _NOTHING
-    told = np.array(of_parts, np.int64)
-    packed = np.empty(_measure(told, joined), dtype=np.int64)
-    _number(nodes, told, joined, seeds, packed)
-    all_features = None if not features else features[0] if len(features) == 1 else np.concatenate(features)
-    return BatchView(SampleView(packed), all_features, _stand_ins_of(parts))
+    overlays = [part.overlay for part in parts]
+    asked = array("q", [part.seeds for part in parts])
+    keys = [part.seed for part in parts]
+    has_keys = keys.count(None) < len(keys)
+    told = np.zeros((len(parts), _OF_PART), np.int64)
+    told[:, 0] = asked
+    if has_keys:
+        told[:, 1:] = [(key is not None, key or 0) for key in keys]
+    # Joined as bytes, since a batch has a thousand of them; writable, so that kernels are compiled once.
+    where = np.frombuffer(
+        bytearray().join([_NOWHERE if overlay is None else overlay.where for overlay in overlays]), np.int64
+    ).reshape(len(parts), -1)
+    packed, rows = np.empty(_measure(told, where), dtype=np.int64), np.empty(int(where[:, 3].sum()), dtype=np.int64)
+    brought = [overlay for overlay in overlays if overlay is not None]
+    columns = brought[0].features.shape[1] if brought else 0
+    _number(nodes, told, where, columns, seeds, packed, rows)
+    if not brought:
+        return BatchView(SampleView(packed), None)
+    features = FeatureRows(rows, columns, tuple([overlay.features for overlay in brought]))
+    return BatchView(SampleView(packed), features, _stand_ins_of(brought) if where[:, 4].any() else None)
 
 
-def _stand_ins_of(parts: Sequence[Part]) -> np.ndarray | None:
-    overlays = [part.overlay for part in parts if part.overlay is not None]
-    if all(overlay.stand_ins is None for overlay in overlays):
-        return None
+def _stand_ins_of(overlays: Sequence[Overlay]) -> np.ndarray:
     return np.concatenate(
         [
             np.full(len(overlay.features), -1, np.int64) if overlay.stand_ins is None else overlay.stand_ins
@@ -107,7 +110,8 @@ def _stand_ins_of(parts: Sequence[Part]) -> np.ndarray | None:
     )
 
 
-_NOTHING = np.zeros(0, dtype=np.int64)
+_NOWHERE = bytes(WHERE.size)
+"""What stands for `Overlay.where` of a part without one."""
 
 
 class RowsNamed(msgspec.Struct, frozen=True):
@@ -166,35 +170,42 @@ def _name_each(
 
 
 @inlined
-def _count(of_parts: np.ndarray, overlays: np.ndarray) -> tuple[int, int, int, int, int, int]:
+def _overlay_at(where: np.ndarray, part: int) -> np.ndarray:
+    """`Overlay.packed` of a part; empty: it has no overlay."""
+    return numbers_at(where[part, 0], where[part, 1])
+
+
+@inlined
+def _count(told: np.ndarray, where: np.ndarray) -> tuple[int, int, int, int, int, int]:
     """The header of the view of these parts."""
     seeds, views, nodes, featured, entries, slots = 0, 1, 0, 0, 0, 0
-    begin = 0
-    for told in range(0, len(of_parts), _OF_PART):
-        length = of_parts[told + 1]
-        seeds += of_parts[told]
-        views += length > 0 or of_parts[told + 2] > 0
-        if length > 0:
-            nodes += overlays[begin]
-            entries += overlays[begin + 1]
-            featured += overlays[begin + 2]
-            slots += slots_of(overlays[begin + 4])
-            begin += length
+    for part in range(len(told)):
+        overlay = _overlay_at(where, part)
+        seeds += told[part, 0]
+        views += len(overlay) > 0 or told[part, 1] > 0
+        if len(overlay) > 0:
+            nodes += overlay[0]
+            entries += overlay[1]
+            featured += overlay[2]
+            slots += slots_of(overlay[4])
     return seeds, views, nodes, featured, entries, slots
 
 
 @brief_kernel
-def _measure(of_parts: np.ndarray, overlays: np.ndarray) -> int:
+def _measure(told: np.ndarray, where: np.ndarray) -> int:
     """Length of the array that `_number` fills in."""
-    seeds, views, nodes, featured, entries, slots = _count(of_parts, overlays)
+    seeds, views, nodes, featured, entries, slots = _count(told, where)
     return packed_size(seeds, views, nodes, featured, entries, slots)
 
 
 @brief_kernel
-def _number(stored: int, of_parts: np.ndarray, overlays: np.ndarray, seeds: np.ndarray, packed: np.ndarray) -> None:
-    """Number the seeds, and fill in `packed`. Overlay nodes with features come first, those of all parts, so that the
-    number of each is that of its row."""
-    packed[0], packed[1], packed[2], packed[3], packed[4], packed[5] = _count(of_parts, overlays)
+def _number(
+    stored: int, told: np.ndarray, where: np.ndarray, columns: int, seeds: np.ndarray, packed: np.ndarray,
+    addresses: np.ndarray,
+) -> None:  # fmt: skip
+    """Number the seeds, and fill in `packed` and the addresses of all rows of features. Overlay nodes with features
+    come first, those of all parts, so that the number of each is that of its row."""
+    packed[0], packed[1], packed[2], packed[3], packed[4], packed[5] = _count(told, where)
     seed_views, keys, flags, first_slots, origins, streams, starts, neighbours, slots = unpack(packed)
     keys[0] = 0
     flags[0] = 0
@@ -204,47 +215,48 @@ def _number(stored: int, of_parts: np.ndarray, overlays: np.ndarray, seeds: np.n
     # Entries are in the order of the nodes whose lists gain them.
     first_entry = 0
     first_other_entry = 0
-    begin = 0
-    for told in range(0, len(of_parts), _OF_PART):
-        length = of_parts[told + 1]
-        if length > 0:
-            first_other_entry += overlays[begin + PACKED_HEADER + overlays[begin] + overlays[begin + 2]]
-            begin += length
+    first_address = 0
+    for part in range(len(told)):
+        overlay = _overlay_at(where, part)
+        if len(overlay) > 0:
+            first_other_entry += overlay[PACKED_HEADER + overlay[0] + overlay[2]]
+        for row in range(where[part, 3]):
+            addresses[first_address + row] = where[part, 2] + row * columns * 4
+        first_address += where[part, 3]
     first_seed = 0
     first_row = 0
     first_other = len(streams)
     views = 0
-    begin = 0
-    for told in range(0, len(of_parts), _OF_PART):
-        length = of_parts[told + 1]
+    for part in range(len(told)):
+        overlay = _overlay_at(where, part)
         view = 0
         rows = 0
-        if length > 0 or of_parts[told + 2] > 0:
+        if len(overlay) > 0 or told[part, 1] > 0:
             views += 1
             view = views
-            flags[view] = HAS_KEY if of_parts[told + 2] > 0 else 0
-            keys[view] = of_parts[told + 3]
+            flags[view] = HAS_KEY if told[part, 1] > 0 else 0
+            keys[view] = told[part, 2]
             first_slots[view + 1] = first_slots[view]
-        if length > 0:
-            rows = overlays[begin + 2]
-            flags[view] |= HAS_OVERLAY | (HAS_OVERRIDES if overlays[begin + 3] > 0 else 0)
-            first_slots[view + 1] += slots_of(overlays[begin + 4])
+        if len(overlay) > 0:
+            rows = overlay[2]
+            flags[view] |= HAS_OVERLAY | (HAS_OVERRIDES if overlay[3] > 0 else 0)
+            first_slots[view + 1] += slots_of(overlay[4])
         # What is added to the number of an overlay node of this part that has features, and of the others.
         row_shift = first_row
         other_shift = first_other - rows
-        for i in range(first_seed, first_seed + of_parts[told]):
+        for i in range(first_seed, first_seed + told[part, 0]):
             seed_views[i] = view
             if seeds[i] >= stored:
                 seeds[i] += row_shift if seeds[i] - stored < rows else other_shift
-        first_seed += of_parts[told]
-        if length == 0:
+        first_seed += told[part, 0]
+        if len(overlay) == 0:
             continue
-        nodes = overlays[begin]
-        ends_origins = begin + PACKED_HEADER + nodes
-        own_origins = overlays[begin + PACKED_HEADER : ends_origins]
-        own_starts = overlays[ends_origins : ends_origins + nodes + 1]
+        nodes = overlay[0]
+        ends_origins = PACKED_HEADER + nodes
+        own_origins = overlay[PACKED_HEADER:ends_origins]
+        own_starts = overlay[ends_origins : ends_origins + nodes + 1]
         first_listed = ends_origins + nodes + 1
-        listed = overlays[first_listed : first_listed + overlays[begin + 1]]
+        listed = overlay[first_listed : first_listed + overlay[1]]
         own_slots = slots[first_slots[view] : first_slots[view + 1]]
         listed_by_rows = own_starts[rows]
         for k in range(nodes):
@@ -274,5 +286,4 @@ def _number(stored: int, of_parts: np.ndarray, overlays: np.ndarray, seeds: np.n
         first_other += nodes - rows
         first_entry += listed_by_rows
         first_other_entry += len(listed) - listed_by_rows
-        begin += length
     starts[len(origins)] = len(neighbours)

@@ -13,18 +13,22 @@ from typing import Protocol
 import numpy as np
 
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.graph.feature_rows import FeatureRows, row_at
 from gnnserve_worker.graph.view import BatchView, name_rows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.nonzero import NonzeroProduct
+from gnnserve_worker.models.nonzero import NonzeroProduct, Order, pays
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.tables.normalise import ROW_NORMS, divide_by_norms
+from gnnserve_worker.tables.normalise import ROW_NORMS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
 
 _FEW_ROWS = 4
 """Up to as many are multiplied by the weights as they are: packed ones take twice as long then (602 features and 256
 columns: one row 15 µs, and 9 as they are)."""
+_MOST_OF_BOTH = 1.25
+"""Rows of features that neighbours or nodes themselves read, beside the fewer of the two, up to which both products are
+made of all: scaling a row takes as long as a fifth of a product."""
 _BRIEF_ROWS = 512
 """Up to as many rows are written without giving the interpreter away, in 0.1 ms: predictions wait meanwhile, and would
 wait longer for it to come back. Of more, numpy and such a kernel would hold up all that answers requests."""
@@ -41,19 +45,21 @@ class Scaling:
     deviation: np.ndarray | None = None
     """float64 [features], with STANDARDIZE."""
 
-    def scale(self, features: np.ndarray, read: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
+    def scale(self, features: FeatureRows, read: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
         """The given columns of those rows of the features (int64), scaled: float32 [rows read, width], zeros behind
-        them. `features`: float32, as in the source."""
-        if self.method in ROW_NORMS:
-            features = divide_by_norms(features[read], ROW_NORMS[self.method])
-            read = np.arange(len(read))
+        them."""
         make = np.empty if width == len(columns) else np.zeros
         scaled: np.ndarray = make((len(read), width), np.float32)
-        if self.mean is None or self.deviation is None:
-            _scale(features, read, _NO_MOMENTS, _NO_MOMENTS, columns, scaled)
-        else:
-            _scale(features, read, self.mean, 1.0 / self.deviation, columns, scaled)
+        mean, factors = _NO_MOMENTS, _NO_MOMENTS
+        if self.mean is not None and self.deviation is not None:
+            mean, factors = self.mean, 1.0 / self.deviation
+        _scale(features.addresses, features.columns, read, self.order, mean, factors, columns, scaled)
         return scaled
+
+    @property
+    def order(self) -> Order:
+        """Order of the norm by which a row is divided; 0: it is not."""
+        return ROW_NORMS.get(self.method, 0)
 
     @property
     def can_be_undone(self) -> bool:
@@ -134,12 +140,12 @@ class RowMaker:
         """Whether other rows are read of a node itself than of it as a neighbour."""
         return len(self.products) > 1
 
-    def make(self, features: np.ndarray, read: np.ndarray, own_read: np.ndarray, columns: int) -> RowsBehind:
+    def make(self, features: FeatureRows, read: np.ndarray, own_read: np.ndarray, columns: int) -> RowsBehind:
         """Rows that stand behind the table's, one for each of `read`, the rows of the features that are wanted (int64),
         and where the table has own rows, one of those for each of `own_read`.
 
-        `features`: as in the source, float32 [rows, features], writable. Of a table of features the leading `columns`
-        are written at least. A number beyond what the format holds becomes the largest that it does.
+        Of a table of features the leading `columns` are written at least. A number beyond what the format holds becomes
+        the largest that it does.
         """
         rows, own = self.table.rows, self.table.own
         if not self.products:
@@ -147,28 +153,40 @@ class RowMaker:
             wanted = self.columns if rows.format.has_scales else self.columns[:columns]
             values, scales = encode_rows(rows, self.scaling.scale(features, read, wanted, rows.values.shape[1]))
             return RowsBehind(values, scales, values, scales)
-        values, scales = self._multiply(features, read, 0, rows)
+        if not self.has_own_rows:
+            own_read = read[:0]
+        made, own_made = self._multiply(features, read, own_read)
+        values, scales = encode_rows(rows, pad_rows(rows, made))
         if not self.has_own_rows:
             return RowsBehind(values, scales, values, scales)
-        return RowsBehind(values, scales, *self._multiply(features, own_read, 1, own))
+        return RowsBehind(values, scales, *encode_rows(own, pad_rows(own, own_made)))
 
     def make_all(self, features: np.ndarray) -> RowsBehind:
         """A row of the table, and of a node itself, for each row of features: float32 [rows, features], as in the
         source."""
         rows = np.arange(len(features))
-        return self.make(features, rows, rows, self.table.columns)
+        return self.make(FeatureRows.of(features), rows, rows, self.table.columns)
 
-    def _multiply(
-        self, features: np.ndarray, read: np.ndarray, product: int, rows: Rows
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The product of those rows of the features, in the format of `rows` and as wide."""
-        nonzero = self.nonzero[product]
-        if nonzero is None or not nonzero.pays(features, read):
-            scaled = self.scaling.scale(features, read, self.columns, len(self.columns))
-            return multiplied(scaled, self.products[product], rows)
-        if self.scaling.method in ROW_NORMS:
-            features, read = divide_by_norms(features[read], ROW_NORMS[self.scaling.method]), np.arange(len(read))
-        return encode_rows(rows, pad_rows(rows, nonzero.multiply(features, read)))
+    def _multiply(self, features: FeatureRows, read: np.ndarray, own_read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The product of the rows `read`, and that of `own_read` for nodes themselves: float32 [rows read, columns]."""
+        nonzero, own_nonzero = self.nonzero[0], self.nonzero[-1]
+        if nonzero is not None and own_nonzero is not None and pays(features, read if len(read) else own_read):
+            return nonzero.multiply(features, read, self.scaling.order, own_read, own_nonzero)
+        columns, width = self.columns, len(self.columns)
+        both = np.union1d(read, own_read)
+        if len(both) <= _MOST_OF_BOTH * min(len(read), len(own_read)):
+            # Nearly the same rows are read of both: they are scaled once, and a few more are multiplied.
+            scaled = self.scaling.scale(features, both, columns, width)
+            made, own_made = (product_of(scaled, product) for product in (self.products[0], self.products[-1]))
+            return _at(made, both, read), _at(own_made, both, own_read)
+        made = product_of(self.scaling.scale(features, read, columns, width), self.products[0])
+        own_scaled = self.scaling.scale(features, own_read, columns, width)
+        return made, product_of(own_scaled, self.products[-1])
+
+
+def _at(made: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Those of what was made for `rows`, ascending, that are wanted."""
+    return made if np.array_equal(rows, wanted) else made[np.searchsorted(rows, wanted)]
 
 
 def multiplied(scaled: np.ndarray, product: Linear, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -275,26 +293,56 @@ def _copy(written: np.ndarray, nodes: np.ndarray, values: np.ndarray) -> None:
 
 @kernel
 def _scale(
-    features: np.ndarray, read: np.ndarray, mean: np.ndarray, factors: np.ndarray, columns: np.ndarray,
-    scaled: np.ndarray,
+    addresses: np.ndarray, width: int, read: np.ndarray, order: int, mean: np.ndarray, factors: np.ndarray,
+    columns: np.ndarray, scaled: np.ndarray,
 ) -> None:  # fmt: skip
     is_in_order = True
     for i in range(len(columns)):
         is_in_order = is_in_order and columns[i] == i
+    sums = np.empty(_BESIDE, np.float64)
     for place in range(len(read)):
-        row = features[read[place]]
+        row = row_at(addresses[read[place]], width)
         written = scaled[place]
         # Columns in order are read and written as vectors: without a look-up for each, and without a division.
         if is_in_order and len(mean) > 0:
             for i in range(len(columns)):
                 written[i] = (row[i] - mean[i]) * factors[i]
         elif is_in_order:
+            factor = _factor_of(row, order, sums)
             for i in range(len(columns)):
-                written[i] = row[i]
+                written[i] = row[i] * factor
         else:
+            factor = _factor_of(row, order, sums)
             for i in range(len(columns)):
                 column = columns[i]
-                written[i] = (row[column] - mean[column]) * factors[column] if len(mean) > 0 else row[column]
+                written[i] = (row[column] - mean[column]) * factors[column] if len(mean) > 0 else row[column] * factor
+
+
+_BESIDE = 16
+"""Sums that are made beside each other, as a vector."""
+
+
+@inlined
+def _factor_of(row: np.ndarray, order: int, sums: np.ndarray) -> float:
+    """What a row is multiplied by so that its norm is 1; 1 for a row of zeros, and without an order. In float64: in
+    float32 the norm of large features overflows, although the quotients do not."""
+    if order == 0:
+        return 1.0
+    sums[:] = 0.0
+    whole = len(row) - len(row) % _BESIDE
+    for begin in range(0, whole, _BESIDE):
+        for i in range(_BESIDE):
+            value = np.float64(row[begin + i])
+            sums[i] += abs(value) if order == 1 else value * value
+    for i in range(whole, len(row)):
+        value = np.float64(row[i])
+        sums[0] += abs(value) if order == 1 else value * value
+    norm = 0.0
+    for i in range(_BESIDE):
+        norm += sums[i]
+    if order > 1:
+        norm = np.sqrt(norm)
+    return float(1.0 / norm) if norm > 0 else 1.0
 
 
 def first_products(projection: Projection, width: int = 0) -> tuple[Linear, ...]:

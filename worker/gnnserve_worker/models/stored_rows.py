@@ -41,6 +41,9 @@ class StoredRowMaker:
     stored: StoredLayerMaker
     products: RowMaker
     """Makes rows of the table of the first layer's products."""
+    averages: bool
+    """Whether the layer that reads the table sums rows of neighbours without weights: then one product is made of all
+    altered neighbours that a row of a sample reads, in place of one of each."""
 
     @property
     def names_leaves(self) -> bool:
@@ -56,6 +59,8 @@ class StoredRowMaker:
             return None
         make = self._aggregate_anew if stored.aggregated is None else self._continue
         hidden = make(view, altered.ids, altered.views)
+        if self.averages and len(altered.ids) > altered.own:
+            hidden = _average(sample, hidden, stored.graph.nodes, altered.own)
         values, scales = multiplied(hidden, stored.next_products[0], table.rows)
         if len(stored.next_products) == 1:
             return RowsBehind(values, scales, values, scales)
@@ -95,6 +100,42 @@ class StoredRowMaker:
         )  # fmt: skip
         output = multiply(layer, flat, len(ids), _space.activations)
         return output[: len(ids) * layer.outputs].reshape(len(ids), layer.outputs)
+
+
+def _average(sample: NeighbourSample, hidden: np.ndarray, stored: int, own: int) -> np.ndarray:
+    """The first `own` rows of `hidden`, float32 [altered nodes, width], then for each row of the sample that reads
+    altered neighbours their mean, which is put in place of each of them: a sum of their products is the product of
+    their sum."""
+    averaged = np.empty((own + len(sample.nodes), hidden.shape[1]), np.float32)
+    found = _average_each(sample.starts, sample.neighbours, hidden, stored, own, averaged)
+    return averaged[:found]
+
+
+@kernel
+def _average_each(
+    starts: np.ndarray, neighbours: np.ndarray, hidden: np.ndarray, stored: int, own: int, averaged: np.ndarray
+) -> int:
+    """Returns how many rows there are."""
+    averaged[:own] = hidden[:own]
+    width = hidden.shape[1]
+    found = own
+    for row in range(len(starts) - 1):
+        count = 0
+        mean = averaged[min(found, len(averaged) - 1)]
+        for edge in range(starts[row], starts[row + 1]):
+            if neighbours[edge] < stored:
+                continue
+            altered = hidden[neighbours[edge] - stored]
+            neighbours[edge] = stored + found
+            count += 1
+            for column in range(width):
+                mean[column] = altered[column] if count == 1 else mean[column] + altered[column]
+        if count > 0:
+            share = np.float32(1.0 / count)
+            for column in range(width):
+                mean[column] *= share
+            found += 1
+    return found
 
 
 def _given(rows: np.ndarray | None) -> np.ndarray:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.typed import TypedGraphManifest
+from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import brief_kernel
 from gnnserve_worker.models.dense import Linear
@@ -89,12 +90,13 @@ class TypedRowMaker:
         # A table of the last layer has rows of nodes themselves for the type that is classified alone.
         itself = np.flatnonzero(nodes < len(self.table.own.values))
         own_read = np.stack((kinds[itself], itself))
-        made = self._make(features, np.concatenate(read, axis=1), self.relations, self.sources, self.table.rows)
-        made_own = self._make(features, own_read, self.own, range(len(self.own)), self.table.own)
+        given = FeatureRows.of(features)
+        made = self._make(given, np.concatenate(read, axis=1), self.relations, self.sources, self.table.rows)
+        made_own = self._make(given, own_read, self.own, range(len(self.own)), self.table.own)
         return RenewedRows(self.table, nodes, RowsBehind(*made, *made_own), (np.concatenate(places), nodes[itself]))
 
     def _make(
-        self, features: np.ndarray, read: np.ndarray, products: Sequence[Linear], kinds: Sequence[int], rows: Rows
+        self, features: FeatureRows, read: np.ndarray, products: Sequence[Linear], kinds: Sequence[int], rows: Rows
     ) -> tuple[np.ndarray, np.ndarray]:
         """A row for each of `read`: the place of its product, and of its features, int64 [2, rows]. `kinds`: the type
         that each product reads."""

@@ -1,0 +1,78 @@
+"""Rows of features that requests bring, read where they lie.
+
+A batch may hold the features of a thousand requests, 27 KB each where columns are words. Copied into one array they are
+written to fresh pages and read again, which takes longer than multiplying what is not zero of them. So a batch has the
+address of each row, and kernels read from there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+from numba.np.numpy_support import carray
+
+from gnnserve_worker.kernel_cache import inlined
+
+
+class FeatureRows(msgspec.Struct, frozen=True):
+    """Features of several nodes, float32, as in the source."""
+
+    addresses: np.ndarray
+    """int64 [rows]: where in memory each row begins."""
+    columns: int
+    held: tuple[np.ndarray, ...]
+    """The arrays in which the rows are: they must stay as long as this does."""
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    @staticmethod
+    def of(features: np.ndarray) -> FeatureRows:
+        """All rows of an array: float32 [rows, columns]."""
+        features = np.ascontiguousarray(features, np.float32)
+        rows, columns = features.shape
+        addresses = address_of(features) + np.arange(rows, dtype=np.int64) * (columns * features.itemsize)
+        return FeatureRows(addresses, columns, (features,))
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where in memory an array in C order begins."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _pointer_to(_typing: Any, address: Any) -> Any:
+    """A pointer to an address that is given as a number."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.voidptr(types.int64), generate
+
+
+_as_pointer: Any = intrinsic(_pointer_to)
+
+
+@inlined
+def row_at(address: int, columns: int) -> np.ndarray:
+    """The row of so many float32 that begins there."""
+    row: np.ndarray = carray(_as_pointer(address), (columns,), np.float32)
+    return row
+
+
+@inlined
+def bits_at(address: int, columns: int) -> np.ndarray:
+    """The same as uint32: zero where the number is 0.0."""
+    row: np.ndarray = carray(_as_pointer(address), (columns,), np.uint32)
+    return row
+
+
+@inlined
+def numbers_at(address: int, count: int) -> np.ndarray:
+    """So many int64 that begin there."""
+    numbers: np.ndarray = carray(_as_pointer(address), (count,), np.int64)
+    return numbers
