@@ -171,6 +171,26 @@ def test_a_malformed_body_is_refused_as_a_whole(body: bytes, field: str) -> None
     on_worker(scenario)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "labels", "message"),
+    [
+        ([None], [10], "nodes[0]: expected an integer, a text, or an object with type and id, got null; "
+                       "node ids of this graph are integers"),
+        ([{"id": 3}], [10], "nodes[0].type: it is missing; give the name of a type"),
+        ([{"type": "paper", "id": 1.5}], [10], "nodes[0].id: expected an integer or a text, got 1.5; "
+                                               "give an id within the type"),
+        ([1], [[None]], "labels[0][0]: expected an integer or a text, got null; "
+                        "give the labels of a node as predictions answer them"),
+    ],
+    ids=["no id", "no type", "no id within a type", "no label in a list"],
+)  # fmt: skip
+def test_values_of_a_wrong_type_are_named_in_words_of_json(nodes: list[Any], labels: list[Any], message: str) -> None:
+    async def scenario(client: Client, _worker: FakeWorker) -> None:
+        assert (await send(client, nodes, labels)).json()["error"]["message"] == message
+
+    on_worker(scenario)
+
+
 def test_a_time_that_is_none_is_named_with_what_to_write() -> None:
     async def scenario(client: Client, _worker: FakeWorker) -> None:
         error = (await send(client, [1], [10], times=["yesterday"])).json()["error"]

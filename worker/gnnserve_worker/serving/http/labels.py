@@ -47,8 +47,11 @@ _FORM = BodyForm(
     frozenset({"nodes[]"}),
     {
         "nodes": "give a list of node ids",
+        "nodes[].type": "give the name of a type",
+        "nodes[].id": "give an id within the type",
         "labels": "give a list with a label for each node, as predictions answer them",
         "labels[]": "give a label as predictions answer it",
+        "labels[][]": "give the labels of a node as predictions answer them",
         "times": "give a list with a time for each node, or leave it out",
         "times[]": "write it as RFC 3339 has it, with a zone: 2026-11-23T05:00:00Z",
     },

@@ -100,6 +100,7 @@ _KINDS = {
     "float | array": "a number",
     "int | str": "an integer or a text",
     "int | str | array": "an integer, a text or a list of them",
+    "int | str | object": "an integer, a text, or an object with type and id",
 }
 _members = decoding.decoder(dict[str, Raw])
 _entries = decoding.decoder(list[Raw])
