@@ -172,12 +172,26 @@ def test_short_batches_tell_that_a_slow_spell_is_over() -> None:
         costs.observe(0, 1000, 1, slow_ms, slow_ms, batch * slow_ms)
     assert costs.factors[0] > 10
     for batch in range(300):
-        costs.observe(0, 1, 1, 0.022, 0.1, 2000 + batch)
+        costs.observe(0, 1, 1, 0.022, 0.1, 20_000 + batch)
     assert 1 < costs.factors[0] <= 2
     lowest = costs.factors[0]
     for batch in range(300):
-        costs.observe(0, 1, 1, 0.066, 0.1, 2300 + batch)
+        costs.observe(0, 1, 1, 0.066, 0.1, 20_300 + batch)
     assert costs.factors[0] == pytest.approx(lowest, rel=0.01), "what they take longer is overhead"
+
+
+def test_quick_short_batches_take_nothing_from_what_long_ones_tell() -> None:
+    """As where a limit of processor time slows those batches alone that last longer than it allows at once."""
+    costs = CostModel([variant("x1", 0.9, 0.02, 0.002)], max_seeds=1000)
+    slow_ms = 6 * costs.base_ms(0, 1000)
+    now_ms = 0.0
+    for batch in range(2000):
+        now_ms += slow_ms
+        if batch % 10:
+            costs.observe(0, 1, 1, 0.022, 0.1, now_ms)
+        else:
+            costs.observe(0, 1000, 1, slow_ms, slow_ms, now_ms)
+    assert costs.compute_ms(0, 1000) == pytest.approx(slow_ms, rel=0.05)
 
 
 def test_expired_costs_leave_what_they_told_of_a_machine_that_had_just_started() -> None:

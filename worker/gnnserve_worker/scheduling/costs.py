@@ -67,6 +67,8 @@ _TELLING_MS = 0.25
 """Shortest batch, by the profile, that tells how fast the machine is. A shorter one's excess is rather the fixed cost
 of every batch: threads that wake up, caches that the profile found warm. One that takes less than half of what is
 expected tells that a slow spell is over (`_ends_slow_spell`)."""
+_SILENT_MS = 10_000.0
+"""Time without a batch that tells after which short ones may."""
 
 
 class CostModel:
@@ -103,6 +105,8 @@ class CostModel:
         self._batches = [0] * len(variants)
         self._all_batches: int = 0 if before is None else before._all_batches
         self._deviation: float = LEAST_MARGIN / _MARGIN_PER_DEVIATION if before is None else before._deviation
+        self._told_ms: float = -math.inf if before is None else before._told_ms
+        """When the last batch came that told how fast the machine is."""
         self._forgot_ms = -math.inf
         self._use_curves()
         self._profiled_full_ms = list(self._full_ms)
@@ -308,6 +312,7 @@ class CostModel:
         expected_ms = self.compute_ms(variant, seeds + counted, overlay)
         ratio = took_ms / expected_ms
         if measured or max(self.base_ms(variant, seeds), work.took_ms) >= _TELLING_MS:
+            self._told_ms = now_ms
             if overlay:
                 self._correct_overlays(variant, overlay, expected_ms, took_ms - expected_ms)
                 ratio = (took_ms - work.took_ms) / self.compute_ms(variant, seeds)
@@ -316,7 +321,7 @@ class CostModel:
                 self._correct(variant, step * (1 - work.changed_seeds / seeds))
             overhead_ms = total_ms - compute_ms
         else:
-            if not overlay and self._ends_slow_spell(variant, ratio):
+            if not overlay and self._ends_slow_spell(ratio, now_ms):
                 self._correct(variant, 1 / LARGEST_STEP - 1)
             overhead_ms = total_ms - expected_ms
         if measured:
@@ -328,10 +333,12 @@ class CostModel:
         self._deviation += gain * (min(deviation, 1.0) - self._deviation)
         self.margin = min(max(LEAST_MARGIN, _MARGIN_PER_DEVIATION * self._deviation), _MOST_MARGIN)
 
-    def _ends_slow_spell(self, variant: int, ratio: float) -> bool:
+    def _ends_slow_spell(self, ratio: float, now_ms: float) -> bool:
         """Whether a batch too short to tell how slow the machine is tells that it is not as slow as it counts. Else a
-        service whose batches are all short would expect for good what batches took in one slow spell."""
-        return self.factors[variant] > 1 and ratio < 1 / LARGEST_STEP
+        service whose batches are all short would expect for good what batches took in one slow spell. Where longer
+        batches come, they tell it better: what slows them need not slow short ones. That the machine is faster than
+        the profile's, no short batch tells."""
+        return self._machine > 1 and ratio < 1 / LARGEST_STEP and now_ms - self._told_ms > _SILENT_MS
 
     def _correct_overlays(self, variant: int, overlay: float, expected_ms: float, excess_ms: float) -> None:
         part_ms = self.overlays.part_ms(variant, overlay, self._stored_part_ms(variant, overlay))
