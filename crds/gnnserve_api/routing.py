@@ -87,6 +87,8 @@ class RoutingTable(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     with it. Another number has the worker try again at once."""
     canary: Canary | None = None
     """None: the revision answers all requests."""
+    makes_index: bool = False
+    """Whether the spec asks for an index of recommendations, so that one that is missing is being made."""
 
 
 class Damage(msgspec.Struct, frozen=True, rename="camel"):

@@ -414,6 +414,7 @@ def test_the_second_follows_the_table_but_for_what_is_about_the_first() -> None:
     table = RoutingTable(
         "first", "r", Objective(latency_ms=5), mode=RoutingMode.METRICS, base_variant="x1", costs=costs, reason="load",
         issued_at="2026", ttl_seconds=30, shadow_permille=5, repair=2, canary=Canary("second", 10),
+        makes_index=True,
     )  # fmt: skip
     assert canary_table(table, Canary("second", 10)) == RoutingTable("second", "r", Objective(latency_ms=5))
     weights = RoutingTable("first", "r", mode=RoutingMode.WEIGHTS, weights={"x1": 1}, canary=Canary("second", 10))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ import numpy as np
 import pytest
 from tests.support.following_index import followed
 from tests.support.graphs import network_manifest
-from tests.support.serving import FakeWorker, running
+from tests.support.serving import FakeWorker, running, service
 
 from gnnserve_api.embeddings import Neighbours
+from gnnserve_api.spec.embeddings import EmbeddingSink, EmbeddingsSpec, PostgresSinkSpec
+from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
@@ -56,16 +59,28 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
     yield publish(tmp_path_factory.mktemp("repository"))
 
 
+@pytest.fixture(scope="module")
+def no_index(tmp_path_factory: pytest.TempPathFactory) -> ServedRevision:
+    return loaded(publish(tmp_path_factory.mktemp("no-index"), index=False))
+
+
+def asking_for(embeddings: EmbeddingsSpec | None) -> GNNService:
+    plain = service()
+    return plain.model_copy(update={"spec": plain.spec.model_copy(update={"embeddings": embeddings})})
+
+
 def loaded(repository: Repository) -> ServedRevision:
     (revision,) = repository.revisions()
     return served_revision(repository.load(revision.revision))
 
 
-def ask(revision: ServedRevision, *bodies: dict[str, Any]) -> list[httpx.Response]:
+def ask(revision: ServedRevision, *bodies: dict[str, Any], of: GNNService | None = None) -> list[httpx.Response]:
+    """`of`: the service, where it is not one without `spec.embeddings`."""
+
     async def scenario() -> list[httpx.Response]:
         worker = FakeWorker(loaded=False)
         async with running(worker) as client:
-            client.switch(revision)
+            client.switch(revision, of)
             return [await client.http.post("/v1/recommend", json=body) for body in bodies]
 
     return asyncio.run(scenario())
@@ -175,7 +190,8 @@ def test_bad_requests_name_the_field_and_what_to_write(repository: Repository) -
 def test_without_an_index_it_is_said_and_one_that_comes_is_found(tmp_path: Path) -> None:
     repository = publish(tmp_path, index=False)
     revision = loaded(repository)
-    (response,) = ask(revision, {"node": 1})
+    made = asking_for(EmbeddingsSpec())
+    (response,) = ask(revision, {"node": 1}, of=made)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "NoIndex")
     assert response.headers["retry-after"]
     assert "spec.embeddings" in response.json()["error"]["message"]
@@ -184,6 +200,39 @@ def test_without_an_index_it_is_said_and_one_that_comes_is_found(tmp_path: Path)
     assert revision.indexes[0].look() is not None
     (response,) = ask(revision, {"node": 1})
     assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "embeddings",
+    [
+        pytest.param(None, id="no embeddings"),
+        pytest.param(
+            EmbeddingsSpec(index=False, sinks=(EmbeddingSink(postgres=PostgresSinkSpec(secret_name="rows")),)),  # noqa: S106
+            id="a database alone",
+        ),
+    ],
+)
+def test_a_service_that_asks_for_no_index_says_so_and_is_not_asked_again(
+    no_index: ServedRevision, embeddings: EmbeddingsSpec | None
+) -> None:
+    for of in (asking_for(EmbeddingsSpec()), asking_for(embeddings)):  # as the manifest is changed, without a load
+        (response,) = ask(no_index, {"node": 1}, of=of)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "NoRecommendations")
+    assert "retry-after" not in response.headers
+    assert "spec.embeddings" in response.json()["error"]["message"]
+
+
+def test_networks_without_embeddings_recommend_nothing_whatever_the_service_asks_for(no_index: ServedRevision) -> None:
+    bare = copy(no_index)
+    object.__setattr__(bare, "has_embeddings", False)
+    (response,) = ask(bare, {"node": 1}, of=asking_for(EmbeddingsSpec()))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "NoRecommendations")
+    assert "model.fanouts" in response.json()["error"]["message"]
+
+
+def test_a_revision_of_no_folder_has_no_place_for_an_index() -> None:
+    (response,) = ask(FakeWorker().revision(), {"node": 1}, of=asking_for(EmbeddingsSpec()))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "NoRecommendations")
 
 
 def test_an_index_of_another_variant_takes_the_place_of_the_one_before(tmp_path: Path) -> None:

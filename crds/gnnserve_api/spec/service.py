@@ -363,6 +363,7 @@ class GNNServiceSpec(ApiModel):
             weights=self.routing.weights or {},
             shadow_permille=self.routing.shadow_permille,
             canary=None if self.routing.canary is None else self.routing.canary.beside(revision),
+            makes_index=self.embeddings is not None and self.embeddings.index,
         )
 
 

@@ -58,6 +58,7 @@ def canary_table(table: RoutingTable, canary: Canary) -> RoutingTable:
         shadow_permille=0,
         repair=0,
         canary=None,
+        makes_index=False,
     )
 
 

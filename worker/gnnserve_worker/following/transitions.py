@@ -275,4 +275,5 @@ def _settings(table: RoutingTable) -> dict[str, Any]:
         "baseVariant": table.base_variant,
         "weights": table.weights,
         "shadowPermille": table.shadow_permille,
+        "makesIndex": table.makes_index,
     }

@@ -65,6 +65,9 @@ class RevisionIndex:
         """Called, by any thread, when an index was opened."""
         self.problem: str | None = None
         """Why an index that is there cannot be used; None: it can, or there is none."""
+        self.is_expected = False
+        """Whether the service asks for an index, so that one that is missing is being made: as the routing table in
+        effect says."""
 
     @property
     def opened(self) -> OpenIndex | None:

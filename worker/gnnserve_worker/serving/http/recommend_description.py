@@ -34,7 +34,9 @@ def describe_recommend(revision: ServedRevision | None) -> dict[str, Any]:
                     "description": "The nodes, the nearest first.",
                     "content": {codec.content_type: codec.describe_answer(revision, None)},
                 },
-                "400": error_response("The request is malformed, or names what the graph lacks."),
+                "400": error_response(
+                    "The request is malformed, names what the graph lacks, or the service has no recommendations."
+                ),
                 "405": error_response("Another method than POST."),
                 "409": error_response("minOffset is asked for, and the graph does not change."),
                 "413": error_response("The body or the overlay is too large."),

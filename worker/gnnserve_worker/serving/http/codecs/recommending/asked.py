@@ -124,7 +124,7 @@ def _question(
 def _held_for(request: AnyRequest, revision: ServedRevision) -> RevisionIndex:
     """The index of the nodes that are recommended for the node that the request names."""
     if not revision.indexes:
-        raise _refusal(revision)
+        raise _without_indexes(revision)
     if revision.joins_types:
         return _held_of(_like_stored(request, revision), request.node, request.type, revision)
     (held,) = revision.indexes
@@ -156,7 +156,7 @@ def _held_of(position: int, asked: Any, named: str | None, revision: ServedRevis
     assert revision.links is not None  # noqa: S101
     links = revision.links.manifest
     if not revision.indexes:
-        raise _refusal(revision)
+        raise _without_indexes(revision)
     own, other = _ends_for(position, asked, links)
     if named is not None and named != other.type:
         raise RequestError(
@@ -183,32 +183,52 @@ def _ends_for(position: int, asked: Any, links: LinksManifest) -> tuple[EndManif
 
 
 def _opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
+    """Raises RequestError: `NO_INDEX` where asking again may help, `NO_RECOMMENDATIONS` where the service has to be
+    changed first."""
     found = held.find()
     if found is not None:
         return found
-    why = "has no index of embeddings yet" if held.problem is None else f"cannot use it: {held.problem}"
-    raise _no_index(revision, why)
-
-
-def _refusal(revision: ServedRevision) -> RequestError:
-    """There is no index, and none to wait for."""
-    if revision.links is None or revision.links.manifest.decoder != Decoder.MLP:
-        return _no_index(revision, "has no index of embeddings yet")
-    return RequestError(
-        ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
-        f"pairs are scored by decoder {revision.links.manifest.decoder}, a perceptron over both embeddings, so that no "
-        "index finds the best ones",
-        "score pairs by POST /v1/predict",
+    name = revision.manifest.revision
+    if held.problem is not None:
+        raise RequestError(
+            ErrorCode.NO_INDEX, RECOMMEND_PATH,
+            f"the index of revision {name} cannot be used: {held.problem}",
+            "delete it, and have it made again by `gnnserve generate` or by the Job of embeddings",
+        )  # fmt: skip
+    if revision.links is None and not revision.has_embeddings:
+        raise RequestError(
+            ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
+            f"no variant of revision {name} computes embeddings, by which nodes are recommended",
+            "give model.fanouts two layers or more, and have a variant that computes them",
+        )  # fmt: skip
+    if not held.is_expected:
+        raise RequestError(
+            ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
+            f"revision {name} has no index of embeddings, and the service asks for none",
+            "`spec.embeddings: {}` in the manifest has it made, where index is not false",
+        )  # fmt: skip
+    raise RequestError(
+        ErrorCode.NO_INDEX, RECOMMEND_PATH,
+        f"revision {name} has no index of embeddings yet",
+        "the service asks for one by spec.embeddings: send this again in a moment",
     )  # fmt: skip
 
 
-def _no_index(revision: ServedRevision, why: str) -> RequestError:
+def _without_indexes(revision: ServedRevision) -> RequestError:
+    """The revision has no place for an index."""
+    links = revision.links
+    if links is not None and links.manifest.decoder == Decoder.MLP:
+        return RequestError(
+            ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
+            f"pairs are scored by decoder {links.manifest.decoder}, a perceptron over both embeddings, so that no "
+            "index finds the best ones",
+            "score pairs by POST /v1/predict",
+        )  # fmt: skip
     return RequestError(
-        ErrorCode.NO_INDEX,
-        RECOMMEND_PATH,
-        f"revision {revision.manifest.revision} {why}",
-        "it is made where the manifest has spec.embeddings; if it does, send this again in a moment",
-    )
+        ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
+        f"revision {revision.manifest.revision} lies in no folder that could have an index of embeddings",
+        "publish it in a repository",
+    )  # fmt: skip
 
 
 def _choose_variant(index: OpenIndex, revision: ServedRevision, request: AnyRequest, *, brings: bool) -> str:
