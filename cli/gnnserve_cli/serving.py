@@ -144,7 +144,7 @@ def _check_ports_differ(sockets: Sequence[Sockets]) -> None:
 
 
 def serve_published(published: Sequence[Published], shares: Mapping[str, float]) -> None:
-    """Show the profile of each published revision and answer from them until SIGINT or SIGTERM. `shares`: as
+    """Open each published revision, show its profile, and answer from them until SIGINT or SIGTERM. `shares`: as
     `read_shares` gives them."""
     offered: list[Offered] = []
     for of in published:
@@ -153,9 +153,6 @@ def serve_published(published: Sequence[Published], shares: Mapping[str, float])
         if service.spec.revision is not None:
             _note("while spec.revision is set, graph, model and variants of the manifest change nothing")
         require_second(service, of.stored, of.revision.revision)
-        if len(published) > 1:
-            print(f"{name}:", flush=True)
-        print_profile(of.revision)
         load = partial(of.stored.load, of.revision.revision)
         offered.append(
             Offered(
@@ -165,9 +162,17 @@ def serve_published(published: Sequence[Published], shares: Mapping[str, float])
                 replace(of.options, updates=updates),
                 shares.get(name, float(service.spec.worker.share)),
                 of.stored.load,
+                partial(_show_profile, of.revision, f"{name}:" if len(published) > 1 else ""),
             )
         )
     serve_routed(offered)
+
+
+def _show_profile(revision: RevisionManifest, title: str) -> None:
+    """`title`: a line above the profile; empty: none."""
+    if title:
+        print(title, flush=True)
+    print_profile(revision)
 
 
 def require_second(service: GNNService, stored: Repository, revision: str) -> None:
@@ -279,6 +284,8 @@ class Offered:
     """Weight of the service in the division of the server's time."""
     load_named: Callable[[str], LoadedRevision] | None = None
     """Opens another revision by its name, where the manifest may name a second one."""
+    on_opened: Callable[[], None] = lambda: None
+    """Called when the revision is open: nothing is shown of one whose files are damaged."""
 
     def begin_canary(self, handle: server.Serving) -> None:
         """Answer by a second revision too, where the manifest names one."""
@@ -306,6 +313,7 @@ class Offered:
             revision = followed.open(
                 self.load, lambda loaded, replica: device.open_served(loaded, options.device, replica=replica)
             )
+        self.on_opened()
         _say_device(revision.device_stats(), was_asked=self.service.spec.worker.gpu is not None)
         updates = None if followed is None else followed.updates
         settings = ServiceSettings(

@@ -25,7 +25,7 @@ from tests.worker.test_serving_pairs import of_links
 from typer.testing import CliRunner
 
 from gnnserve_api.device import CachePolicy, Device
-from gnnserve_api.errors import DeviceError, ResourceError
+from gnnserve_api.errors import DeviceError, RepositoryError, ResourceError
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.training import TrainingManifest, TrainingRun
@@ -227,6 +227,18 @@ def test_a_gpu_that_cannot_be_used_is_an_error_where_it_must_be_one(monkeypatch:
     result = CliRunner().invoke(app, ["serve", str(DIGITS), "--device", "GPU"])
     assert result.exit_code == 4
     assert result.stderr == "error: no GPU can be used: there is no NVIDIA driver; install it\n"
+
+
+def test_nothing_is_shown_of_a_revision_whose_files_are_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RepositoryError("tables/x.npy", "has 9 bytes, expected 10", "generate again")
+
+    FakeWorker().install(monkeypatch)
+    assert "x1" in CliRunner().invoke(app, ["serve", str(DIGITS)]).stdout
+    monkeypatch.setattr("gnnserve_worker.pods.device.open_served", refuse)
+    result = CliRunner().invoke(app, ["serve", str(DIGITS)])
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "has 9 bytes, expected 10" in result.stderr
 
 
 def test_a_gpu_that_is_not_there_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
