@@ -11,6 +11,7 @@ from tests.support.observed import Namespace, make_service, make_settings
 from tests.support.pod_security import violations
 
 from gnnserve_api.manifest import parse_manifest
+from gnnserve_api.routing import ROUTING_KEY
 from gnnserve_operator.desired.access import build_embeddings_network_policy
 from gnnserve_operator.desired.embeddings import build_embeddings_job
 from gnnserve_operator.desired.metadata import Parent
@@ -46,6 +47,20 @@ def test_without_embeddings_there_is_no_job_and_no_condition() -> None:
     namespace = serving()
     assert embedding_jobs(namespace) == []
     assert namespace.condition(KIND) == {}
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "makes_index"),
+    [
+        pytest.param(None, False, id="no embeddings"),
+        pytest.param({}, True, id="an index"),
+        pytest.param({**SINKS, "index": False}, False, id="a database alone"),
+    ],
+)
+def test_workers_are_told_whether_an_index_is_made(embeddings: dict[str, Any] | None, makes_index: bool) -> None:
+    namespace = serving(embeddings=embeddings)
+    (data,) = [raw["data"] for (kind, _), raw in namespace.objects.items() if kind == "ConfigMap"]
+    assert json.loads(data[ROUTING_KEY]).get("makesIndex", False) is makes_index
 
 
 def test_the_job_comes_after_the_revision_beside_the_workers_and_generates_nothing_anew() -> None:
