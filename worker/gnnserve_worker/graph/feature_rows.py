@@ -7,6 +7,7 @@ address of each row, and kernels read from there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
-from gnnserve_worker.kernel_cache import inlined
+from gnnserve_worker.kernel_cache import brief_kernel, inlined
 
 
 class FeatureRows(msgspec.Struct, frozen=True):
@@ -35,14 +36,21 @@ class FeatureRows(msgspec.Struct, frozen=True):
         """All rows of an array: float32 [rows, columns]."""
         features = np.ascontiguousarray(features, np.float32)
         rows, columns = features.shape
-        addresses = address_of(features) + np.arange(rows, dtype=np.int64) * (columns * features.itemsize)
+        addresses = addresses_of([features])[0] + np.arange(rows, dtype=np.int64) * (columns * features.itemsize)
         return FeatureRows(addresses, columns, (features,))
 
 
-def address_of(array: np.ndarray) -> int:
-    """Where in memory an array in C order begins."""
-    address: int = array.__array_interface__["data"][0]
-    return address
+def addresses_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Where in memory each of the arrays begins, int64. A thousand of them take 0.1 ms: to ask each for it by
+    `ctypes.data` or `__array_interface__` would take 2."""
+    addresses = np.array([*map(id, arrays)], np.int64)
+    _read_addresses(addresses)
+    return addresses
+
+
+_DATA_OFFSET = object.__basicsize__
+"""Where an array's object has the address of its data: right behind the object's header, as numpy's binary interface
+has it (`PyArrayObject_fields`). An object's id is its address."""
 
 
 def _pointer_to(_typing: Any, address: Any) -> Any:
@@ -76,3 +84,10 @@ def numbers_at(address: int, count: int) -> np.ndarray:
     """So many int64 that begin there."""
     numbers: np.ndarray = carray(_as_pointer(address), (count,), np.int64)
     return numbers
+
+
+@brief_kernel
+def _read_addresses(objects: np.ndarray) -> None:
+    """Put the address of an array's data in place of that of its object."""
+    for i in range(len(objects)):
+        objects[i] = numbers_at(objects[i] + _DATA_OFFSET, 1)[0]

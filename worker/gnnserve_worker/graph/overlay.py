@@ -8,14 +8,12 @@ by the rules that the source's own edges followed.
 
 from __future__ import annotations
 
-import struct
 from functools import cache
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_worker.graph.feature_rows import address_of
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.sampling.kernels import slot_of
@@ -23,9 +21,6 @@ from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 
 PACKED_HEADER = 5
 """Numbers that `Overlay.packed` begins with."""
-WHERE = struct.Struct("5q")
-"""`Overlay.where`: the address and length of `packed`, the address of `features` and their rows, and whether there are
-`stand_ins`."""
 _SHORT = 24
 """Lists up to here are sorted by insertion."""
 
@@ -36,7 +31,8 @@ class Overlay(msgspec.Struct, frozen=True):
 
     new_nodes: int
     features: np.ndarray
-    """float32 [new nodes and those with other features, features]: as in the source, before normalisation."""
+    """float32 [new nodes and those with other features, features], in C order: as in the source, before
+    normalisation."""
     packed: np.ndarray
     """int64: the numbers of overlay nodes, of entries, of overlay nodes with features, of stored nodes among these, and
     of all stored ones; then what the properties return. One array, since each more takes time to make, with all that
@@ -50,16 +46,6 @@ class Overlay(msgspec.Struct, frozen=True):
     stand_ins: np.ndarray | None = None
     """For each row of `features`, the number of the stored node whose rows of tables its node has, -1: they are made of
     the features. int64; None: all are made of features."""
-    where: bytes = b""
-    """`WHERE` of its arrays, packed: a batch joins a thousand overlays, and asking each array for its address takes
-    longer. Written by `__post_init__`, whatever is given."""
-
-    def __post_init__(self) -> None:
-        packed, features = self.packed, self.features
-        if not (packed.flags.c_contiguous and features.flags.c_contiguous and features.dtype == np.float32):
-            raise ValueError(f"an overlay's arrays lie in C order, and features are float32; they are {features.dtype}")
-        told = address_of(packed), len(packed), address_of(features), len(features), self.stand_ins is not None
-        msgspec.structs.force_setattr(self, "where", WHERE.pack(*told))
 
     @property
     def origins(self) -> np.ndarray:

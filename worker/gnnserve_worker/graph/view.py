@@ -6,14 +6,13 @@ batch. Then all overlay nodes are numbered through, and seeds with them.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from gnnserve_worker.graph.feature_rows import FeatureRows, numbers_at
-from gnnserve_worker.graph.overlay import PACKED_HEADER, WHERE, Overlay
+from gnnserve_worker.graph.feature_rows import FeatureRows, addresses_of, numbers_at
+from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import (
@@ -30,9 +29,9 @@ from gnnserve_worker.sampling.view import (
 
 _NEW_STREAMS = 1 << 32
 """Draws of a request's k-th new node depend on this + k: no stored node has such a number."""
-_OF_PART = 3
-"""Numbers that `_number` is told of each part beside where its overlay is: seeds, whether it has a key of its own, and
-the key."""
+_OF_PART = 7
+"""Numbers that `_number` is told of each part: seeds, whether it has a key of its own, the key, the address and length
+of its overlay, and the address and rows of its features."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -79,39 +78,36 @@ def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView |
             break
     else:
         return None
-    overlays = [part.overlay for part in parts]
-    asked = array("q", [part.seeds for part in parts])
-    keys = [part.seed for part in parts]
-    has_keys = keys.count(None) < len(keys)
     told = np.zeros((len(parts), _OF_PART), np.int64)
-    told[:, 0] = asked
-    if has_keys:
-        told[:, 1:] = [(key is not None, key or 0) for key in keys]
-    # Joined as bytes, since a batch has a thousand of them; writable, so that kernels are compiled once.
-    where = np.frombuffer(
-        bytearray().join([_NOWHERE if overlay is None else overlay.where for overlay in overlays]), np.int64
-    ).reshape(len(parts), -1)
-    packed, rows = np.empty(_measure(told, where), dtype=np.int64), np.empty(int(where[:, 3].sum()), dtype=np.int64)
-    brought = [overlay for overlay in overlays if overlay is not None]
-    columns = brought[0].features.shape[1] if brought else 0
-    _number(nodes, told, where, columns, seeds, packed, rows)
+    told[:, 0] = [part.seeds for part in parts]
+    keys = [part.seed for part in parts]
+    if keys.count(None) < len(keys):
+        told[:, 1:3] = [(key is not None, key or 0) for key in keys]
+    brought = [part.overlay for part in parts if part.overlay is not None]
+    features = [overlay.features for overlay in brought]
+    rows = [len(each) for each in features]
+    if brought:
+        has_overlay = slice(None) if len(brought) == len(parts) else [part.overlay is not None for part in parts]
+        joined = [overlay.packed for overlay in brought]
+        of_overlays = addresses_of(joined), [len(each) for each in joined], addresses_of(features), rows
+        told[has_overlay, 3:] = np.array(of_overlays, np.int64).T
+    packed = np.empty(_measure(told), dtype=np.int64)
+    columns, addresses = features[0].shape[1] if brought else 0, np.empty(sum(rows), dtype=np.int64)
+    _number(nodes, told, columns, seeds, packed, addresses)
     if not brought:
         return BatchView(SampleView(packed), None)
-    features = FeatureRows(rows, columns, tuple([overlay.features for overlay in brought]))
-    return BatchView(SampleView(packed), features, _stand_ins_of(brought) if where[:, 4].any() else None)
+    return BatchView(SampleView(packed), FeatureRows(addresses, columns, tuple(features)), _stand_ins_of(brought))
 
 
-def _stand_ins_of(overlays: Sequence[Overlay]) -> np.ndarray:
+def _stand_ins_of(overlays: Sequence[Overlay]) -> np.ndarray | None:
+    if all(overlay.stand_ins is None for overlay in overlays):
+        return None
     return np.concatenate(
         [
             np.full(len(overlay.features), -1, np.int64) if overlay.stand_ins is None else overlay.stand_ins
             for overlay in overlays
         ]
     )
-
-
-_NOWHERE = bytes(WHERE.size)
-"""What stands for `Overlay.where` of a part without one."""
 
 
 class RowsNamed(msgspec.Struct, frozen=True):
@@ -170,17 +166,17 @@ def _name_each(
 
 
 @inlined
-def _overlay_at(where: np.ndarray, part: int) -> np.ndarray:
+def _overlay_at(told: np.ndarray, part: int) -> np.ndarray:
     """`Overlay.packed` of a part; empty: it has no overlay."""
-    return numbers_at(where[part, 0], where[part, 1])
+    return numbers_at(told[part, 3], told[part, 4])
 
 
 @inlined
-def _count(told: np.ndarray, where: np.ndarray) -> tuple[int, int, int, int, int, int]:
+def _count(told: np.ndarray) -> tuple[int, int, int, int, int, int]:
     """The header of the view of these parts."""
     seeds, views, nodes, featured, entries, slots = 0, 1, 0, 0, 0, 0
     for part in range(len(told)):
-        overlay = _overlay_at(where, part)
+        overlay = _overlay_at(told, part)
         seeds += told[part, 0]
         views += len(overlay) > 0 or told[part, 1] > 0
         if len(overlay) > 0:
@@ -192,20 +188,20 @@ def _count(told: np.ndarray, where: np.ndarray) -> tuple[int, int, int, int, int
 
 
 @brief_kernel
-def _measure(told: np.ndarray, where: np.ndarray) -> int:
+def _measure(told: np.ndarray) -> int:
     """Length of the array that `_number` fills in."""
-    seeds, views, nodes, featured, entries, slots = _count(told, where)
+    seeds, views, nodes, featured, entries, slots = _count(told)
     return packed_size(seeds, views, nodes, featured, entries, slots)
 
 
 @brief_kernel
 def _number(
-    stored: int, told: np.ndarray, where: np.ndarray, columns: int, seeds: np.ndarray, packed: np.ndarray,
+    stored: int, told: np.ndarray, columns: int, seeds: np.ndarray, packed: np.ndarray,
     addresses: np.ndarray,
 ) -> None:  # fmt: skip
     """Number the seeds, and fill in `packed` and the addresses of all rows of features. Overlay nodes with features
     come first, those of all parts, so that the number of each is that of its row."""
-    packed[0], packed[1], packed[2], packed[3], packed[4], packed[5] = _count(told, where)
+    packed[0], packed[1], packed[2], packed[3], packed[4], packed[5] = _count(told)
     seed_views, keys, flags, first_slots, origins, streams, starts, neighbours, slots = unpack(packed)
     keys[0] = 0
     flags[0] = 0
@@ -217,18 +213,18 @@ def _number(
     first_other_entry = 0
     first_address = 0
     for part in range(len(told)):
-        overlay = _overlay_at(where, part)
+        overlay = _overlay_at(told, part)
         if len(overlay) > 0:
             first_other_entry += overlay[PACKED_HEADER + overlay[0] + overlay[2]]
-        for row in range(where[part, 3]):
-            addresses[first_address + row] = where[part, 2] + row * columns * 4
-        first_address += where[part, 3]
+        for row in range(told[part, 6]):
+            addresses[first_address + row] = told[part, 5] + row * columns * 4
+        first_address += told[part, 6]
     first_seed = 0
     first_row = 0
     first_other = len(streams)
     views = 0
     for part in range(len(told)):
-        overlay = _overlay_at(where, part)
+        overlay = _overlay_at(told, part)
         view = 0
         rows = 0
         if len(overlay) > 0 or told[part, 1] > 0:

@@ -1,0 +1,27 @@
+"""Rows of features that are read where they lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.graph.feature_rows import FeatureRows, addresses_of
+from gnnserve_worker.models.rows import Scaling
+
+ROWS = np.arange(24, dtype=np.float32).reshape(6, 4)
+
+
+def test_addresses_are_those_that_arrays_tell_themselves() -> None:
+    arrays = [ROWS, ROWS[2:], np.zeros(3, np.int64), np.zeros((0, 4), np.float32)]
+    assert addresses_of(arrays).tolist() == [each.ctypes.data for each in arrays]
+
+
+@pytest.mark.parametrize(
+    "given", [ROWS, np.asfortranarray(ROWS), np.repeat(ROWS, 2, axis=0)[::2], ROWS.astype(np.float64)]
+)
+def test_rows_are_read_whatever_the_order_of_an_array(given: np.ndarray) -> None:
+    rows, wanted = FeatureRows.of(given), np.array([4, 0, 4])
+    assert len(rows) == 6
+    read = Scaling(Normalization.DISABLED).scale(rows, wanted, np.arange(4), 4)
+    assert read.tolist() == ROWS[wanted].tolist()
