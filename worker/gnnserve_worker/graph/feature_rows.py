@@ -7,7 +7,9 @@ address of each row, and kernels read from there.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -43,14 +45,27 @@ class FeatureRows(msgspec.Struct, frozen=True):
 def addresses_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Where in memory each of the arrays begins, int64. A thousand of them take 0.1 ms: to ask each for it by
     `ctypes.data` or `__array_interface__` would take 2."""
+    if not _objects_tell():
+        return np.array([each.ctypes.data for each in arrays], np.int64)
     addresses = np.array([*map(id, arrays)], np.int64)
     _read_addresses(addresses)
     return addresses
 
 
+@cache
+def _objects_tell() -> bool:
+    """Whether an array's object is where its id says, and has the address of its data right behind its header, as
+    numpy's binary interface has it (`PyArrayObject_fields`): so in CPython. Other interpreters may differ."""
+    probe = np.zeros(1)
+    if sys.implementation.name != "cpython" or type(probe).__basicsize__ <= _DATA_OFFSET:
+        return False
+    told = np.array([id(probe)], np.int64)
+    _read_addresses(told)
+    return int(told[0]) == probe.ctypes.data
+
+
 _DATA_OFFSET = object.__basicsize__
-"""Where an array's object has the address of its data: right behind the object's header, as numpy's binary interface
-has it (`PyArrayObject_fields`). An object's id is its address."""
+"""Length of an object's header, in bytes."""
 
 
 def _pointer_to(_typing: Any, address: Any) -> Any:

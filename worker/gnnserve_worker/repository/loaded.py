@@ -329,18 +329,17 @@ def _open_variant(parts: _Parts, variant: VariantManifest) -> LoadedVariant:
     try:
         tensors = read_tensors(revision, path)
         network = parts.build(variant.network, tensors, columns, table.projected, variant.compute)
-        is_plain = network.layers[0].aggregation.plain
-        rows = _stored_rows(parts, variant, tensors, averages=is_plain) or parts.makers.get(variant.table)
+        rows = _stored_rows(parts, variant, tensors, network) or parts.makers.get(variant.table)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
     return LoadedVariant(variant.name, table, columns, variant.fanouts, network, rows)
 
 
 def _stored_rows(
-    parts: _Parts, variant: VariantManifest, tensors: Mapping[str, np.ndarray], *, averages: bool
+    parts: _Parts, variant: VariantManifest, tensors: Mapping[str, np.ndarray], rest: Network
 ) -> StoredRowMaker | None:
-    """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made. `averages`: as
-    `StoredRowMaker` has it."""
+    """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made. `rest`: the
+    variant's network, behind that layer."""
     correction = correction_of(variant)
     if correction is None or (products := parts.makers.get(correction.products)) is None:
         return None
@@ -357,7 +356,7 @@ def _stored_rows(
         parts.roots() if layer.weighs_neighbours else None,
         first_products(projection, table.rows.values.shape[1]),
     )
-    return StoredRowMaker(stored, products, averages)
+    return StoredRowMaker(stored, products, averages=rest.layers[0].aggregation.plain)
 
 
 def _followed(parts: _Parts) -> tuple[StoredLayerMaker, ...]:
