@@ -327,7 +327,7 @@ def test_a_revision_for_which_there_is_no_room_is_refused_and_the_others_answer(
 
 
 def test_a_pool_with_a_device_says_which_field_to_change_and_its_services_answer_on(scene: Scene) -> None:
-    """As one that was stored before the API server refused it."""
+    """A pool may have been stored before the API server refused such resources."""
     scene.add_pool()
     scene.add("reviews")
     scene.settle()

@@ -1,7 +1,7 @@
 """What KServe makes of a runtime and an InferenceService, as far as the examples depend on it (KServe 0.21).
 
 Its controller takes the first runtime that selects itself for the model's format and protocol, adds the model's
-arguments to the runtime's, merges ports by their numbers, and fills placeholders in from the InferenceService's
+arguments to the runtime's, merges ports by their numbers, and replaces template variables by the InferenceService's
 metadata. Its webhook mounts what `storageUri` names at /mnt/models: a claim as it is, the rest as it was downloaded.
 """
 

@@ -135,7 +135,8 @@ def test_training_with_kernels_compiled_ahead_compiles_nothing(architecture: str
 
 
 def test_sums_of_rows_compile_for_other_levels_of_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all kernels those whose vectors LLVM has to turn into what the level has; `make test` compiles for one."""
+    """Only kernels with vectors are compiled here: LLVM has to express those in what the level has. `make test`
+    compiles all kernels for one level."""
     others = [name for name in levels() if name != level()]
     if not others:
         pytest.skip("this kind of machine has one level")

@@ -181,7 +181,7 @@ def test_short_batches_tell_that_a_slow_spell_is_over() -> None:
 
 
 def test_quick_short_batches_take_nothing_from_what_long_ones_tell() -> None:
-    """As where a limit of processor time slows those batches alone that last longer than it allows at once."""
+    """A limit of processor time slows only batches that last longer than it allows at once."""
     costs = CostModel([variant("x1", 0.9, 0.02, 0.002)], max_seeds=1000)
     slow_ms = 6 * costs.base_ms(0, 1000)
     now_ms = 0.0
