@@ -41,7 +41,7 @@ def small_disk(folder: Path, kib: int) -> Iterator[SmallDisk]:
         ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", path], check=False, capture_output=True, text=True
     )
     if mounted.returncode != 0:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+        pytest.fail(f"no small disk can be mounted here: {mounted.stderr.strip()}")
     try:
         yield SmallDisk(path)
     finally:

@@ -233,10 +233,11 @@ def test_calibration_of_scores_that_tell_nothing_is_the_share_of_links() -> None
 
 
 def test_light_gcn_propagates_as_torch_geometric_does() -> None:
-    geometric = pytest.importorskip("torch_geometric.nn.models")
+    from torch_geometric.nn.models import LightGCN  # it warns where `networks` was not imported before
+
     links = parted()
     graph = links.message_graph()
-    model = geometric.LightGCN(graph.nodes, 8, 3)
+    model = LightGCN(graph.nodes, 8, 3)
     edges = torch.from_numpy(np.stack([graph.indices.astype(np.int64), graph.targets()]))
     own = model.embedding.weight
     found = Propagation(graph, 3)(own)
