@@ -7,6 +7,8 @@ compile at all:
   (`compile_kernels.py`) suits other machines, and profiles measure the very code that serves.
 - A read-only folder will do: it lies beside the source, in `__pycache__`.
 - The cache is stale once any file with kernels changes, since kernels are inlined into those of other files.
+- A start pays for what it runs: a kernel's folder is looked for when the kernel is first called, and what the compiler
+  needs is loaded when a kernel is compiled, not when one is read from disk.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -26,6 +28,7 @@ import llvmlite.binding
 from numba import config, njit
 from numba.core import caching
 from numba.core import event as events
+from numba.core.runtime.nrt import rtsys
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +88,7 @@ def inlined(function: F) -> F:
 def _compiled(function: F, *, inline: bool, nogil: bool = True) -> F:
     _choose_own_level()
     dispatcher: Any = njit(nogil=nogil, forceinline=inline)(function)
-    dispatcher._cache = _Cache(function)  # as its enable_caching() does
+    dispatcher._cache = _WhenCalled(function)  # as its enable_caching() does, later
     KERNELS[f"{function.__module__}.{function.__qualname__}"] = dispatcher
     return cast("F", dispatcher)
 
@@ -151,15 +154,20 @@ class _Implementation(caching.CompileResultCacheImpl):
 
 
 class _Cache(caching.FunctionCache):
-    """numba's cache, except that an unreadable kernel is compiled again, and an unwritable one is not kept."""
+    """numba's cache, except that an unreadable kernel is compiled again, an unwritable one is not kept, and reading one
+    prepares nothing for the compiler."""
 
     _impl_class = _Implementation
     has_missed = False
     """Whether any instance has missed (class attribute)."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        # numba's own `load_overload` first completes the target: half a second and 25 MB of imports, implementations of
+        # all of Python and numpy. Machine code needs only the addresses of the run-time functions that it calls, and
+        # the compiler completes its target itself.
+        rtsys.initialize(target_context)
         try:
-            found = super().load_overload(sig, target_context)
+            found = self._load_overload(sig, target_context)
         except Exception as error:  # noqa: BLE001  (whatever is wrong with the file, compiling is right)
             _log.warning("%s: a compiled kernel cannot be loaded: %s: %s", self.cache_path, type(error).__name__, error)
             found = None
@@ -179,6 +187,37 @@ class _Cache(caching.FunctionCache):
             # other's code.
             with _alone_in(Path(self.cache_path)):
                 super().save_overload(sig, data)
+
+
+class _WhenCalled(caching._Cache):
+    """A kernel's cache, made when the kernel is first called: a start calls 30 of 150 kernels, and each cache tries
+    whether its folder can be written to."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    @cached_property
+    def _made(self) -> _Cache:
+        return _Cache(self._function)
+
+    @property
+    def cache_path(self) -> str:
+        return str(self._made.cache_path)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        return self._made.load_overload(sig, target_context)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        self._made.save_overload(sig, data)
+
+    def enable(self) -> None:
+        self._made.enable()
+
+    def disable(self) -> None:
+        self._made.disable()
+
+    def flush(self) -> None:
+        self._made.flush()
 
 
 @contextmanager
