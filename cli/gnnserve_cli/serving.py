@@ -26,6 +26,7 @@ from gnnserve_cli.render import format_bytes, output, profile_tables, put, searc
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
 from gnnserve_cli.updates import check_address, updates_of
 from gnnserve_worker.changes.options import UpdatesOptions
+from gnnserve_worker.following.canary import CanaryFollower
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.pods import device
@@ -291,9 +292,6 @@ class Offered:
         spec, load, options = self.service.spec, self.load_named, self.options
         if spec.routing.canary is None or load is None:
             return
-        # Most services have no second revision.
-        from gnnserve_worker.following.canary import CanaryFollower  # noqa: PLC0415
-
         first = handle.revision.manifest.revision
         table = spec.routing_table(first)
         follower = CanaryFollower(

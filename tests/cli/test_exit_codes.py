@@ -114,7 +114,7 @@ def test_streams_that_take_nothing_cost_no_trace(command: str, code: int) -> Non
     assert done.stderr == ("error: [Errno 28] No space left on device\n" if code == 4 else "")
 
 
-HEAVY = "numpy", "scipy", "numba", "torch", "sklearn"
+HEAVY = "numpy", "scipy", "numba", "torch", "sklearn", "fastapi"
 
 
 @pytest.mark.parametrize(

@@ -671,7 +671,7 @@ def test_limits_get_413_with_the_field_and_nothing_is_computed() -> None:
 
 def test_openapi_describes_overlays_in_both_forms() -> None:
     for of, kind in ((POSITIONS, "integer"), (NAMED, "string")):
-        document = complete("digits", "1", {}, of)
+        document = complete("digits", {"paths": {}}, of)
         schemas = document["components"]["schemas"]
         assert {"PredictRequest", "RequestOverlay", "NodeFeatures"} <= set(schemas)
         overlay = schemas["RequestOverlay"]["properties"]

@@ -1,7 +1,7 @@
 """The HTTP interface of a worker, as an ASGI application.
 
 Predictions are a plain ASGI callable (`asgi_predict.py`), and most of them do not come here: `wire/connection.py`
-answers them itself. Everything else is a table of paths (`rest/routes.py`).
+answers them itself. Everything else is FastAPI.
 """
 
 from __future__ import annotations
@@ -9,14 +9,20 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from swagger_ui_bundle import swagger_ui_path
 
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
-from gnnserve_api.protocol import NodesAnswer, VariantsAnswer
+from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import CredentialState, Damage, Route
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
@@ -26,6 +32,7 @@ from gnnserve_worker.serving.http import openapi
 from gnnserve_worker.serving.http.about import SecondRevision, describe_route, describe_variants
 from gnnserve_worker.serving.http.asgi_predict import (
     AsgiApp,
+    ClientGoneError,
     Message,
     Receive,
     Scope,
@@ -33,30 +40,30 @@ from gnnserve_worker.serving.http.asgi_predict import (
     read_body,
     send_response,
     serve_prediction,
+    split_header,
 )
 from gnnserve_worker.serving.http.changes import description
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH, ChangesEndpoint
 from gnnserve_worker.serving.http.codecs.codec import ErrorForm
-from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
+from gnnserve_worker.serving.http.codecs.json import encode_error, encode_json_error
 from gnnserve_worker.serving.http.codecs.open_inference_paths import is_open_inference
 from gnnserve_worker.serving.http.codecs.registry import error_form_of, is_prediction
-from gnnserve_worker.serving.http.explore.routes import add_explore
+from gnnserve_worker.serving.http.content_coding import LEVEL, WORTH_BYTES
+from gnnserve_worker.serving.http.explore.routes import EXPLAIN_PATH, add_explore
 from gnnserve_worker.serving.http.labels import LABELS_PATH, describe_accuracy, take_labels
 from gnnserve_worker.serving.http.nodes import list_nodes
 from gnnserve_worker.serving.http.open_inference.endpoint import OpenInference
 from gnnserve_worker.serving.http.open_inference.served_models import ServedModels
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, json_content
-from gnnserve_worker.serving.http.page import build_docs, build_page
+from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, unauthorized
-from gnnserve_worker.serving.http.replies import Reply, refusal_reply
-from gnnserve_worker.serving.http.rest.assets import Assets
-from gnnserve_worker.serving.http.rest.routes import Operation, Routes, header_of
+from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel
 from gnnserve_worker.serving.routing_metrics import RoutingSample
-from gnnserve_worker.serving.security.access import OPEN_FOLDER, RESERVED_PATHS, WRITES, Access, is_open
+from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITES, Access, is_open
 
 MOST_CONNECTIONS = 4096
 RESERVED_CONNECTIONS = 64
@@ -93,8 +100,7 @@ class ServingApp:
         self.models = ServedModels(service, engine, metrics, lambda: self.leaving)
         self._open_inference = OpenInference(self.models, self.predict)
         self.changes = ChangesEndpoint(model, self.predict, metrics.changes, updates)
-        self.rest = _build_rest(service, self, engine, model, metrics)
-        """All other paths."""
+        self._rest = GZipMiddleware(_build_rest(service, self, engine, model, metrics), WORTH_BYTES, LEVEL)
         metrics.watch(queue_seeds=lambda: model.queued_seeds, in_flight=lambda: self.predict.in_flight)
         metrics.watch_routing(
             lambda: None if model.lane is None else RoutingSample(model.route(), *model.corrections())
@@ -120,8 +126,10 @@ class ServingApp:
             await serve_prediction(self.predict, scope, receive, send)
         elif is_open_inference(scope["path"]):
             await self._open_inference.serve(scope, receive, send)
+        elif (scope["method"], scope["path"]) == ("POST", CHANGES_PATH):
+            await self.changes.serve(scope, receive, send)
         else:
-            await self.rest.serve(scope, receive, send)
+            await self._rest(scope, receive, send)
 
     def _wrong_access(self, scope: Scope) -> RequestError | None:
         """Why the request may not be answered, or not write; None: it may."""
@@ -181,74 +189,92 @@ def _closing(send: Send) -> Send:
 
 def _build_rest(
     service: str, serving: ServingApp, engine: Engine, model: ServedModel, metrics: ServingMetrics
-) -> Routes:
-    routes = Routes(serving.predict)
+) -> FastAPI:
+    version = importlib.metadata.version("gnnserve")
+    # Its own pages come from a CDN, and its description lacks the predict path: both are made below.
+    app = FastAPI(
+        title=f"gnnserve: {service}",
+        version=version,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
 
-    def about_lane(describe: Callable[[Lane], msgspec.Struct]) -> Reply:
-        return refusal_reply(model.refuse()) if model.lane is None else _json_reply(describe(model.lane))
+    def about_lane(describe: Callable[[Lane], msgspec.Struct]) -> Response:
+        if model.lane is None:
+            return _as_response(refusal_reply(model.refuse()))
+        try:
+            return Response(_json(describe(model.lane)), media_type="application/json")
+        except RequestError as error:
+            return _as_response(error_reply(error))
 
-    @routes.add("/v1/variants", operation=Operation("variants", _answered_by(VariantsAnswer)))
-    async def get_variants(_scope: Scope, _receive: Receive) -> Reply:
+    @app.get("/v1/variants", tags=["variants"], response_class=Response, responses=_described(VariantsAnswer))
+    async def get_variants() -> Response:
         """The variants and their profile: accuracy, latency by number of nodes, size and memory."""
         return about_lane(lambda lane: describe_variants(service, lane, model.watch))
 
-    nodes = Operation(
-        "predict",
-        {**_answered_by(NodesAnswer), 400: error_response("The page is out of range.")},
-        tuple(openapi.nodes_parameters()),
+    @app.get(
+        "/v1/nodes",
+        tags=["predict"],
+        response_class=Response,
+        responses=_described(NodesAnswer) | {400: error_response("The page is out of range.")},
+        openapi_extra={"parameters": openapi.nodes_parameters()},
     )
-
-    @routes.add("/v1/nodes", operation=nodes)
-    async def get_nodes(scope: Scope, _receive: Receive) -> Reply:
+    async def get_nodes(request: Request) -> Response:
         """Some of the ids that requests call nodes by, in the graph's order."""
-        return about_lane(lambda lane: list_nodes(scope["query_string"], lane.revision))
+        return about_lane(lambda lane: list_nodes(request.scope["query_string"], lane.revision))
 
-    @routes.add("/v1/accuracy", operation=Operation("variants", _answered_by(AccuracyAnswer)))
-    async def get_accuracy(_scope: Scope, _receive: Receive) -> Reply:
+    @app.get("/v1/accuracy", tags=["variants"], response_class=Response, responses=_described(AccuracyAnswer))
+    async def get_accuracy() -> Response:
         """Accuracy of the variants in service, by the labels that clients sent, beside what their profile promised."""
         return about_lane(lambda lane: describe_accuracy(service, lane, model.watch))
 
-    labels = Operation(
-        "variants",
-        {
-            **_answered_by(LabelsAnswer),
+    @app.post(
+        LABELS_PATH,
+        tags=["variants"],
+        response_class=Response,
+        responses=_described(LabelsAnswer)
+        | {
             400: error_response("The body is malformed as a whole; nothing of it was taken."),
             401: error_response("The token is missing, or is none that may write."),
             403: error_response("No request may write to this worker."),
             413: error_response("The body is too large: split the request."),
             429: error_response("Too many labels wait already.", RETRY_AFTER),
         },
-        body=json_content(LabelsRequest),
+        openapi_extra={"requestBody": {"required": True, "content": json_content(LabelsRequest)}},
     )
-
-    @routes.add(LABELS_PATH, ("POST",), labels)
-    async def post_labels(scope: Scope, receive: Receive) -> Reply:
+    async def post_labels(request: Request) -> Response:
         """What nodes turned out to be. Every variant is evaluated on them when the worker is idle. Labels that are
         wrong are named in the answer, and the others are kept."""
         try:
-            body = await read_body(scope, receive)
+            body = await read_body(request.scope, request.receive)
             lane = model.lane  # of now: the body may have taken long
             second = None if serving.canary is None else serving.canary.watch
             answer = model.refuse() if lane is None else take_labels(body, lane.revision, model.watch, second)
         except RequestError as error:
-            return serving.predict.refuse_request(error)
+            return _as_response(serving.predict.refuse_request(error))
+        except ClientGoneError:
+            serving.predict.count_gone()
+            return Response()
         if isinstance(answer, Refusal):
             metrics.count_error(answer.reason)
-            return refusal_reply(answer)
-        return _json_reply(answer)
+            return _as_response(refusal_reply(answer))
+        return Response(_json(answer), media_type="application/json")
 
-    changes = Operation("changes", description.list_responses(), tuple(description.list_parameters()))
-
-    @routes.add(CHANGES_PATH, operation=changes)
-    async def get_changes(scope: Scope, _receive: Receive) -> Reply:
+    @app.get(
+        CHANGES_PATH,
+        tags=["changes"],
+        response_class=Response,
+        responses=description.list_responses(),
+        openapi_extra={"parameters": description.list_parameters()},
+    )
+    async def get_changes(request: Request) -> Response:
         """Batches of the log, in order, as far as it still has them."""
-        return await serving.changes.list_records(scope["query_string"])
+        return _as_response(await serving.changes.list_records(request.scope["query_string"]))
 
-    # Its description is of the served graph, and so not of the table.
-    routes.add(CHANGES_PATH, ("POST",))(serving.changes.take)
-
-    @routes.add("/v1/route", operation=Operation("variants", _answered_by(Route)))
-    async def get_route(_scope: Scope, _receive: Receive) -> Reply:
+    @app.get("/v1/route", tags=["variants"], response_class=Response, responses=_described(Route))
+    async def get_route() -> Response:
         """Tells which variant answers a one-node request that states no objective, why, and on which device."""
         if model.lane is None and model.damage is not None:
             return _damaged(refusal_reply(model.refuse()), model.damage)
@@ -263,50 +289,76 @@ def _build_rest(
             )
         )
 
-    @routes.add("/healthz", ("HEAD",))
-    @routes.add("/healthz", operation=Operation("health", {503: {"description": "Restart it."}}))
-    async def healthz(_scope: Scope, _receive: Receive) -> Reply:
+    @app.head("/healthz", include_in_schema=False)
+    @app.get("/healthz", tags=["health"], response_class=Response, responses={503: {"description": "Restart it."}})
+    async def healthz() -> Response:
         """Whether the process can still answer. Anything but 200: restart it."""
         return _health(engine.failure is None, "the engine's thread died; its log says why; restart the worker")
 
-    @routes.add("/readyz", ("HEAD",))
-    @routes.add("/readyz", operation=Operation("health", {503: {"description": "Not now."}}))
-    async def readyz(_scope: Scope, _receive: Receive) -> Reply:
+    @app.head("/readyz", include_in_schema=False)
+    @app.get("/readyz", tags=["health"], response_class=Response, responses={503: {"description": "Not now."}})
+    async def readyz() -> Response:
         """Whether requests should be sent here now."""
         if serving.leaving and model.state is ModelState.READY:
             return _health(False, "the worker is about to drain")
         why = f": {model.problem}" if model.state is ModelState.LOADING and model.problem else ""
         return _health(model.state is ModelState.READY, f"the worker is {model.state.lower()}{why}")
 
-    @routes.add("/metrics", operation=Operation("health", {200: {"content": {"text/plain": {}}}}))
-    async def get_metrics(scope: Scope, _receive: Receive) -> Reply:
+    @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def get_metrics(request: Request) -> Response:
         """Metrics for Prometheus, in its text format or in OpenMetrics."""
-        body, content_type = metrics.expose(header_of(scope, b"accept").decode("latin-1"))
-        return Reply(200, f"content-type: {content_type}\r\n".encode(), body)
+        body, content_type = metrics.expose(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
-    add_explore(routes, service, model, serving.predict)
-    page, docs = build_page(service), build_docs(service)
+    add_explore(app, service, model, serving.predict, _as_response)
+    page = build_page(service)
 
-    @routes.add("/", ("GET", "HEAD"))
-    async def get_page(_scope: Scope, _receive: Receive) -> Reply:
-        return page.reply
+    @app.head("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
+    async def root() -> HTMLResponse:
+        return HTMLResponse(page.body, headers=page.headers)
 
-    @routes.add("/docs")
-    async def get_docs(_scope: Scope, _receive: Receive) -> Reply:
-        return docs.reply
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=app.title,
+            swagger_js_url="docs-assets/swagger-ui-bundle.js",
+            swagger_css_url="docs-assets/swagger-ui.css",
+            swagger_favicon_url="docs-assets/favicon-32x32.png",
+        )
 
-    routes.add_folder(OPEN_FOLDER, Assets(OPEN_FOLDER, Path(swagger_ui_path)).answer)
-    version = importlib.metadata.version("gnnserve")
+    app.mount("/docs-assets", StaticFiles(directory=swagger_ui_path))
+    described = get_openapi(
+        title=app.title, version=app.version, openapi_version=openapi.OPENAPI_VERSION, routes=app.routes
+    )
 
-    @routes.add("/openapi.json")
-    async def get_description(scope: Scope, _receive: Receive) -> Reply:
+    @app.get("/openapi.json", include_in_schema=False)
+    async def get_description(request: Request) -> Response:
         # Open without a token, so that /docs can be read; ids of the graph only with one.
-        may_see = serving.access.accepts(scope["headers"])
+        may_see = serving.access.accepts(request.scope["headers"])
         revision = _as_offered(model.lane) if model.lane is not None and may_see else None
-        needs_token = serving.access.needs_token
-        return _json_reply(openapi.complete(service, version, routes.described, revision, needs_token=needs_token))
+        description = openapi.complete(service, described, revision, needs_token=serving.access.needs_token)
+        return Response(_json(description), media_type="application/json")
 
-    return routes
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, error: HTTPException) -> Response:
+        asked = f"{request.method} {request.url.path}"
+        match error.status_code:
+            case 404:
+                detail = ErrorDetail(ErrorCode.NOT_FOUND, f"{asked}: no such path; /docs lists what there is")
+            case 405:
+                detail = ErrorDetail(ErrorCode.METHOD_NOT_ALLOWED, f"{asked} is not possible; use {_method(request)}")
+            case _:
+                detail = ErrorDetail(ErrorCode.INTERNAL_ERROR, f"{asked}: {error.detail}")
+        body = encode_error(detail)
+        return Response(body, error.status_code, error.headers, media_type="application/json")
+
+    return app
+
+
+def _method(request: Request) -> str:
+    return {LABELS_PATH: "POST", EXPLAIN_PATH: "POST", CHANGES_PATH: "GET or POST"}.get(request.url.path, "GET")
 
 
 def _as_offered(lane: Lane) -> ServedRevision:
@@ -315,21 +367,27 @@ def _as_offered(lane: Lane) -> ServedRevision:
     return revision if lane.overlay_limits.max_nodes else replace(revision, overlays=None)
 
 
-def _json_reply(value: Any, status: int = 200) -> Reply:
-    return Reply(status, JSON_HEAD, msgspec.json.encode(value) + b"\n")
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
 
 
-def _health(healthy: bool, reason: str) -> Reply:
-    status, text = (200, "ok") if healthy else (503, reason)
-    return Reply(status, b"content-type: text/plain; charset=utf-8\r\n", text.encode() + b"\n")
+def _health(healthy: bool, reason: str) -> Response:
+    return Response("ok\n" if healthy else reason + "\n", 200 if healthy else 503, media_type="text/plain")
 
 
-def _damaged(reply: Reply, damage: Damage) -> Reply:
+def _as_response(reply: Reply) -> Response:
+    headers = {name.decode(): value.decode() for name, value in map(split_header, reply.head.splitlines())}
+    return Response(bytes(reply.body), reply.status, headers)
+
+
+def _damaged(reply: Reply, damage: Damage) -> Response:
     """The refusal, and for the operator why."""
-    return _json_reply({**msgspec.json.decode(reply.body), "damaged": damage}, reply.status)
+    response = _as_response(reply)
+    body = {**msgspec.json.decode(reply.body), "damaged": damage}
+    return Response(msgspec.json.encode(body), response.status_code, media_type="application/json")
 
 
-def _answered_by(type_: type[msgspec.Struct]) -> dict[int, dict[str, Any]]:
+def _described(type_: type[msgspec.Struct]) -> dict[int | str, dict[str, Any]]:
     return {
         200: {"content": json_content(type_)},
         503: error_response("There is no revision to answer from yet.", RETRY_AFTER),

@@ -1,8 +1,8 @@
 """The description of the HTTP interface at `/openapi.json`.
 
-Routes describe themselves (`rest/routes.py`). What depends on the graph that is served, whose nodes are called by
-integers or by texts, is made here, from the same msgspec types that parse and encode: the predict path above all.
-OpenAPI 3.0, because the Swagger UI that is packaged for offline use reads no 3.1.
+FastAPI describes its own routes; the predict path bypasses it, so its part is made here, from the same msgspec types
+that parse and encode, and for the graph that is served, whose nodes are called by integers or by texts. OpenAPI 3.0,
+because the Swagger UI that is packaged for offline use reads no 3.1.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from gnnserve_worker.serving.http.wishes import (
 )
 from gnnserve_worker.serving.security.access import WRITES, is_open
 
-_VERSION = "3.0.3"
+OPENAPI_VERSION = "3.0.3"
 
 _EXAMPLE_WISHES = {
     "objective": {"latencyMs": 5, "accuracyTolerancePermille": 10},
@@ -93,29 +93,21 @@ _TOLERANCE_BOUNDS = {"minimum": 0, "maximum": MAX_TOLERANCE_PERMILLE}
 
 
 def complete(
-    service: str,
-    version: str,
-    routes: dict[str, dict[str, Any]],
-    revision: ServedRevision | None,
-    *,
-    needs_token: bool = False,
+    service: str, described: dict[str, Any], revision: ServedRevision | None, *, needs_token: bool = False
 ) -> dict[str, Any]:
-    """The whole description. `routes`: paths that describe themselves. `revision`: None: any graph."""
-    changes = {CHANGES_PATH: {"post": describe_post(revision), **routes.get(CHANGES_PATH, {})}}
+    """FastAPI's description with what it does not know."""
+    components = described.get("components", {})
+    schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
+    changes = {CHANGES_PATH: {"post": describe_post(revision), **described["paths"].get(CHANGES_PATH, {})}}
     protocol = describe_open_inference(service, revision)
     paths = {
         PREDICT_PATH: _predict_path(revision),
         RECOMMEND_PATH: describe_recommend(revision),
-        **routes,
+        **described["paths"],
         **changes,
         **protocol,
     }
-    whole = {
-        "openapi": _VERSION,
-        "info": {"title": f"gnnserve: {service}", "version": version},
-        "paths": paths,
-        "components": {"schemas": _component_schemas(revision)},
-    }
+    whole = {**described, "paths": paths, "components": {**components, "schemas": schemas}}
     return _with_tokens(whole, needs_token=needs_token)
 
 

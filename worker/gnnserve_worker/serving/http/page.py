@@ -1,7 +1,7 @@
-"""The pages for people: `/`, which shows what the worker does now, `/explore`, which shows nodes, and `/docs`.
+"""The pages for people: `/`, which shows what the worker does now, and `/explore`, which shows nodes.
 
-They work without any network but the connection to the worker, and read the worker's own endpoints. The first two are
-one file each, without other resources, and show nothing that the endpoints do not.
+Each is one file without other resources, so it works without any network but the connection to the worker. It reads the
+worker's own endpoints, and shows nothing that they do not.
 """
 
 from __future__ import annotations
@@ -11,53 +11,33 @@ import hashlib
 import html
 import importlib.resources
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnnserve_worker.serving.http.replies import Reply
-
 _SERVICE = "{{service}}"
-_HEADERS = {
-    "cache-control": "no-cache",  # after an upgrade no browser shows the old version's page
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     body: bytes
-    headers: Mapping[str, str]
-
-    @property
-    def reply(self) -> Reply:
-        lines = {"content-type": "text/html; charset=utf-8", **self.headers}
-        return Reply(200, "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode(), self.body)
+    headers: dict[str, str]
 
 
 def build_page(service: str, name: str = "page.html") -> Page:
     """`name`: of the file beside this one."""
-    text = _read(name)
+    text = importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     script, style = (_content_of(tag, text) for tag in ("script", "style"))
     # Scripts and styles are allowed by digest: injected markup would not run.
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return Page(_named(text, service), {"content-security-policy": policy, **_HEADERS})
-
-
-def build_docs(service: str) -> Page:
-    """The page `/docs`, whose script and style are those of swagger-ui, in files of their own."""
-    return Page(_named(_read("docs.html"), service), _HEADERS)
-
-
-def _read(name: str) -> str:
-    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _named(text: str, service: str) -> bytes:
-    return text.replace(_SERVICE, html.escape(service)).encode()
+    headers = {
+        "content-security-policy": policy,
+        "cache-control": "no-cache",  # after an upgrade no browser shows the old version's page
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+    }
+    return Page(text.replace(_SERVICE, html.escape(service)).encode(), headers)
 
 
 def _content_of(tag: str, text: str) -> str:

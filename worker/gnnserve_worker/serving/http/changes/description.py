@@ -1,4 +1,4 @@
-"""The part of `/openapi.json` about changes: the POST, by the served graph, and what queries and headers mean."""
+"""The part of `/openapi.json` about changes: FastAPI does not know the POST, and what queries and headers mean."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def list_parameters() -> list[dict[str, Any]]:
     ]
 
 
-def list_responses() -> dict[int, dict[str, Any]]:
+def list_responses() -> dict[int | str, dict[str, Any]]:
     return {
         200: {"content": json_content(ChangesPage)},
         400: error_response("A parameter is unknown or out of range."),

@@ -33,7 +33,7 @@ from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError
 from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
 from gnnserve_worker.serving.change_metrics import BatchOutcome, ChangeCounters
-from gnnserve_worker.serving.http.asgi_predict import Receive, Scope, read_body
+from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
 from gnnserve_worker.serving.http.changes.content import ColumnsOf, content_of
 from gnnserve_worker.serving.http.changes.reading import columns_by_id, read_changes, refusal_error
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
@@ -89,12 +89,18 @@ class ChangesEndpoint:
         self._own_client = f"worker-{uuid.uuid4().hex}"
         self._own_sequences = itertools.count(1)
 
-    async def take(self, scope: Scope, receive: Receive) -> Reply:
-        """Answer a POST. Raises ClientGoneError."""
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a POST."""
         try:
-            return await self._take(scope, receive)
+            reply = await self._take(scope, receive)
         except RequestError as error:
-            return self._predict.refuse_request(error)
+            reply = self._predict.refuse_request(error)
+        except ClientGoneError:
+            self._predict.count_gone()
+            return
+        except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
+            reply = self._predict.fail(error)
+        await send_response(send, reply)
 
     async def _take(self, scope: Scope, receive: Receive) -> Reply:
         updates = self._require_updates()
