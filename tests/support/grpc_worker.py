@@ -42,10 +42,11 @@ class GrpcClient:
         """Call a method of the protocol, of which `fields` are the request's."""
         return await self.send(f"/{INFERENCE}/{name}", MESSAGES[name][0](**fields).SerializeToString(), metadata)
 
-    async def stream(self, *asked: Mapping[str, Any]) -> list[Any]:
+    async def stream(self, *asked: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> list[Any]:
         """Send these requests in a stream; its answers."""
         request, answer = MESSAGES["ModelStreamInfer"]
-        call = self.channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")()
+        fields_of_call = tuple((metadata or {}).items())
+        call = self.channel.stream_stream(f"/{INFERENCE}/ModelStreamInfer")(metadata=fields_of_call)
         for fields in asked:
             await call.write(request(**fields).SerializeToString())
         await call.done_writing()

@@ -27,6 +27,7 @@ from tests.support.serving import CLASSES, HELD_NODE, NODES, Client, FakeWorker,
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import ResourceError
+from gnnserve_client.timing import parse_server_timing
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS, GrpcLimits
 from gnnserve_worker.serving.grpc.listener import GrpcListener
@@ -125,6 +126,29 @@ def test_a_parameter_chooses_the_form_of_the_answer() -> None:
         ended = await rpc.call("ModelInfer", **asked(3), parameters=wanted)
         assert not ended.answer.raw_output_contents
         assert list(ended.answer.outputs[0].contents.int64_contents) == [40]
+
+    on_worker(scenario)
+
+
+def test_where_the_time_went_is_told_to_calls_that_ask_for_it() -> None:
+    wanted, stages = {"gnnserve-timing": "all"}, ["receive", "queue", "sample", "gather", "compute", "send"]
+
+    async def scenario(_client: Client, rpc: GrpcClient) -> None:
+        ended = await rpc.call("ModelInfer", **asked(3))
+        assert (ended.status, ended.metadata) == (Code.OK, {})
+        ended = await rpc.call("ModelInfer", wanted, **asked(3))
+        assert list(parse_server_timing(ended.metadata["server-timing"])) == stages
+        (told,) = await rpc.stream(asked(3))
+        assert "server_timing" not in told.infer_response.parameters
+        for told in await rpc.stream(asked(3), asked(4, id="q2"), metadata=wanted):
+            parameters = told.infer_response.parameters
+            assert list(parse_server_timing(parameters["server_timing"].string_param)) == stages
+            assert parameters["objective_met"].bool_param
+        assert told.infer_response.id == "q2"
+        ended = await rpc.call("ModelInfer", {"gnnserve-timing": "perhaps"}, **asked(3))
+        assert (ended.status, ended.sentence) == (
+            Code.INVALID_ARGUMENT, "gnnserve-timing: 'perhaps' is not possible here; give all, or leave the header out",
+        )  # fmt: skip
 
     on_worker(scenario)
 

@@ -45,3 +45,12 @@ def messages_of(service: str) -> Mapping[str, tuple[Any, Any]]:
     return {
         method.name: (GetMessageClass(method.input_type), GetMessageClass(method.output_type)) for method in methods
     }
+
+
+def encode_length(number: int) -> bytes:
+    """A length as it stands in a message: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*encoded, number))

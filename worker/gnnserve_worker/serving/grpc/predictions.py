@@ -13,7 +13,12 @@ from typing import Any
 
 from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
-from gnnserve_worker.serving.grpc.messages import INFERENCE, ModelInferResponse, ModelStreamInferResponse
+from gnnserve_worker.serving.grpc.messages import (
+    INFERENCE,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+    encode_length,
+)
 from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sentence_of
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.head import Head
@@ -31,6 +36,9 @@ _PARENT = PARENT_HEADER.decode()
 _PATH = f"/{INFERENCE}/ModelInfer"
 """Requests of a stream are traced as if each were a call."""
 _WISHES = frozenset(name.decode() for name in WISH_HEADERS)
+
+_ANSWER = b"\x12"
+"""Tag of the answer in a message of a stream."""
 
 Fields = tuple[tuple[str, str | bytes], ...]
 """Metadata of a call, names in lower case."""
@@ -122,7 +130,8 @@ class Predictions:
             asked.end()
         if reply.status != OK:
             await end_with(context, reply)
-        context.set_trailing_metadata(metadata_of(reply))
+        if reply.head:
+            context.set_trailing_metadata(metadata_of(reply))
         return bytes(reply.body)
 
     async def infer_stream(self, _requests: Any, context: Any) -> None:
@@ -221,10 +230,16 @@ class _Stream:
 
 
 def _in_stream(reply: Reply, request_id: str) -> bytes:
+    """The message of a stream that has the reply, and as parameters what its head says."""
     if reply.status == OK:
-        told = ModelStreamInferResponse(infer_response=ModelInferResponse.FromString(reply.body))
-    else:
-        told = ModelStreamInferResponse(error_message=sentence_of(reply), infer_response={"id": request_id})
-        told.infer_response.parameters["error_code"].string_param = dict(metadata_of(reply))["gnnserve-error"]
+        parts = [reply.body]
+        if reply.head:
+            said = ModelInferResponse()
+            for name, value in metadata_of(reply):
+                said.parameters[name.replace("-", "_")].string_param = value
+            parts.append(said.SerializeToString())  # one behind the other, two messages are one
+        return b"".join((_ANSWER, encode_length(sum(map(len, parts))), *parts))
+    told = ModelStreamInferResponse(error_message=sentence_of(reply), infer_response={"id": request_id})
+    told.infer_response.parameters["error_code"].string_param = dict(metadata_of(reply))["gnnserve-error"]
     encoded: bytes = told.SerializeToString()
     return encoded

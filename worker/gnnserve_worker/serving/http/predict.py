@@ -18,7 +18,6 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http.asked import Asked, Behind
 from gnnserve_worker.serving.http.codecs.codec import Codec, ErrorForm
@@ -40,6 +39,7 @@ from gnnserve_worker.serving.http.replies import (
     internal_error_reply,
     refusal_reply,
 )
+from gnnserve_worker.serving.http.server_timing import ServerTiming
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, NodeLeft, NotFinite, Outcome, Pending
@@ -78,9 +78,7 @@ class Predict:
         self._updates = updates
         self._held_bytes = 0
         """Bodies of the requests that wait for an offset."""
-        self._timed: StageTimes | None = None
-        self._stages = b""
-        """Encoded stages of `_timed`, which the requests of a batch share."""
+        self._timing = ServerTiming()
         self._refusal = Refusal(RefusalReason.QUEUE_FULL, "", None)
         self._refusal_replies: dict[type[Codec], Reply] = {}
         """The encoded replies of `_refusal`, by the form of the request."""
@@ -339,28 +337,20 @@ class Predict:
         return internal_error_reply(message, form)
 
     def _encode(self, asked: Asked, answer: Answer) -> Reply:
-        times = answer.times
-        if times is not self._timed:
-            self._timed = times
-            self._stages = b", sample;dur=%.3f, gather;dur=%.3f, compute;dur=%.3f" % (
-                times.sample_ms, times.gather_ms, times.compute_ms
-            )  # fmt: skip
         # Reading an overlay takes the longer, the more it brings: it counts as what it is, and not as waiting.
-        receive_ms, overlay_ms = asked.receive_ms, times.overlay_ms + asked.read_ms
+        receive_ms, overlay_ms = asked.receive_ms, answer.times.overlay_ms + asked.read_ms
         queue_ms = max(0.0, answer.queue_ms - asked.read_ms - (receive_ms or 0.0))
-        overlay = b", overlay;dur=%.3f" % overlay_ms if overlay_ms else b""
         encoded = asked.codec.encode_answer(
             answer, asked.question, asked.lane.revision, partial(_objective_met, answer), in_pieces=asked.large
         )
         if asked.coding is not None:
             encoded = compress(encoded, asked.coding)
-        if receive_ms is None:
-            head = b"%bserver-timing: queue;dur=%.3f%b%b\r\n" % (encoded.head, queue_ms, overlay, self._stages)
-        else:
-            send = b"" if encoded.pieces is not None else b", send;dur=%.3f" % (monotonic_ms() - answer.finished_ms)
-            head = b"%bserver-timing: receive;dur=%.3f, queue;dur=%.3f%b%b%b\r\n" % (
-                encoded.head, receive_ms, queue_ms, overlay, self._stages, send
-            )  # fmt: skip
+        head = encoded.head
+        if receive_ms is not None:
+            send_ms = None if encoded.pieces is not None else monotonic_ms() - answer.finished_ms
+            head += self._timing.tell_all(answer.times, receive_ms, queue_ms, overlay_ms, send_ms)
+        elif asked.codec.tells_times:
+            head += self._timing.tell(answer.times, queue_ms, overlay_ms)
         if encoded.pieces is not None:
             return Reply(200, head, b"", self._observed(answer, queue_ms, encoded.pieces, asked.trace))
         self._observe(answer, queue_ms, asked.trace)

@@ -51,6 +51,7 @@ _SCORES = ("scores",)
 class BinaryCodec:
     model = None
     is_for_canary = True
+    tells_times = True
     path = PREDICT_PATH
     content_type = "application/octet-stream"
 

@@ -59,6 +59,7 @@ COUNTS = struct.Struct("<4q")
 class BinaryOverlayCodec:
     model = None
     is_for_canary = True
+    tells_times = True
     path = PREDICT_PATH
     content_type = "application/vnd.gnnserve.overlay"
 

@@ -44,6 +44,11 @@ class Codec(Protocol):
     def is_for_canary(self) -> bool:
         """Whether a second revision answers a share of such requests; otherwise all are the service's own."""
 
+    @property
+    def tells_times(self) -> bool:
+        """Whether every answer of this form tells where its time went, in `Server-Timing`; otherwise those alone whose
+        request asks for all times."""
+
     def check_query(self, query: bytes) -> None:
         """Raise RequestError for a query string that this form cannot have. `query` is not empty."""
 

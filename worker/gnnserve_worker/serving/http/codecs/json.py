@@ -96,6 +96,7 @@ _REFERENCE = "#/components/schemas/{name}"
 class JsonCodec:
     model = None
     is_for_canary = True
+    tells_times = True
     path = PREDICT_PATH
     content_type = "application/json"
 

@@ -57,6 +57,7 @@ class KnownJson(msgspec.Struct, frozen=True):
 class OpenInferenceCodec:
     __slots__ = ("_known", "json_bytes", "model", "version")
     is_for_canary = True
+    tells_times = True
 
     def __init__(self, model: str, version: str | None = None, json_bytes: int | None = None) -> None:
         self.model = model

@@ -75,6 +75,7 @@ _FORM = BodyForm(
 class RecommendCodec:
     model = None
     is_for_canary = False
+    tells_times = True
     path = RECOMMEND_PATH
     content_type = "application/json"
 
