@@ -17,7 +17,7 @@ from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving import engine as engine_module
-from gnnserve_worker.serving.engine import SHORT_BATCH_MS, Engine
+from gnnserve_worker.serving.engine import ROUND_MS, SHORT_BATCH_MS, Engine
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Failure, Pending, deliver_all
@@ -340,6 +340,34 @@ def test_requests_of_one_round_of_the_loop_share_a_batch() -> None:
             later = accepted(client.model, [10])
             await answer(later)
         assert [seeds for _, seeds in worker.batches] == [list(range(10)), [10]]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("batch_ms", "of_first_round"),
+    [(0.0, 3), (ROUND_MS / 2, 2), (ROUND_MS, 1)],
+    ids=["batches that take no time", "some that do", "one that takes a round"],
+)
+def test_short_batches_are_computed_one_after_the_other_for_as_long_as_a_round_may_last(
+    batch_ms: float, of_first_round: int
+) -> None:
+    async def scenario() -> None:
+        worker, nodes = FakeWorker(profile=profile(variant("x1", 0.9, SHORT_BATCH_MS / 50))), (3, 4, 5)
+        now_ms = 0.0
+
+        def compute(_variant: str, _seeds: np.ndarray) -> None:
+            nonlocal now_ms
+            now_ms += batch_ms
+
+        worker.fail = compute
+        async with running(worker, clock_ms=lambda: now_ms) as client:
+            requests = [accepted(client.model, [node] * 100) for node in nodes]
+            await asyncio.sleep(0)
+            assert [seeds[0] for _, seeds in worker.batches] == list(nodes[:of_first_round])
+            for request in requests:
+                await answer(request)
+        assert [seeds for _, seeds in worker.batches] == [[node] * 100 for node in nodes]
 
     asyncio.run(scenario())
 

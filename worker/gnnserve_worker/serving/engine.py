@@ -2,8 +2,8 @@
 
 `_answer` is the data path, in the order in which it runs. Everything but the computation belongs to the event loop, and
 so needs no lock: a request is submitted to its model with a callback, and once per round of the loop, when all that the
-sockets delivered has been submitted, the next batch is closed. Models may come and go. They take turns by their
-weights (`scheduling/turns.py`), and a turn is kept short where other services promise a latency. A short batch is
+sockets delivered has been submitted, the next batch is closed, or several short ones. Models may come and go. They take
+turns by their weights (`scheduling/turns.py`), which are short where other services promise a latency. A short batch is
 computed on the loop: handing it to another thread and back would cost more than the batch. A longer one, or one that
 would wait while changes of the graph are applied, goes to the engine's thread, so that the loop continues to read and
 write; requests that arrive meanwhile are queued (`executor.py`). The batcher decides which requests are next and by
@@ -16,13 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.scheduling.turns import Turns
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
-from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
 from gnnserve_worker.serving.idle_jobs import Task
 from gnnserve_worker.serving.lane import Lane
@@ -30,7 +29,6 @@ from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.promises import longest_turn_of, most_claimed_of
 from gnnserve_worker.serving.requests import (
-    Answer,
     Outcome,
     Pending,
     deliver_all,
@@ -46,15 +44,11 @@ SHORT_BATCH_MS = 2.0
 more, since both threads then want the interpreter: at 32 connections batches of 1.5 ms are answered 1.4 times as fast
 as through the thread, and of open loads as much or more is in time. It also bounds how long the loop does not
 listen."""
+ROUND_MS = 0.5
+"""Time after which a round of the event loop computes no further batch. Several short ones in a row find code and data
+in the processor's caches: at 1,024 seeds a request takes a fifth less processor time over HTTP, and a quarter less over
+gRPC, than with one batch a round."""
 _log = logging.getLogger(__name__)
-
-
-def note_answer(watch: AccuracyWatch, outcomes: Iterable[tuple[Pending, Outcome]]) -> None:
-    """Show the watch the first answer about stored nodes: what a request brought is not there any more."""
-    for pending, outcome in outcomes:
-        if isinstance(outcome, Answer) and pending.overlay is None:
-            watch.note_answer(pending.lane, outcome.variant, pending.nodes, outcome.scores)
-            return
 
 
 class Engine:
@@ -83,7 +77,7 @@ class Engine:
         self._closing: ModelState | None = None
         """Draining or stopped; None: neither."""
         self._turn_is_due = False
-        """Whether `_serve_next` is scheduled for this round of the loop or the next."""
+        """Whether `_serve_round` is scheduled for this round of the loop or the next."""
         self._computing: ServedModel | None = None
         """The model whose batch the thread has."""
         self._task: tuple[Task, int] | None = None
@@ -186,17 +180,28 @@ class Engine:
         """Schedule closing the next batch for when this round of the loop has read all sockets."""
         if not self._turn_is_due and self._computing is None and self._loop is not None:
             self._turn_is_due = True
-            self._loop.call_soon(self._serve_next)
+            self._loop.call_soon(self._serve_round)
 
-    def _serve_next(self) -> None:
+    def _serve_round(self) -> None:
+        """Close and compute batches, for as long as a round of the loop may take that."""
         self._turn_is_due = False
+        until_ms = self._clock_ms() + ROUND_MS
+        while self._serve_next():
+            if self._clock_ms() >= until_ms:
+                break
+        if self._closing is ModelState.DRAINING or self._has_more():
+            # In another round, so that short batches do not starve the sockets.
+            self._go_on()
+
+    def _serve_next(self) -> bool:
+        """Close the next batch. Whether there is another one to close."""
         if self._computing is not None or self._closing is ModelState.STOPPED:
-            return
+            return False
         turn = self._take_turn()
         if turn is None:
             if self._closing is ModelState.DRAINING:
                 self._stop()
-            return
+            return False
         model, lane = turn
         now_ms = self._clock_ms()
         if now_ms >= model.costs_end_ms:
@@ -205,14 +210,12 @@ class Engine:
             taken = lane.batcher.take(now_ms, longest_turn_of(self._models, model))
         except Exception as error:  # noqa: BLE001 (a queue that is no longer served must not look alive)
             self._die(error)
-            return
+            return False
         if taken.refused:
             deliver_all(settle(model.accepted, [(request.key, refusal) for request, refusal in taken.refused]))
         if taken.batch is not None:
             self._answer(model, lane, taken.batch)
-        if self._closing is ModelState.DRAINING or self._has_more():
-            # In another round, so that short batches do not starve the sockets.
-            self._go_on()
+        return self._computing is None and self._has_more()
 
     def _take_turn(self) -> tuple[ServedModel, Lane] | None:
         """The next model with requests that wait, and their lane; None: no model has any."""
@@ -266,8 +269,7 @@ class Engine:
             computed = self._executor.infer(lane, batch, inputs)
             outcomes = self._split(model, lane, batch, computed)
             deliver_all(outcomes)
-            if model.watch.shadows.wants_answer:
-                note_answer(model.watch, outcomes)
+            model.show_answer(outcomes)
             released_ms = self._end_turn(model, batch, computed)
             if isinstance(computed, Computed):
                 occupied_ms = released_ms - began_ms
@@ -283,8 +285,7 @@ class Engine:
             return
         began_ms, waited_ms = self._began_ms(model, batch)
         outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
-        if model.watch.shadows.wants_answer:
-            note_answer(model.watch, outcomes)
+        model.show_answer(outcomes)
         # The thread gets its next batch before these are encoded.
         self._go_on()
         released_ms = self._end_turn(model, batch, computed)

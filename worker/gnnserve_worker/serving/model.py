@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 import numpy as np
@@ -33,7 +33,7 @@ from gnnserve_worker.serving.idle_jobs import AnyWork, Task
 from gnnserve_worker.serving.index_renewal import IndexRenewal
 from gnnserve_worker.serving.lane import Lane, open_lane
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.requests import AcceptedRequests, Outcome, Pending, deliver_all, forget, settle
+from gnnserve_worker.serving.requests import AcceptedRequests, Answer, Outcome, Pending, deliver_all, forget, settle
 from gnnserve_worker.serving.tracing.tracer import Tracer
 
 _REPLACED = "another revision or other settings took the place of those that the request was read by; send it again"
@@ -314,6 +314,16 @@ class ServedModel:
     def has_more(self) -> bool:
         """Whether requests wait, or a lane can be closed."""
         return len(self._lanes) > 1 or bool(self._lanes and self._lanes[0].batcher.waiting)
+
+    def show_answer(self, outcomes: Iterable[tuple[Pending, Outcome]]) -> None:
+        """Show the watch the first answer about stored nodes, if it wants one: what a request brought is not there any
+        more."""
+        if not self.watch.shadows.wants_answer:
+            return
+        for pending, outcome in outcomes:
+            if isinstance(outcome, Answer) and pending.overlay is None:
+                self.watch.note_answer(pending.lane, outcome.variant, pending.nodes, outcome.scores)
+                return
 
     def next_task(self) -> Task | None:
         """What is to be computed next when the engine is idle; kinds of work take turns. None: nothing."""

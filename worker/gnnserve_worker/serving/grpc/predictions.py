@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
+from gnnserve_worker.serving.grpc.gathering import Gathering
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
 from gnnserve_worker.serving.grpc.messages import (
     INFERENCE,
@@ -28,7 +29,7 @@ from gnnserve_worker.serving.http.question import RequestError, unauthorized
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
 from gnnserve_worker.serving.http.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, read_wishes
-from gnnserve_worker.serving.model import STOPPING
+from gnnserve_worker.serving.model import STOPPING, monotonic_ms
 from gnnserve_worker.serving.requests import Pending
 from gnnserve_worker.serving.tracing.traces import PARENT_HEADER
 
@@ -67,28 +68,50 @@ def head_of(codec: InferCodec, metadata: Fields) -> Head:
     return Head(codec, b"", wishes_of(metadata) if has_wishes else NO_WISHES, path=_PATH, parent=parent)
 
 
+class _Listener:
+    """What the requests of a listener share."""
+
+    __slots__ = ("asked", "gathering", "known", "predict")
+
+    def __init__(self, predict: Predict) -> None:
+        self.predict = predict
+        self.known = KnownMessages()
+        self.gathering = Gathering()
+        self.asked: set[_Asked] = set()
+        """Requests that wait for their answer."""
+
+
 class _Asked:
     """A request of a client that waits for its answer."""
 
-    __slots__ = ("_all", "_pending", "_predict", "answer", "id")
+    __slots__ = ("_arrived_ms", "_listener", "_metadata", "_pending", "_raw", "answer", "id")
 
-    def __init__(
-        self, predict: Predict, raw: bytes, metadata: Fields, known: KnownMessages, all_asked: set[_Asked]
-    ) -> None:
-        """`all_asked`: those that wait; this is one of them until its end."""
+    def __init__(self, listener: _Listener, raw: bytes, metadata: Fields) -> None:
         self.id = ""
-        self._predict = predict
-        self._all = all_asked
-        all_asked.add(self)
+        self._listener = listener
+        self._raw = raw
+        self._metadata = metadata
+        self._arrived_ms = monotonic_ms()
         self._pending: Pending | Held | None = None
         self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        predict.in_flight += 1
+        listener.predict.in_flight += 1
+        if listener.asked:
+            listener.gathering.expect_others()
+        listener.asked.add(self)
+        listener.gathering.begin(self._begin)
+
+    def _begin(self) -> None:
+        if self.answer.done():
+            return  # its client is gone
+        predict, raw = self._listener.predict, self._raw
         try:
-            codec = InferCodec(raw, known)
+            codec = InferCodec(raw, self._listener.known)
             self.id = codec.id
-            begun = predict.start(head_of(codec, metadata), raw, self._take)
+            begun = predict.start(head_of(codec, self._metadata), raw, self._take, self._arrived_ms)
         except RequestError as error:
             begun = predict.refuse_request(error, encode_grpc_error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, this client gets an answer and the others theirs)
+            begun = predict.fail(error, encode_grpc_error)
         if isinstance(begun, Reply):
             self._take(begun)
         else:
@@ -100,30 +123,29 @@ class _Asked:
 
     def end(self) -> None:
         """To be called once nothing waits for the answer any more: it was taken, or the client is gone."""
-        self._all.discard(self)
-        self._predict.in_flight -= 1
+        predict = self._listener.predict
+        self._listener.asked.discard(self)
+        predict.in_flight -= 1
         if not self.answer.done() or self.answer.cancelled():
             self.answer.cancel()
             if self._pending is not None:
-                self._predict.cancel(self._pending)
-            self._predict.count_gone()
+                predict.cancel(self._pending)
+            predict.count_gone()
 
 
 class Predictions:
     def __init__(self, app: ServingApp) -> None:
-        self._predict = app.predict
+        self._listener = _Listener(app.predict)
         self._access = app.access
-        self._known = KnownMessages()
         self._streams: set[_Stream] = set()
-        self._asked: set[_Asked] = set()
 
     @property
     def waiting(self) -> int:
         """Requests without an answer."""
-        return len(self._asked)
+        return len(self._listener.asked)
 
     async def infer(self, raw: bytes, context: Any) -> bytes:
-        asked = _Asked(self._predict, raw, context.invocation_metadata(), self._known, self._asked)
+        asked = _Asked(self._listener, raw, context.invocation_metadata())
         try:
             reply = await asked.answer
         finally:
@@ -135,7 +157,7 @@ class Predictions:
         return bytes(reply.body)
 
     async def infer_stream(self, _requests: Any, context: Any) -> None:
-        stream = _Stream(self._predict, context, self._check_token, self._known, self._asked)
+        stream = _Stream(self._listener, context, self._check_token)
         self._streams.add(stream)
         try:
             await stream.run()
@@ -156,17 +178,9 @@ class Predictions:
 class _Stream:
     """One call of `ModelStreamInfer`."""
 
-    def __init__(
-        self,
-        predict: Predict,
-        context: Any,
-        check_token: Callable[[Fields], None],
-        known: KnownMessages,
-        all_asked: set[_Asked],
-    ) -> None:
-        self._predict = predict
-        self._known = known
-        self._all = all_asked
+    def __init__(self, listener: _Listener, context: Any, check_token: Callable[[Fields], None]) -> None:
+        self._listener = listener
+        self._predict = listener.predict
         self._context = context
         self._check_token = check_token
         self._metadata: Fields = context.invocation_metadata()
@@ -217,7 +231,7 @@ class _Stream:
             except RequestError as error:
                 self._end = self._predict.refuse_request(error, encode_grpc_error)
                 break
-            self._waiting.append(_Asked(self._predict, raw, self._metadata, self._known, self._all))
+            self._waiting.append(_Asked(self._listener, raw, self._metadata))
             self._changed.set()
             while len(self._waiting) >= MOST_PIPELINED:
                 self._changed.clear()

@@ -83,27 +83,31 @@ class Predict:
         self._refusal_replies: dict[type[Codec], Reply] = {}
         """The encoded replies of `_refusal`, by the form of the request."""
 
-    def start(self, head: Head, body: bytes, respond: Callable[[Reply], None]) -> Pending | Held | Reply:
-        """`respond` is called later, unless there is a reply at once or the request is cancelled."""
+    def start(
+        self, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None = None
+    ) -> Pending | Held | Reply:
+        """`respond` is called later, unless there is a reply at once or the request is cancelled. `arrived_ms`: None:
+        now."""
         if self._model.tracer is not None:
-            return self._start_traced(self._model.tracer, head, body, respond)
+            return self._start_traced(self._model.tracer, head, body, respond, arrived_ms)
         if self.canary is not None:
-            return self.canary.start(head, body, respond)
-        return self.begin(self.read(head, body), respond)
+            return self.canary.start(head, body, respond, arrived_ms)
+        return self.begin(self.read(head, body, arrived_ms), respond)
 
     def _start_traced(
-        self, tracer: Tracer, head: Head, body: bytes, respond: Callable[[Reply], None]
+        self, tracer: Tracer, head: Head, body: bytes, respond: Callable[[Reply], None], arrived_ms: float | None
     ) -> Pending | Held | Reply:
-        now_ms = monotonic_ms()
-        trace = tracer.begin(head.parent, head.path, now_ms)
+        if arrived_ms is None:
+            arrived_ms = monotonic_ms()
+        trace = tracer.begin(head.parent, head.path, arrived_ms)
         if trace is None:
-            return self._start_as_shared(head, body, respond, now_ms, None)
+            return self._start_as_shared(head, body, respond, arrived_ms, None)
 
         def respond_and_end(reply: Reply) -> None:
             respond(reply)
             tracer.end(trace, monotonic_ms(), reply.status, reply.code)
 
-        begun = self._start_as_shared(head, body, respond_and_end, now_ms, trace)
+        begun = self._start_as_shared(head, body, respond_and_end, arrived_ms, trace)
         if isinstance(begun, Reply):
             tracer.end(trace, monotonic_ms(), begun.status, begun.code)
         return begun

@@ -1,0 +1,58 @@
+"""Requests of several calls that come close upon each other are begun together.
+
+gRPC hands over one call after another, some rounds of the event loop apart, however many have come. Begun one by one,
+each would have a batch of its own, and what reads, computes and answers it would have to come into the processor's
+caches again, since gRPC's own code runs between any two: that takes longer than the work itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gnnserve_worker.serving.model import monotonic_ms
+
+MOST_ROUNDS = 20
+"""Most rounds of the event loop that a request waits for others; an empty one takes some 3 µs."""
+LONGEST_MS = 0.5
+"""Time after which it waits no longer, where others keep the loop busy."""
+MEMORY = 16
+"""Requests in a row that no other one joined, after which none waits any more."""
+
+
+class Gathering:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, clock_ms: Callable[[], float] = monotonic_ms) -> None:
+        self._clock_ms = clock_ms
+        self._waiting: list[Callable[[], None]] = []
+        self._rounds = 0
+        """Rounds for which the first of them has waited."""
+        self._until_ms = 0.0
+        self._patience = 0
+        """How many requests in a row may wait without another one that joins them. 0: none waits, as those of a client
+        that asks again once it is answered."""
+
+    def expect_others(self) -> None:
+        """Several requests are under way at once: those that come wait for others from now on."""
+        self._patience = MEMORY
+
+    def begin(self, act: Callable[[], None]) -> None:
+        """Begin a request by `act`, now or in a later round of the loop with others. `act` raises nothing."""
+        if not self._patience:
+            act()
+            return
+        self._waiting.append(act)
+        if len(self._waiting) == 1:
+            self._rounds, self._until_ms = 0, self._clock_ms() + LONGEST_MS
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._rounds += 1
+        if self._rounds < MOST_ROUNDS and self._clock_ms() < self._until_ms:
+            asyncio.get_running_loop().call_soon(self._look)
+            return
+        waiting, self._waiting = self._waiting, []
+        self._patience = MEMORY if len(waiting) > 1 else self._patience - 1
+        for act in waiting:
+            act()
