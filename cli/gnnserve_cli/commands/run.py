@@ -24,6 +24,7 @@ from gnnserve_cli.commands.options import (
     WriteTokens,
     read_shares,
 )
+from gnnserve_worker.uncollected import uncollected
 
 
 def run(
@@ -48,18 +49,19 @@ def run(
 ) -> None:
     """Train, profile and serve manifests; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
-    from gnnserve_cli.serving import (  # noqa: PLC0415
-        Published,
-        bound,
-        farewell,
-        read_options,
-        require_names,
-        serve_published,
-    )
-    from gnnserve_worker.pods.device import require_device  # noqa: PLC0415
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    with uncollected():
+        from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+        from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
+        from gnnserve_cli.serving import (  # noqa: PLC0415
+            Published,
+            bound,
+            farewell,
+            read_options,
+            require_names,
+            serve_published,
+        )
+        from gnnserve_worker.pods.device import require_device  # noqa: PLC0415
+        from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     services = [load_manifest(manifest) for manifest in manifests]
     require_names(services)
@@ -87,8 +89,9 @@ def run(
     for of_service in options:
         require_device(of_service.device)
     with bound(host, port, grpc_port, len(services)) as listening:
-        from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
-        from gnnserve_cli.updates import log_uid  # noqa: PLC0415
+        with uncollected():
+            from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
+            from gnnserve_cli.updates import log_uid  # noqa: PLC0415
 
         published: list[Published] = []
         for service, sockets, of_service in zip(services, listening, options, strict=True):

@@ -26,6 +26,7 @@ from gnnserve_cli.commands.options import (
     WriteTokens,
     read_shares,
 )
+from gnnserve_worker.uncollected import uncollected
 
 if TYPE_CHECKING:
     from gnnserve_api.spec.service import GNNServiceSpec
@@ -52,18 +53,19 @@ def serve(
 ) -> None:
     """Serve the published revisions of manifests."""
     # Imported here: they bring numpy and numba, which the other commands start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_cli.serving import (  # noqa: PLC0415
-        Published,
-        bound,
-        farewell,
-        read_options,
-        require_names,
-        serve_published,
-    )
-    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
-    from gnnserve_worker.compaction.answering import find_answering  # noqa: PLC0415
-    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    with uncollected():
+        from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+        from gnnserve_cli.serving import (  # noqa: PLC0415
+            Published,
+            bound,
+            farewell,
+            read_options,
+            require_names,
+            serve_published,
+        )
+        from gnnserve_cli.updates import log_uid  # noqa: PLC0415
+        from gnnserve_worker.compaction.answering import find_answering  # noqa: PLC0415
+        from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     services = [load_manifest(manifest) for manifest in manifests]
     require_names(services)
