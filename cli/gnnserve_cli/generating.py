@@ -20,7 +20,6 @@ from gnnserve_api.training import says_rising
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
-from gnnserve_worker.compaction.restoring import restore
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.generation.identity import newest_version
 from gnnserve_worker.pods import device
@@ -40,6 +39,9 @@ def generate_visibly(
     that the service's log of changes is named by: generation begins with the newest graph that it is part of. None: it
     has none."""
     if service.spec.revision is not None:
+        # Imported here: most manifests name no revision.
+        from gnnserve_worker.compaction.restoring import restore  # noqa: PLC0415
+
         with showing_progress() as listener:
             published = restore(service, service.spec.revision, repository, log, listener)
     else:

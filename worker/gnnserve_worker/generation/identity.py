@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.typed_rules import reads_products
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
@@ -30,6 +31,11 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
     source's. InputError: a file is missing, or is not the pinned one."""
     graph = _graph_digest(spec) if graph_version is None else graph_version
     return RevisionIdentity(spec.recipe(), graph, checkpoint_digest(spec.model), given_digests(spec.variants))
+
+
+def find_published(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
+    """The published revision of that identity; None: there is none."""
+    return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
 
 
 def _graph_digest(spec: GNNServiceSpec) -> str:

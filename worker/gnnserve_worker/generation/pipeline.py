@@ -1,52 +1,18 @@
-"""Turns a manifest into a published revision: import, train, rank, prune, project, profile, publish.
+"""Turns a manifest into a published revision: finds it, or has it generated.
 
-A published revision is found without importing torch, so that a second start is fast. Given weights need no torch
-either, unless one-row variants are trained beside them. Training is `trained.py`, all else is `variants.py`.
+A published revision is found with little more than what serves it, so that a second start is fast. Generation over
+graphs of one type is `one_type.py`, over several `typed/` and `link_training/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from importlib.metadata import version
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from gnnserve_api.domination import says_expected
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec.model import Scope
-from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
-from gnnserve_api.spec.service import GNNService, GNNServiceSpec
+from gnnserve_api.spec.service import GNNService
 from gnnserve_api.spec.typed import TypedSource
 from gnnserve_api.spec.typed_rules import reads_products
-from gnnserve_api.spec.variants import Variants
-from gnnserve_api.variants import check_factors
-from gnnserve_worker.generation.checkpoint import load_checkpoint
-from gnnserve_worker.generation.families.family import Outline
-from gnnserve_worker.generation.families.registry import FAMILIES
-from gnnserve_worker.generation.findings import report_findings
-from gnnserve_worker.generation.given_variants import GivenVariant, load_given
-from gnnserve_worker.generation.identity import RevisionIdentity, identity_of
-from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
-from gnnserve_worker.graph.links import LinkSet
-from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
-from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.progress import Progress, ProgressListener, silent
-from gnnserve_worker.repository.kept import KeptNetworks
+from gnnserve_worker.generation.identity import find_published, identity_of
+from gnnserve_worker.progress import ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
-
-if TYPE_CHECKING:
-    import torch
-
-    from gnnserve_worker.generation.families.family import Models, OneRowModels
-    from gnnserve_worker.generation.features import Normalized
-    from gnnserve_worker.generation.propagation import ModelRows
-    from gnnserve_worker.generation.resume import Resumption
-    from gnnserve_worker.generation.tensors import Tensors
-    from gnnserve_worker.generation.training_set import TrainingSet
 
 
 def generate(
@@ -66,10 +32,10 @@ def generate(
     """
     spec = service.spec
     identity = identity_of(spec, graph_version)
-    if (published := _find(repository, identity)) is not None:
+    if (published := find_published(repository, identity)) is not None:
         return published
+    # Imported from here on: a start that finds its revision needs none of it.
     if isinstance(source := spec.graph.source.given(), TypedSource) and spec.task.links is None:
-        # Imported here: profiling loads every kernel, which a start that finds its revision does not need yet.
         from gnnserve_worker.generation.typed.generate import generate_typed  # noqa: PLC0415
 
         return generate_typed(
@@ -79,211 +45,6 @@ def generate(
         from gnnserve_worker.generation.link_training.generate_typed import generate_typed_links  # noqa: PLC0415
 
         return generate_typed_links(spec, spec.task.links, identity, repository, progress, use_gpu=use_gpu)
-    # Errors of the input are found here, before torch is loaded and before anything is written.
-    graph, loaded = _import_graph(spec, repository, graph_version, progress)
-    links = None if loaded is None else loaded.links
-    if links is not None:
-        # Held-out links are not in the graph, so that training may see all that is left of it.
-        spec = _transductive(spec)
-    columns = spec.model.row_columns(graph.features.shape[1])
-    if spec.variants.is_searched:
-        spec = with_searched_factors(spec, columns)
-    spec = _without_wide_tables(spec, graph.features, progress)
-    given = _load_given(spec, identity, graph, progress)
-    outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
-    tables_bytes = _tables_bytes(outline)
-    repository.require_free(tables_bytes)
-    master = _load_checkpoint(spec, identity, graph, progress)
-    waiting = Progress("wait for another process that is generating", 0, 1)
-    with repository.locked(on_wait=lambda: progress(waiting)):
-        if (published := _find(repository, identity)) is not None:
-            return published
-        # Imported here: profiling loads every kernel, which a start that finds its revision does not need yet.
-        from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
+    from gnnserve_worker.generation.one_type import generate_one_type  # noqa: PLC0415
 
-        device = _load_torch(progress, use_gpu=use_gpu) if spec.trains_networks else None
-        generator = _versions("gnnserve", *(() if device is None else ("torch", "torch_geometric")))
-        models_of: ModelsOf | None = None if master is None else _giving(spec, master, progress)
-        one_rows_of: OneRowsOf | None = None
-        if device is not None:
-            kept = repository.kept_networks(identity.recipe, identity.graph, tables_bytes)
-            resumption = _resumption(kept, identity, generator, device, progress)
-            if links is not None and spec.model.learns_embeddings:
-                graph, models_of = _learn_rows(spec, graph, links, progress, resumption)
-            one_rows_of = _training_one_rows(spec, progress, device, resumption)
-            if models_of is None:
-                models_of = _training(spec, progress, device, resumption, links)
-                _advise_scope(spec, graph, progress)
-        return generate_revision(
-            spec, identity, graph, given, repository, progress, models_of, one_rows_of, generator, links
-        )
-
-
-def _find(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
-    return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
-
-
-def _transductive(spec: GNNServiceSpec) -> GNNServiceSpec:
-    training = spec.model.training.model_copy(update={"scope": Scope.TRANSDUCTIVE})
-    return spec.model_copy(update={"model": spec.model.model_copy(update={"training": training})})
-
-
-def _import_graph(
-    spec: GNNServiceSpec, repository: Repository, version: str | None, progress: ProgressListener
-) -> tuple[GraphData, LoadedLinks | None]:
-    progress(Progress("import graph", 0, 1))
-    links: LoadedLinks | None = None
-    if version is not None:
-        graph = repository.read_graph(version)
-    elif spec.task.links is None:
-        graph = load_source(spec.graph.source, repository.downloads, progress)
-    else:
-        task, reads_features = spec.task.links, not spec.model.learns_embeddings
-        links = load_links(spec.graph.source, task, repository.downloads, progress, reads_features=reads_features)
-        graph = _with_model_features(spec, links.graph)
-    columns = spec.model.row_columns(graph.features.shape[1])
-    if not spec.variants.is_searched:
-        check_factors(spec.variants.pruning.factors, columns)
-    progress(Progress("import graph", 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"))
-    # A left-out column must be reported, not only show as a poor accuracy.
-    report_findings(graph.findings, progress)
-    if (advice := says_expected(spec, columns, spec.network(len(graph.classes)).classes)) is not None:
-        progress(Progress("expected", 1, 1, advice))
-    return graph, links
-
-
-def _with_model_features(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
-    """The graph with what the model reads of its nodes."""
-    links = spec.task.links
-    if links is not None and spec.model.learns_embeddings:
-        # The embeddings, once they are learnt: as many columns are asked about before.
-        return replace(graph, features=np.zeros((graph.graph.nodes, links.dimensions), np.float32), feature_columns=())
-    return graph
-
-
-def _tables_bytes(outline: Outline) -> int:
-    """What all tables would take on the disk at most."""
-    spec = outline.spec
-    listed: Sequence[Variants] = (spec.variants,)
-    if spec.variants.is_searched:
-        factors = spec.variants.pruning.factors
-        derived = derived_rounds(spec.variants, spec.model, factors)
-        listed = [*(each.variants for each in derived), merged(spec.variants, trained_rounds(spec.variants, factors))]
-    outlines = [replace(outline, spec=spec.model_copy(update={"variants": variants})) for variants in listed]
-    return sum(family.tables_bytes(each) for each in outlines for family in FAMILIES)
-
-
-def _without_wide_tables(spec: GNNServiceSpec, features: Features, progress: ProgressListener) -> GNNServiceSpec:
-    written = written_factors(spec, features)
-    if not written.left_out:
-        return spec
-    progress(Progress("variants left out", 1, 1, written.said()))
-    return with_factors(spec, written.kept)
-
-
-def _load_given(
-    spec: GNNServiceSpec, identity: RevisionIdentity, graph: GraphData, progress: ProgressListener
-) -> tuple[GivenVariant, ...]:
-    if not spec.variants.given:
-        return ()
-    progress(Progress("load given variants", 0, 1))
-    found = load_given(spec, identity.given, graph)
-    progress(Progress("load given variants", 1, 1))
-    return found
-
-
-def _load_checkpoint(
-    spec: GNNServiceSpec, identity: RevisionIdentity, graph: GraphData, progress: ProgressListener
-) -> Tensors | None:
-    given = spec.model.checkpoint
-    if given is None or identity.checkpoint is None:
-        return None
-    progress(Progress("load checkpoint", 0, 1))
-    columns = spec.model.row_columns(graph.features.shape[1])
-    tensors = load_checkpoint(given, identity.checkpoint, spec.model, columns, len(graph.classes))
-    progress(Progress("load checkpoint", 1, 1))
-    return tensors
-
-
-ModelsOf = Callable[["TrainingSet", Features], "Models"]
-OneRowsOf = Callable[["TrainingSet", "Normalized", "ModelRows"], "OneRowModels"]
-
-
-def _load_torch(progress: ProgressListener, *, use_gpu: bool) -> torch.device:
-    """The device to train on."""
-    # Imported here: torch and torch_geometric take many seconds.
-    progress(Progress("load torch", 0, 1))
-    from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
-    from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
-
-    device, which = training_device() if use_gpu else (CPU, "")
-    progress(Progress("load torch", 1, 1, which))
-    return device
-
-
-def _resumption(
-    kept: KeptNetworks, identity: RevisionIdentity, generator: str, device: torch.device, progress: ProgressListener
-) -> Resumption:
-    from gnnserve_worker.generation import resume  # noqa: PLC0415
-
-    made_for = {
-        "recipe": identity.recipe, "graph": identity.graph, "generator": generator, "device": device.type,
-    }  # fmt: skip
-    return resume.Resumption(kept, made_for, progress)
-
-
-def _learn_rows(
-    spec: GNNServiceSpec, graph: GraphData, links: LinkSet, progress: ProgressListener, resumption: Resumption
-) -> tuple[GraphData, ModelsOf]:
-    """The graph with embeddings as its features, and what makes networks that give them as they are."""
-    from gnnserve_worker.generation.link_training.learnt_rows import learn_rows  # noqa: PLC0415
-
-    learnt = learn_rows(spec, links, progress, resumption)
-    return replace(graph, features=learnt.rows), lambda data, features: learnt
-
-
-def _training(
-    spec: GNNServiceSpec,
-    progress: ProgressListener,
-    device: torch.device,
-    resumption: Resumption,
-    links: LinkSet | None,
-) -> ModelsOf:
-    if links is not None and spec.task.links is not None:
-        from gnnserve_worker.generation.link_training.models import link_models  # noqa: PLC0415
-
-        return partial(link_models, spec.model, spec.task.links, progress, device, resumption)
-    from gnnserve_worker.generation.resume import ResumedModels  # noqa: PLC0415
-    from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
-
-    return lambda data, features: ResumedModels(TrainedModels(spec.model, data, features, progress, device), resumption)
-
-
-def _training_one_rows(
-    spec: GNNServiceSpec, progress: ProgressListener, device: torch.device, resumption: Resumption
-) -> OneRowsOf | None:
-    if not spec.variants.one_row and not spec.variants.is_searched:
-        return None
-    from gnnserve_worker.generation.one_row import TrainedOneRows  # noqa: PLC0415
-
-    return lambda data, normalized, rows: TrainedOneRows(
-        spec.model, data, normalized, rows, progress, device, resumption
-    )
-
-
-def _advise_scope(spec: GNNServiceSpec, graph: GraphData, progress: ProgressListener) -> None:
-    # Imported here: it trains, for which torch is needed.
-    from gnnserve_worker.generation.trial import advise_scope  # noqa: PLC0415
-
-    if (advice := advise_scope(graph, spec, progress)) is not None:
-        progress(Progress("advice", 1, 1, advice))
-
-
-def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -> ModelsOf:
-    from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
-
-    return lambda data, features: GivenModels(master, data, features, spec.model, progress)
-
-
-def _versions(*packages: str) -> str:
-    return ", ".join(f"{package} {version(package)}" for package in packages)
+    return generate_one_type(spec, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version)
