@@ -6,8 +6,11 @@ import pytest
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.manifest import load_manifest, parse_manifest
+from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, LABELS_ARE_RESERVED, POD_ANNOTATIONS_ARE_RESERVED
+from gnnserve_api.spec.pool import GNNWorkerPool
+from gnnserve_api.spec.service import GNNServiceSpec
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HEAD = "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: a}\n"
@@ -437,6 +440,17 @@ def test_metadata_of_kubernetes_is_let_through() -> None:
 
 def test_documents_without_content_are_not_counted() -> None:
     assert parse_manifest(f"---\n{spec()}---\n", "m").metadata.name == "a"
+
+
+def test_defaults_that_are_made_without_a_validator_are_what_it_would_make() -> None:
+    defaults = [
+        field.default
+        for model in (GNNServiceSpec, GNNWorkerPool, *ApiModel.__subclasses__())
+        for field in model.model_fields.values()
+        if isinstance(field.default, ApiModel)
+    ]
+    assert len(defaults) > 20
+    assert defaults == [type(default)() for default in defaults]
 
 
 def test_the_example_is_valid() -> None:

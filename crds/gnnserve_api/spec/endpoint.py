@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_api.spec.fields import ApiModel, ObjectName
+from gnnserve_api.spec.fields import ApiModel, ObjectName, with_defaults
 from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, OWN_PREFIX, Annotations, none_is_reserved, reserved_in
 from gnnserve_api.spec.rules import rule
 
@@ -82,9 +82,9 @@ class EndpointSpec(ApiModel):
     grpc: bool = False
     """Answer the Open Inference Protocol over gRPC too, on port 8001 of the Service, with the certificate and tokens of
     HTTP."""
-    service: EndpointService = EndpointService()
+    service: EndpointService = with_defaults(EndpointService)
     """The Service that clients use."""
-    overlay: EndpointOverlay = EndpointOverlay()
+    overlay: EndpointOverlay = with_defaults(EndpointOverlay)
     """What requests may bring that the graph does not have."""
 
     @rule(

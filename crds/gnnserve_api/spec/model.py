@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.repository import AttentionManifest, NetworkManifest
-from gnnserve_api.spec.fields import ApiModel, Sha256, text
+from gnnserve_api.spec.fields import ApiModel, Sha256, text, with_defaults
 from gnnserve_api.spec.relation_fanouts import RelationFanouts, relations_sample_fewer
 from gnnserve_api.spec.rules import rule, validations
 from gnnserve_api.variants import MAX_LAYERS
@@ -189,7 +189,7 @@ class Model(ApiModel):
     of several types so many are sampled by each relation that a node's type reads."""
     relation_fanouts: Annotated[tuple[RelationFanouts, ...], Field(max_length=32)] = ()
     """Relations of a graph of several types of which fewer neighbours are sampled than fanouts say."""
-    training: Training = Training()
+    training: Training = with_defaults(Training)
     """How the model is trained. With a checkpoint only scope and seed count, unless one-row variants are trained
     beside it."""
     checkpoint: Checkpoint | None = None

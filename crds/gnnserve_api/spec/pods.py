@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.quantity import is_more
-from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.labels import (
     ANNOTATION_PREFIXES,
     LABEL_PREFIXES,
@@ -107,7 +107,7 @@ class Resources(ApiModel):
 
 
 class PodSettings(ApiModel):
-    resources: Resources = Resources()
+    resources: Resources = with_defaults(Resources)
     """Processors and memory."""
     node_selector: Labels = {}  # noqa: RUF012 - pydantic copies it
     """Labels that a node must have."""

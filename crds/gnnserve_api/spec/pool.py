@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ObjectName, text
+from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ObjectName, text, with_defaults
 from gnnserve_api.spec.placement import TopologySpreadConstraints
 from gnnserve_api.spec.pods import PodSettings
 from gnnserve_api.spec.repository import RepositoryPlace
@@ -28,7 +28,7 @@ class GNNWorkerPoolSpec(PodSettings):
     topology_spread_constraints: TopologySpreadConstraints = ()
     """How evenly workers are spread over zones or nodes; needs a repository that pods of several nodes may mount.
     Absent: with such a repository they are spread over nodes where that is possible."""
-    repository: RepositoryPlace = RepositoryPlace()
+    repository: RepositoryPlace = with_defaults(RepositoryPlace)
     """Where the revisions of all services of the pool are kept, each service's in folders of its own."""
     image: (
         Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)] | None
@@ -82,7 +82,7 @@ class GNNWorkerPool(ApiModel):
     api_version: Literal["gnnserve.dev/v1alpha1"]
     kind: Literal["GNNWorkerPool"]
     metadata: Metadata
-    spec: GNNWorkerPoolSpec = GNNWorkerPoolSpec()
+    spec: GNNWorkerPoolSpec = with_defaults(GNNWorkerPoolSpec)
 
     _name_is_a_labels = server_rule(
         f"self.metadata.name.matches('{NAME_PATTERN}') && size(self.metadata.name) <= 63",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.fields import ApiModel, with_defaults
 from gnnserve_api.spec.rules import rule
 
 
@@ -57,7 +57,7 @@ class Pruning(ApiModel):
     beside variants.given, stored or channels."""
     wide_tables: WideTables = WideTables.AUTO
     """Which factors are written where features are sparse and very wide. Tables are dense."""
-    lasso: LassoSettings = LassoSettings()
+    lasso: LassoSettings = with_defaults(LassoSettings)
     """Settings of the Lasso method."""
     stability_seeds: Annotated[int, Field(ge=0, le=10)] = 0
     """How many more masters are trained and ranked, each with a seed of its own, to tell in the report how far the

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gnnserve_api.routing import RoutingMode
 from gnnserve_api.spec.canary import CanarySpec
-from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import MAX_VARIANT_NAME
 
@@ -45,7 +45,7 @@ class RoutingSpec(ApiModel):
     """Most of a worker's time, in permille, in which it computes answers again by the most accurate variant while no
     request waits, to tell how often the variants agree with it. 5 cannot be noticed in the 99th percentile; 0: it
     does not."""
-    prometheus: PrometheusSpec = PrometheusSpec()
+    prometheus: PrometheusSpec = with_defaults(PrometheusSpec)
     """Where they are measured."""
     canary: CanarySpec | None = None
     """A second revision, which answers a share of the requests. Absent: one revision answers all of them."""

@@ -17,7 +17,7 @@ from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.channels import channels_are_left, channels_are_of_hidden_layers
 from gnnserve_api.spec.embeddings import EmbeddingsSpec, sinks_have_secrets_of_their_own
 from gnnserve_api.spec.endpoint import EndpointSpec
-from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ObjectName, text
+from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ObjectName, text, with_defaults
 from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
@@ -59,23 +59,23 @@ _COUNT_OF_OTHERS = (
 class GNNServiceSpec(ApiModel):
     graph: Graph
     """The graph that is served."""
-    model: Model = Model()
+    model: Model = with_defaults(Model)
     """The model that is trained on it, or given."""
-    task: task_rules.Task = task_rules.Task()
+    task: task_rules.Task = with_defaults(task_rules.Task)
     """What is answered: classes of nodes, unless it says links."""
-    variants: Variants = Variants()
+    variants: Variants = with_defaults(Variants)
     """The variants that are generated from the model."""
-    objective: ObjectiveSpec = ObjectiveSpec()
+    objective: ObjectiveSpec = with_defaults(ObjectiveSpec)
     """What requests get that state no objective of their own."""
-    routing: RoutingSpec = RoutingSpec()
+    routing: RoutingSpec = with_defaults(RoutingSpec)
     """Which variant answers which request."""
-    endpoint: EndpointSpec = EndpointSpec()
+    endpoint: EndpointSpec = with_defaults(EndpointSpec)
     """How clients reach the workers, and which of them get answers."""
-    worker: Worker = Worker()
+    worker: Worker = with_defaults(Worker)
     """The workers that answer."""
-    generation: Generation = Generation()
+    generation: Generation = with_defaults(Generation)
     """The Job that trains and profiles."""
-    repository: RepositorySpec = RepositorySpec()
+    repository: RepositorySpec = with_defaults(RepositorySpec)
     """Where revisions are kept."""
     updates: UpdatesSpec | None = None
     """Changes of the graph while it is served, by `POST /v1/changes` with one of `endpoint.writeTokens`. Absent: the

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.rules import rule
@@ -71,7 +71,7 @@ class Links(ApiModel):
     relation: Annotated[str, text(r"^[A-Za-z0-9_ -]+$", "the name of a relation", 200)] | None = None
     """The relation whose links are scored: its name, or source type, name and target type with blanks between them.
     Absent: the only one of the source. A graph of one type has no relations."""
-    split: LinkSplit = LinkSplit()
+    split: LinkSplit = with_defaults(LinkSplit)
     """Which edges are held out, where the source's edges have no split of their own."""
     recall_at: Annotated[int, Field(ge=1, le=1000)] = 20
     """k of recall@k: how many of a node's held-out links are among its k best."""

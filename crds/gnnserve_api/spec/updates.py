@@ -9,7 +9,7 @@ from pydantic import Field
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
 from gnnserve_api.quantity import is_more
 from gnnserve_api.spec.endpoint import EndpointSpec
-from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text
+from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text, with_defaults
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.variants import SOME_ARE_MADE
 from gnnserve_api.spec.worker import Worker
@@ -73,7 +73,7 @@ class UpdatesSpec(ApiModel):
     max_delta: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] = "2Gi"
     """Memory that the changes may take in each worker, beside what it takes without any. Beyond it no further ones are
     taken, and requests are answered as before."""
-    compaction: Compaction = Compaction()
+    compaction: Compaction = with_defaults(Compaction)
     """When the changes are made a part of the stored graph."""
 
 

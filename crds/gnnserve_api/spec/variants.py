@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from gnnserve_api.spec.cascade import MAX_CASCADES, Cascade, canonical_cascades
 from gnnserve_api.spec.channels import Channels, ChannelsTable, in_order
-from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.fields import ApiModel, with_defaults
 from gnnserve_api.spec.given import Given
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, Pruning
 from gnnserve_api.spec.rules import rule
@@ -79,9 +79,9 @@ class Variants(ApiModel):
     search: Search = Search.DISABLED
     """Whether the variants are searched for, in place of being listed. With Auto, pruning.factors and storage are not
     read, and stored, fanouts, given, oneRow, channels and projection must be left out."""
-    budget: SearchBudget = SearchBudget()
+    budget: SearchBudget = with_defaults(SearchBudget)
     """What a search may take, and how many variants it may keep."""
-    pruning: Pruning = Pruning()
+    pruning: Pruning = with_defaults(Pruning)
     """Variants that read fewer feature columns."""
     storage: Annotated[
         tuple[Storage, ...],

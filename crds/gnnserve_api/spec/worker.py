@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
-from gnnserve_api.spec.fields import ApiModel, PoolName, text
+from gnnserve_api.spec.fields import ApiModel, PoolName, text, with_defaults
 from gnnserve_api.spec.placement import TopologySpreadConstraints
 from gnnserve_api.spec.pods import Gpu, PodSettings
 from gnnserve_api.spec.rules import rule, server_rule
@@ -83,14 +83,14 @@ class Worker(PodSettings):
     gpu_memory: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] | None = None
     """Memory of the GPU that a worker takes at most: weights, buffers, graph and tables, then the cache with what is
     left. Absent: all that is free."""
-    cache: CacheSpec = CacheSpec()
+    cache: CacheSpec = with_defaults(CacheSpec)
     """What they keep there of tables that it has no room for."""
     topology_spread_constraints: TopologySpreadConstraints = ()
     """How evenly workers are spread over zones or nodes; needs a repository that pods of several nodes may mount.
     Absent: with such a repository they are spread over nodes where that is possible."""
     tracing: Tracing | None = None
     """Traces of predictions. Absent: there are none."""
-    batching: BatchingSpec = BatchingSpec()
+    batching: BatchingSpec = with_defaults(BatchingSpec)
     """How requests are queued and grouped."""
     pool_ref: PoolRef | None = None
     """A GNNWorkerPool whose pods answer for this service, beside others. Absent: it has pods of its own."""
