@@ -1,4 +1,4 @@
-"""Of the package `kubernetes` the operator uses one of its two clients, `kubernetes.aio`.
+"""The operator uses one of the two clients of the package `kubernetes`: `kubernetes.aio`.
 
 Importing the package runs the other one, with requests, oauthlib and websocket-client: 6 MB that every operator would
 hold, a tenth of its memory. kopf imports it too wherever it is installed, to recognise its objects, which no handler

@@ -22,7 +22,7 @@ from tests.support.interruption import Interruption, in_child
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation import pipeline, trained
+from gnnserve_worker.generation import one_type, trained
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.resume import ResumedModels, Resumption
@@ -241,7 +241,7 @@ def test_half_of_a_network_is_written_over(tmp_path: Path, uninterrupted: Revisi
 
 def test_networks_of_other_libraries_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(tmp_path)
-    monkeypatch.setattr(pipeline, "version", lambda package: "99.0")
+    monkeypatch.setattr(one_type, "version", lambda package: "99.0")
 
     training = CountedTraining()
     _, reports = generate_counting(tmp_path, training)
