@@ -28,6 +28,7 @@ from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publ
 from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models import dense
+from gnnserve_worker.models.binary import warm_up_binary
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
 from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
@@ -65,6 +66,7 @@ def _answer(root: Path) -> None:
     _sample_for_training()
     _lay_out_for_gpus()
     NonzeroProduct.build(np.zeros((LEAST_INPUTS, 1), np.float32), None, None)
+    warm_up_binary()
     _infer(_revisions(root))
 
 

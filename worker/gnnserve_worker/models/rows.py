@@ -17,6 +17,7 @@ from gnnserve_worker.graph.feature_rows import FeatureRows, row_at
 from gnnserve_worker.graph.view import BatchView, name_rows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
 from gnnserve_worker.models.architecture import Projection
+from gnnserve_worker.models.binary import BinaryRows, warm_up_binary
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.nonzero import NonzeroProduct, Order, pays
 from gnnserve_worker.sampling.neighbours import NeighbourSample
@@ -169,11 +170,22 @@ class RowMaker:
 
     def _multiply(self, features: FeatureRows, read: np.ndarray, own_read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The product of the rows `read`, and that of `own_read` for nodes themselves: float32 [rows read, columns]."""
-        nonzero, own_nonzero = self.nonzero[0], self.nonzero[-1]
-        if nonzero is not None and own_nonzero is not None and pays(features, read if len(read) else own_read):
-            return nonzero.multiply(features, read, self.scaling.order, own_read, own_nonzero)
+        nonzero, own_nonzero, order = self.nonzero[0], self.nonzero[-1], self.scaling.order
+        both = _either(len(features), read, own_read)
+        if nonzero is None or own_nonzero is None:
+            return self._multiply_whole(features, read, own_read, both)
+        if pays(features, both):
+            return nonzero.multiply(features, read, order, own_read, own_nonzero)
+        binary = BinaryRows.of(features, both, order)
+        if binary is None:
+            return self._multiply_whole(features, read, own_read, both)
+        return binary.multiply(read, nonzero), binary.multiply(own_read, own_nonzero)
+
+    def _multiply_whole(
+        self, features: FeatureRows, read: np.ndarray, own_read: np.ndarray, both: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same of any features, from scaled ones. `both`: rows of which either is read, ascending."""
         columns, width = self.columns, len(self.columns)
-        both = np.union1d(read, own_read)
         if len(both) <= _MOST_OF_BOTH * min(len(read), len(own_read)):
             # Nearly the same rows are read of both: they are scaled once, and a few more are multiplied.
             scaled = self.scaling.scale(features, both, columns, width)
@@ -182,6 +194,14 @@ class RowMaker:
         made = product_of(self.scaling.scale(features, read, columns, width), self.products[0])
         own_scaled = self.scaling.scale(features, own_read, columns, width)
         return made, product_of(own_scaled, self.products[-1])
+
+
+def _either(count: int, read: np.ndarray, own_read: np.ndarray) -> np.ndarray:
+    """Which of so many rows are in either list: int64, ascending."""
+    is_read = np.zeros(count, np.bool_)
+    is_read[read] = True
+    is_read[own_read] = True
+    return np.flatnonzero(is_read)
 
 
 def _at(made: np.ndarray, rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -379,4 +399,6 @@ def row_maker(
         if [product.inputs, product.outputs] != expected:
             raise ValueError(f"the first layer's weights are {[product.inputs, product.outputs]}, expected {expected}")
     nonzero = tuple(NonzeroProduct.build(product.dense, scaling.mean, scaling.deviation) for product in products)
+    if any(product is not None for product in nonzero):
+        warm_up_binary()
     return RowMaker(table, scaling, np.arange(features), products, nonzero)
