@@ -45,12 +45,13 @@ class Gathering:
         self._waiting.append(act)
         if len(self._waiting) == 1:
             self._rounds, self._until_ms = 0, self._clock_ms() + LONGEST_MS
-            asyncio.get_running_loop().call_soon(self._look)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._look, loop)
 
-    def _look(self) -> None:
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._rounds += 1
         if self._rounds < MOST_ROUNDS and self._clock_ms() < self._until_ms:
-            asyncio.get_running_loop().call_soon(self._look)
+            loop.call_soon(self._look, loop)
             return
         waiting, self._waiting = self._waiting, []
         self._patience = MEMORY if len(waiting) > 1 else self._patience - 1

@@ -124,17 +124,17 @@ class OpenInferenceCodec:
             return read_infer_body(
                 body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits
             )  # fmt: skip
-        text, known = body[: self.json_bytes], self._known
-        facts = (wishes, read_by(revision))
+        known, facts = self._known, (wishes, read_by(revision))
+        # All that is known has JSON of this length.
         if (
             known is not None
-            and known.text == text
             and known.body_bytes == len(body)
+            and body.startswith(known.text)
             and known.facts == facts
         ):  # fmt: skip
             return known.body
         read = read_infer_body(body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits)
-        self._known = KnownJson(text, len(body), facts, read)
+        self._known = KnownJson(body[: self.json_bytes], len(body), facts, read)
         return read
 
     def encode_answer(
@@ -152,7 +152,7 @@ class OpenInferenceCodec:
             return Encoded(JSON_HEAD, b"", pieces) if in_pieces else Encoded(JSON_HEAD, b"".join(pieces))
         outputs = zip(question.outputs, are_binary, strict=True)
         buffers = [as_bytes(name, answer, revision) for name, is_binary in outputs if is_binary]
-        sizes = [len(buffer) for buffer in buffers]
+        sizes = [*map(len, buffers)]
         if question.form.id is not None or answer.offset is not None or len(buffers) < len(are_binary):
             text = b"".join(self._pieces(answer, question, revision, objective_met, sizes))
             return Encoded(_binary_head(text), b"".join([text, *buffers]))
