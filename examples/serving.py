@@ -1,12 +1,16 @@
-"""How the applications here start their server: `gnnserve run` beside them, and its address once it answers."""
+"""What the applications here share: the server that they start, `gnnserve run` beside them, and an option of theirs."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_cli.loadgen.picture import check_picture
 
 
 @contextmanager
@@ -26,3 +30,14 @@ def serving(folder: Path, *arguments: str) -> Iterator[str]:
             yield line.split()[-1]
         finally:
             process.terminate()
+
+
+def picture_file(text: str) -> Path:
+    """The file of `--picture`, refused before the minute that it takes to have something to draw."""
+    try:
+        check_picture(Path(text))
+    except InputError as error:
+        raise argparse.ArgumentTypeError(f"{error.problem}; {error.remedy}") from None
+    except ResourceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)

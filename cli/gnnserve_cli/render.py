@@ -119,7 +119,7 @@ def profile_tables(profile: Profile, console: Console) -> list[RenderableType]:
     )
     timing_headers = [*_TIMING_HEADERS]
     if any(variant.new_nodes for variant in profile.variants):
-        timing_headers.append("New nodes p50")
+        timing_headers.append("New nodes ms")
         caption += "\nNew nodes: as many, brought by a request with features and edges (an overlay)."
     whole = _table(*_OWN_HEADERS, *timing_headers)
     gives, costs = _table(*_OWN_HEADERS), _table("Variant", *timing_headers)

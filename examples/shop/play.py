@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from examples.serving import serving
+from examples.serving import picture_file, serving
 from examples.shop.make import new_users, read_bought
 
 from gnnserve_client import Client
@@ -47,7 +47,7 @@ class Moment:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="for the repository; default: a temporary one")
-    parser.add_argument("--picture", type=Path, help="draw what was seen into this file, .svg or .png")
+    parser.add_argument("--picture", type=picture_file, help="draw what was seen into this file, .svg or .png")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from examples.serving import serving
+from examples.serving import picture_file, serving
 from examples.spam.reviews import STORED, Review, make_reviews, write_tables
 
 from gnnserve_client import Changes, Client, Overlay
@@ -54,10 +54,13 @@ class Step:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="for tables, repository and log; default: a temporary one")
-    parser.add_argument("--picture", type=Path, help="draw what was seen into this file, .svg or .png")
+    parser.add_argument("--picture", type=picture_file, help="draw what was seen into this file, .svg or .png")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
+        if (repository := folder / ".gnnserve").exists():
+            # Its log of changes has the reviews that are about to arrive.
+            parser.error(f"argument --folder: {folder} has an earlier run; name a new folder, or remove {repository}")
         folder.mkdir(parents=True, exist_ok=True)
         reviews = make_reviews()
         write_tables(reviews[:STORED], folder)
@@ -76,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def write_inputs(folder: Path) -> None:
     """The manifest over the tables in the folder, and the token of writers."""
     manifest = (Path(__file__).parent / "spam.yaml").read_text(encoding="utf-8")
-    (folder / "spam.yaml").write_text(manifest.replace("FOLDER", str(folder.resolve())), encoding="utf-8")
+    address = folder.resolve().as_uri()  # percent-encoded, as an address has to be
+    (folder / "spam.yaml").write_text(manifest.replace("file://FOLDER", address), encoding="utf-8")
     (folder / "write-token").write_text(f"{TOKEN}\n", encoding="utf-8")
 
 

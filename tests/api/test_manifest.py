@@ -130,6 +130,12 @@ def case(name: str, text: str, *expected: str):
             "write file:// and an absolute path, as in file:///data/graph.npz",
         ),
         case(
+            "a path with a sign that ends paths of addresses",
+            HEAD + 'spec: {graph: {source: {npz: {uri: "file:///data/a #1.npz"}}}}',
+            'spec.graph.source.npz.uri: found "file:///data/a #1.npz", expected a string that matches '
+            "^file:///[^?#]+$; write # as %23 and ? as %3F, since they end the path of an address",
+        ),
+        case(
             "a required field says what it is for",
             HEAD + "spec: {graph: {source: {npz: {}}}}",
             "spec.graph.source.npz.uri: missing; add it: Where the file is: `file:///` and an absolute path, "

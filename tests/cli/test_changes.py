@@ -259,7 +259,10 @@ def test_places_of_the_servers_form_lead_back_to_rows() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("id\n1\n", "it has no column `change`", id="no change"),
+        pytest.param("id\n1\n", "it has no column `change`, but 'id'; begin it with", id="no change"),
+        pytest.param("", "it has no column `change`, but no columns at all", id="an empty file"),
+        pytest.param("change, id\nremove-node,1\n", "its column ' id' has blanks around its name", id="a blank"),
+        pytest.param("change,id,a\nset-features,1,1_0\n", "'1_0' in column 'a' cannot be read", id="an underscore"),
         pytest.param("change,id,id\n", "two columns 'id'", id="a column twice"),
         pytest.param(
             "change,id\nadd,1\n", "new.csv:2: 'add' is no change; give one of add-node", id="an unknown change"
@@ -473,7 +476,7 @@ def test_digits_are_integers_unless_the_server_says_otherwise(tmp_path: Path, id
         assert result.exit_code == 0, result.stderr
         assert server.asked[-1].body == {"removedNodes": ["x"]}
     else:
-        assert (result.exit_code, "row 4: 'x' is no integer, as the node ids before are" in result.stderr) == (2, True)
+        assert (result.exit_code, "row 4: 'x' is no integer, as the graph's node ids are" in result.stderr) == (2, True)
     first = [asked for asked in server.asked if asked.headers["gnnserve-sequence"] == "1"][-1]
     assert first.body == {
         "edges": [["1", "-2"] if ids else [1, -2]],
@@ -482,6 +485,16 @@ def test_digits_are_integers_unless_the_server_says_otherwise(tmp_path: Path, id
 
 
 # The log
+
+
+def test_of_ids_of_both_kinds_the_one_that_is_no_integer_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("change,source,target\nadd-edge,1,2\nadd-edge,1,ann")
+    told = answering()
+    with fake_server(lambda asked: with_texts(asked, ids=False, labels=False) or told(asked)) as server:
+        result = run_apply(server, path)
+    assert (result.exit_code, "error: row 3: 'ann' is no integer" in result.stderr) == (2, True)
+    assert "apply new.csv: 0/2\n" in result.stderr
 
 
 def record(offset: int, **fields: Any) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def test_chosen_nodes_become_an_array_with_their_ids(tmp_path: Path, ids: str) -
     revision = publish(tmp_path, ids)
     named = {"positions": [3, 0], "integers": [30 - 2**62, -(2**62)], "texts": [TEXTS[3], TEXTS[0]]}[ids]
     listed = tmp_path / "nodes.txt"
-    listed.write_text("".join(f"{each}\n" for each in named), encoding="utf-8")
+    # Blanks around integers are none of theirs; those around texts are.
+    listed.write_text("".join(f"{each}\n" if ids == "texts" else f" {each} \r\n" for each in named), encoding="utf-8")
     out = tmp_path / "vectors.npy"
 
     made = run(tmp_path, revision, "x1", "--nodes-file", listed, "--neighbours", "sampled", "--out", out, "--json")
@@ -144,7 +145,8 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(files, "_entry", full)
     made = tmp_path / "made"
     made.mkdir()
-    run(tmp_path / "repository", revision, "x1", "--out", made / "a.npy", code=ExitCode.RESOURCE)
+    told = run(tmp_path / "repository", revision, "x1", "--out", made / "a.npy", code=ExitCode.RESOURCE)
+    assert f"error: --out: '{made}/a.npy' cannot be written: No space left on device; free some space" in told
     assert [*made.iterdir()] == []
 
 
@@ -168,3 +170,12 @@ def test_what_cannot_be_exported_is_refused(
     revision = publish(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert problem in run(tmp_path, revision, "x1", *arguments, code=ExitCode.BAD_INPUT)
+
+
+def test_a_file_of_nodes_is_named_where_one_of_its_nodes_is_not_there(tmp_path: Path) -> None:
+    revision = publish(tmp_path)
+    listed = tmp_path / "nodes.txt"
+    for written, problem in (("1\none\n", "'one' is no integer"), ("1\n20\n", "the graph has no node 20")):
+        listed.write_text(written, encoding="utf-8")
+        told = run(tmp_path, revision, "x1", "--nodes-file", listed, code=ExitCode.BAD_INPUT)
+        assert f"error: --nodes-file: {problem}" in told

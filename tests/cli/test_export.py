@@ -87,3 +87,18 @@ def test_onnx_needs_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else find(name))
     problem = run("any", "x1", "--repository", tmp_path, "--format", "onnx", code=ExitCode.RESOURCE)
     assert "--format onnx: needs onnxscript, which is not installed; `pip install 'gnnserve[export]'`" in problem
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    revision = publish(tmp_path / "repository")
+    made = tmp_path / "made"
+    made.mkdir()
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    arguments = (revision, "x1", "--repository", tmp_path / "repository", "--out", made / "x1")
+    told = run(*arguments, code=ExitCode.RESOURCE)
+    assert f"error: --out: '{made}/x1' cannot be written: No space left on device; free some space" in told
+    assert [*made.iterdir()] == []

@@ -60,6 +60,26 @@ def test_json_has_all_of_it(url: str, tmp_path: Path) -> None:
 def test_what_is_wrong_is_told(url: str) -> None:
     assert "node 4000 is not in the graph" in run(url, "4000", code=ExitCode.BAD_INPUT)
     assert "NODE: '1,2' are 2 nodes" in run(url, "1,2", code=ExitCode.BAD_INPUT)
+    assert "error: NODE: '' is not a list of node ids" in run(url, "", code=ExitCode.BAD_INPUT)
+    assert "error: --among: '3,' is not a list of node ids" in run(url, "1", "--among", "3,", code=ExitCode.BAD_INPUT)
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ("--5", '"--5" is none of the graph\'s classes'),
+        ('["0"]', '"0" is none of the graph\'s classes'),
+        ("0,,2", "--labels: '0,,2' is not a list of labels: one is empty"),
+        ("[0", "--labels: '[0' is not a list of labels: "),
+    ],
+)
+def test_labels_that_are_none_are_told(url: str, labels: str, problem: str) -> None:
+    assert problem in run(url, "17", f"--labels={labels}", code=ExitCode.BAD_INPUT)
+
+
+def test_no_recommendations_are_said(url: str) -> None:
+    shown = run(url, "17", "--among", "17")
+    assert shown.startswith("No node is recommended: neighbours of the node are left out without --include-known; ")
 
 
 def test_the_client_recommends(url: str) -> None:

@@ -46,3 +46,25 @@ def test_roc_auc_is_how_often_spam_comes_first() -> None:
     assert play.roc_auc([3, 2, 1, 0], spam) == 1
     assert play.roc_auc([0, 1, 2, 3], spam) == 0
     assert play.roc_auc([1, 1, 1, 1], spam) == 0.5
+
+
+def test_addresses_of_tables_are_percent_encoded(tmp_path: Path) -> None:
+    folder = tmp_path / "reviews of März #1"
+    folder.mkdir()
+    play.write_inputs(folder)
+    source = parse_manifest((folder / "spam.yaml").read_text(encoding="utf-8"), "spam.yaml").spec.graph.source
+    assert source.csv is not None
+    assert source.csv.nodes.uri == (folder / "nodes.csv").as_uri()
+
+
+def test_what_could_not_work_is_refused_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".gnnserve").mkdir()
+    for arguments, problem in (
+        (["--picture", "spam.txt"], "'spam.txt' ends neither in .svg nor in .png"),
+        (["--folder", str(tmp_path)], f"{tmp_path} has an earlier run; name a new folder, or remove "),
+    ):
+        with pytest.raises(SystemExit):
+            play.main(arguments)
+        assert problem in capsys.readouterr().err

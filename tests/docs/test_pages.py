@@ -146,7 +146,7 @@ def test_the_program_of_the_page_makes_a_batch_that_is_understood() -> None:
     batch = decode_batch(made["body"])
     assert batch.counts == ChangeCounts(new_nodes=1, overrides=1, edges=2)
     assert batch.ids.integers is not None
-    assert batch.ids.integers.tolist() == [5000, 3, 3, 5000, 7, 5000]
+    assert batch.ids.integers.tolist() == [5001, 3, 3, 5001, 7, 5001]
     assert np.isnan(batch.features).sum() == batch.features.shape[1] - 1
 
 

@@ -129,16 +129,16 @@ def test_a_strict_request_is_refused_where_its_variant_is_too_slow() -> None:
     refusal = refused(Queue().ask(X1, Objective(5, None), strict=True))
     assert (refusal.reason, refusal.retry_after_s) == (RefusalReason.OBJECTIVE_INFEASIBLE, None)
     assert refusal.message == (
-        "the request names x1, which needs 10.1 ms for 1 node, more than 5 ms; "
-        "allow more time, send fewer nodes, leave out variant, or leave out strict"
+        "only x1 may answer the request, which needs 10.1 ms for 1 node, more than 5 ms; "
+        "allow more time, send fewer nodes, name no variant, or leave out strict"
     )
 
 
 def test_a_strict_request_is_refused_where_its_variant_loses_more_than_is_tolerated() -> None:
     refusal = refused(Queue().ask(X8, Objective(None, 10), strict=True))
     assert refusal.message == (
-        "the request names x8, which loses 30 permille, more than the 10 that are tolerated; "
-        "allow a larger tolerance, leave out variant, or leave out strict"
+        "only x8 may answer the request, which loses 30 permille, more than the 10 that are tolerated; "
+        "allow a larger tolerance, name no variant, or leave out strict"
     )
     assert Queue().ask(X4, Objective(None, 10), strict=True) is None
 

@@ -159,5 +159,5 @@ def _typed(given: int | str | None, is_integer: bool, where: str, what: str) -> 
     if isinstance(given, int) or not is_integer:
         return given
     if not _INTEGER.fullmatch(given):
-        raise InputError(where, f"{given!r} is no integer, as the {what}s before are", f"correct the {what}")
+        raise InputError(where, f"{given!r} is no integer, as the graph's {what}s are", f"correct the {what}")
     return int(given)

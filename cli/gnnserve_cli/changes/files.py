@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,19 +20,24 @@ from gnnserve_cli.printable import printable_line
 
 _BLOCK_BYTES = 1024 * 1024
 _ROWS_AT_ONCE = 10_000
+_SHOWN_COLUMNS = 8
+"""Columns of a file that a message shows."""
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(inf|infinity|nan)", re.IGNORECASE)
+"""What is a number in a CSV file. `float()` would also accept underscores and digits of other scripts."""
 _IDS = frozenset({"id", "source", "target"})
 _labels = decoding.decoder(list[int | str])
 _numbers = decoding.decoder(list[float])
 
 
 def digest_of(file: Path) -> tuple[str, int]:
-    """The digest of a file's content, and how many lines it has."""
-    digest, lines = hashlib.blake2b(digest_size=16), 0
+    """The digest of a file's content, and how many lines it has, with or without a line end behind the last one."""
+    digest, lines, last = hashlib.blake2b(digest_size=16), 0, b"\n"
     with _readable(file), file.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):
             digest.update(block)
             lines += block.count(b"\n")
-    return digest.hexdigest(), lines
+            last = block[-1:]
+    return digest.hexdigest(), lines + (last != b"\n")
 
 
 def read_changes(file: Path) -> tuple[Iterator[Change], int | None]:
@@ -75,7 +81,7 @@ def _value(name: str, cell: str, where: str) -> Any:
             return _labels.decode(cell) if is_list else cell
         if name == "features" or is_list:
             return _numbers.decode(cell)
-        number = float(cell)
+        number = _number(cell)
     except (ValueError, msgspec.DecodeError):
         wanted = "a list of numbers, [0.5, 2]," if name == "features" else "a number, or a list [0.5, 2],"
         raise InputError(
@@ -84,6 +90,13 @@ def _value(name: str, cell: str, where: str) -> Any:
     if not math.isfinite(number):
         raise InputError(where, f"{cell!r} in column {name!r} is not finite", "give a number, or leave it empty")
     return number
+
+
+def _number(cell: str) -> float:
+    """Raises ValueError where the cell is no number."""
+    if _NUMBER.fullmatch(cell.strip()) is None:
+        raise ValueError(cell)
+    return float(cell)
 
 
 def _read_parquet(file: Path) -> tuple[Iterator[Change], int | None]:
@@ -138,11 +151,16 @@ def _check_types(cells: dict[str, Any], where: str, texts: Set[str]) -> None:
 
 def _check_columns(file: Path, columns: list[str]) -> None:
     if "change" not in columns:
+        found = ", ".join(map(repr, columns[:_SHOWN_COLUMNS])) + ", …" * (len(columns) > _SHOWN_COLUMNS)
         raise InputError(
             str(file),
-            "it has no column `change`",
-            f"its columns are {', '.join(fixed_columns(columns))}, and those of features",
+            f"it has no column `change`, but {printable_line(found) or 'no columns at all'}",
+            f"begin it with the names of its columns, separated by commas: {', '.join(fixed_columns(columns))}, "
+            "and those of features",
         )
+    for name in columns:
+        if name != name.strip() and name.strip() in fixed_columns([*columns, name.strip()]):
+            raise InputError(str(file), f"its column {name!r} has blanks around its name", "take them out")
     if repeated := [name for name in columns if columns.count(name) > 1]:
         raise InputError(str(file), f"it has two columns {repeated[0]!r}", "give each column a name of its own")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ from gnnserve_client.sending import Batch as EncodedBatch
 
 _IDS_ARE_TEXTS = "InvalidType"
 _UNKNOWN_LABEL = "UnknownLabel"
+_ID = re.compile(r"^((removedE|e)dges\[\d+\]\[\d+\]|removedNodes\[\d+\]|\w+\[\d+\]\.id)$")
+"""Places of ids in a batch of changes."""
 
 
 class Sender:
@@ -57,6 +60,8 @@ class Sender:
                 elif refused.code == _UNKNOWN_LABEL and not self._knows_labels and kinds.are_labels_integers:
                     kinds = replace(kinds, are_labels_integers=False)
                 else:
+                    if _is_of_an_id(refused) and not kinds.are_ids_integers:
+                        _require_integers(batch, kinds)
                     raise _in_file(refused, batch, number) from refused
             else:
                 if answer.offset:  # not one of an earlier run that is compacted away, which is not looked at
@@ -68,6 +73,16 @@ class Sender:
         body = msgspec.json.encode(request_of(batch, kinds))
         encoded = EncodedBatch(body, "application/json", len(batch.changes))
         return self._connection.run(send_batch(self._asking, encoded, self._client, number))
+
+
+def _is_of_an_id(refused: RefusedError) -> bool:
+    return refused.code == _IDS_ARE_TEXTS and _ID.search(refused.field or "") is not None
+
+
+def _require_integers(batch: Batch, kinds: TextKinds) -> None:
+    """Raises InputError that names the first id that is no integer: the server would name the first id of all, since
+    they are sent as texts where one of them is no integer."""
+    request_of(batch, replace(kinds, are_ids_integers=True))
 
 
 def _in_file(refused: RefusedError, batch: Batch, number: int) -> RefusedError | InputError:

@@ -21,6 +21,7 @@ from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     CaFile,
     DeviceName,
+    EmbeddingsUris,
     Json,
     Manifest,
     PostgresUri,
@@ -29,6 +30,7 @@ from gnnserve_cli.commands.options import (
     Url,
     between,
 )
+from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.printable import printable_line
 from gnnserve_cli.render import count, facts_table, output, print_json, put
 from gnnserve_client.address import Endpoint
@@ -101,7 +103,7 @@ def apply(
             if sent.batches:
                 _note(f"{count(sent.changes, 'change')} are applied; the same command goes on behind them")
             raise
-        listener(Progress(stage, total, total, f"offset {sent.last_offset:,}"))
+        listener(Progress(stage, total, total, f"offset {sent.last_offset:,}" if sent.batches else "no changes"))
     if as_json:
         print_json({"client": name, **_fields(sent)})
     else:
@@ -147,12 +149,14 @@ def compact(
         bool, typer.Option("--retrain", metavar="", help="Train the networks anew on the changed graph.")
     ] = False,
     postgres_uri_file: PostgresUri = None,
+    embeddings_uri_file: EmbeddingsUris = None,
     device: DeviceName = None,
     as_json: Json = False,
 ) -> None:
     """Make the log of changes part of the graph: the next start begins there, and the log becomes shorter."""
     # Imported here: they bring numpy and numba, which the other commands start without.
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
     from gnnserve_cli.generating import advise, generating_visibly, keep_models  # noqa: PLC0415
     from gnnserve_cli.updates import check_address, updates_of  # noqa: PLC0415
     from gnnserve_worker.compaction.compact import compact as fold  # noqa: PLC0415
@@ -160,6 +164,8 @@ def compact(
 
     service = load_manifest(manifest)
     check_address(service, postgres_uri_file)
+    uri_files = embeddings_uri_file or []
+    check_sinks([service], uri_files)
     stored = Repository(repository, service.metadata.namespace, service.metadata.name)
     if (updates := updates_of(service, stored, postgres_uri_file)) is None:
         raise InputError("spec.updates", "is not set", "name a log, as in examples/digits-updates.yaml")
@@ -167,6 +173,8 @@ def compact(
     keep_models(service, stored, published)
     if retrain:
         advise(published, stored)
+    # Before the result is shown: it is of a revision that answers whatever the one before it did.
+    is_written = publish_visibly(service, stored, published, uri_files)
     made_of = stored.made_of(published)
     offset = 0 if made_of is None else made_of.offset
     if as_json:
@@ -174,6 +182,8 @@ def compact(
     else:
         facts = [("revision", published.revision), ("graph", published.graph), ("offset", f"{offset:,}")]
         put(output(), facts_table(facts))
+    if not is_written:
+        raise typer.Exit(ExitCode.RESOURCE)
 
 
 def purge(
@@ -271,9 +281,11 @@ def _facts(sent: Applied, name: str) -> list[tuple[str, str]]:
     batches = f"{sent.batches:,} {'batch' if sent.batches == 1 else 'batches'}"
     repeated = f"; {sent.repeated:,} of them from an earlier run" if sent.repeated else ""
     unchanged = f"; {count(sent.unchanged, 'edge')} changed nothing" if sent.unchanged else ""
+    # A file without changes tells no offset.
+    offset = [("offset", f"{sent.last_offset:,}")] if sent.batches else []
     return [
         ("applied", f"{count(sent.changes, 'change')} in {batches}{repeated}{unchanged}"),
-        ("offset", f"{sent.last_offset:,}"),
+        *offset,
         ("client", name),
     ]
 

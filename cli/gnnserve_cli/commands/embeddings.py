@@ -16,6 +16,7 @@ from gnnserve_api.protocol import MAX_SEED
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot, between
 from gnnserve_cli.commands.predict import as_integers, parse_nodes
+from gnnserve_cli.out_files import writing
 from gnnserve_cli.render import count, output, print_json, put
 
 if TYPE_CHECKING:
@@ -99,9 +100,10 @@ def export(
     build = build_exact if neighbours is Neighbours.ALL else build_network
     loaded = Repository(repository, found.namespace, found.service, build).load(revision)
     of = nodes_to_embed(loaded, node_type)
-    wanted = Wanted(variant, of, None if listed is None else _places_of(listed, of), neighbours, seed)
+    option = "--nodes" if nodes_file is None else "--nodes-file"
+    wanted = Wanted(variant, of, None if listed is None else _places_of(listed, of, option), neighbours, seed)
     written_by = f"gnnserve {importlib.metadata.version('gnnserve')}"
-    with showing_progress() as on_progress:
+    with writing(path), showing_progress() as on_progress:
         made = export_embeddings(loaded, f"{found.namespace}/{found.service}", wanted, path, written_by, on_progress)
     if as_json:
         print_json(made)
@@ -138,11 +140,17 @@ def _listed(nodes: str | None, nodes_file: Path | None) -> tuple[int | str, ...]
     return [line for line in lines if line]
 
 
-def _places_of(listed: tuple[int | str, ...] | list[str], of: EmbeddedNodes) -> np.ndarray:
-    """Places of the nodes, int64. Raises InputError that names the first id that there is no node of."""
-    if isinstance(listed, tuple):
-        return of.find(listed)
-    return of.find(tuple(listed) if of.id_kind is NodeIdKind.STRINGS else as_integers(listed, "--nodes"))
+def _places_of(listed: tuple[int | str, ...] | list[str], of: EmbeddedNodes, option: str) -> np.ndarray:
+    """Places of the nodes, int64. Raises InputError that names the first id that there is no node of. `option`: the one
+    that lists them."""
+    try:
+        if isinstance(listed, tuple):
+            return of.find(listed)
+        if of.id_kind is NodeIdKind.STRINGS:
+            return of.find(tuple(listed))
+        return of.find(as_integers([part.strip() for part in listed], option))
+    except InputError as error:
+        raise InputError(option, error.problem, error.remedy) from None
 
 
 def _print(made: EmbeddingsManifest, path: Path) -> None:

@@ -12,6 +12,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.export import ExportFormat, ExportManifest
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
 from gnnserve_cli.extras import require_onnx
+from gnnserve_cli.out_files import writing
 from gnnserve_cli.render import count, output, print_json, put
 
 
@@ -65,7 +66,8 @@ def export(
     _check_folder(folder)
     loaded = Repository(repository, found.namespace, found.service, build_exact).load(revision)
     written_by = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("gnnserve", "torch"))
-    made = export_variant(loaded, f"{found.namespace}/{found.service}", variant, chosen, folder, written_by)
+    with writing(folder):
+        made = export_variant(loaded, f"{found.namespace}/{found.service}", variant, chosen, folder, written_by)
     if as_json:
         print_json(made)
     else:

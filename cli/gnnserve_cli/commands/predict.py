@@ -226,18 +226,18 @@ def _nodes_of(overlay: Overlay | None) -> tuple[int | str, ...]:
     return tuple(node.id for node in brought)
 
 
-def parse_nodes(text: str) -> tuple[int | str, ...] | list[str]:
-    """Parse `--nodes`. A JSON list gives a tuple of ids. Parts between commas give a list of texts, stripped, of which
-    `ids_of` decides whether they are integers."""
+def parse_nodes(text: str, option: str = "--nodes") -> tuple[int | str, ...] | list[str]:
+    """Parse ids of nodes. A JSON list gives a tuple of ids. Parts between commas give a list of texts, stripped, of
+    which `ids_of` decides whether they are integers. `option`: what messages name."""
     try:
         text.encode()
         if text.lstrip().startswith("["):
             return decoding.decode(text, tuple[int | str, ...])
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise _not_ids(text, str(error)) from None
+        raise _not_ids(text, str(error), option) from None
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise _not_ids(text, "one is empty")
+        raise _not_ids(text, "one is empty", option)
     return parts
 
 
@@ -308,11 +308,9 @@ def _pair_columns(answer: PairsAnswer) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _not_ids(text: str, why: str) -> InputError:
+def _not_ids(text: str, why: str, option: str) -> InputError:
     shown = text if len(text) <= 80 else text[:77] + "..."
-    return InputError(
-        "--nodes", f"{shown!r} is not a list of node ids: {why}", "write 1,2,3 or ann,bob, or a JSON list"
-    )
+    return InputError(option, f"{shown!r} is not a list of node ids: {why}", "write 1,2,3 or ann,bob, or a JSON list")
 
 
 def ids_of(parts: list[str], endpoint: Endpoint, option: str) -> tuple[int | str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import msgspec
 import typer
 from msgspec import UNSET
 
+from gnnserve_api import decoding
 from gnnserve_api.embeddings import IndexMetric, IndexState
 from gnnserve_api.errors import InputError
 from gnnserve_api.protocol import TypedOverlay
@@ -25,6 +27,10 @@ from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, Token
 from gnnserve_cli.commands.predict import ids_of, parse_nodes, read_any_overlay
 from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, print_json, put
 from gnnserve_client.timing import ClientTimes, parse_server_timing
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+"""Texts that are integer labels. `int()` would also accept blanks and underscores."""
+_LABELS_REMEDY = "write 3,5 or sea,land, or a JSON list"
 
 
 def recommend(
@@ -47,7 +53,11 @@ def recommend(
     ] = None,
     labels: Annotated[
         str | None,
-        typer.Option(metavar="LABELS", help="Recommend nodes with one of these labels only: 3,5.", show_default=False),
+        typer.Option(
+            metavar="LABELS",
+            help="Recommend nodes with one of these labels only: 3,5, or a JSON list.",
+            show_default=False,
+        ),
     ] = None,
     overlay: Annotated[
         Path | None,
@@ -68,7 +78,7 @@ def recommend(
     endpoint = open_url(url, read_access(token_file, ca_file))
 
     def read(text: str, option: str) -> tuple[int | str, ...]:
-        listed = parse_nodes(text)
+        listed = parse_nodes(text, option)
         return listed if isinstance(listed, tuple) else ids_of(listed, endpoint, option)
 
     asked = read(node, "NODE")
@@ -97,7 +107,21 @@ def recommend(
         print_json({"node": asked[0], **msgspec.to_builtins(answer), **costs})
         return
     ids = [item.id for item in answer.items]
-    put(output(), nodes_table(ids, _columns(answer)), "", facts_table(_facts(answer, reply.times)))
+    shown = [nodes_table(ids, _columns(answer))] if ids else [_nothing(include_known, filter_)]
+    put(output(), *shown, "", facts_table(_facts(answer, reply.times)))
+
+
+def _nothing(include_known: bool, filter_: RecommendFilter[Any]) -> str:
+    """Why no node is recommended."""
+    left_out = [
+        words
+        for words, holds in (
+            ("neighbours of the node are left out without --include-known", not include_known),
+            ("--labels and --among leave out all others", filter_ != RecommendFilter()),
+        )
+        if holds
+    ]
+    return "No node is recommended" + (f": {'; '.join(left_out)}." if left_out else ".")
 
 
 def _columns(answer: RecommendAnswer) -> list[tuple[str, list[str]]]:
@@ -112,7 +136,16 @@ def _columns(answer: RecommendAnswer) -> list[tuple[str, list[str]]]:
 
 
 def _labels(text: str) -> tuple[int | str, ...]:
-    return tuple(int(part) if part.lstrip("-").isdecimal() else part for part in map(str.strip, text.split(",")))
+    """Labels between commas, of which digits are integers; a JSON list is taken to the letter."""
+    try:
+        if text.lstrip().startswith("["):
+            return decoding.decode(text, tuple[int | str, ...])
+    except msgspec.DecodeError as error:
+        raise InputError("--labels", f"{text[:80]!r} is not a list of labels: {error}", _LABELS_REMEDY) from None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise InputError("--labels", f"{text[:80]!r} is not a list of labels: one is empty", _LABELS_REMEDY)
+    return tuple(int(part) if _INTEGER.fullmatch(part) else part for part in parts)
 
 
 def _facts(answer: RecommendAnswer, times: ClientTimes) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from abc import ABC, abstractmethod
@@ -74,7 +75,10 @@ class _TorchFormat(ProgramFormat):
         self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
         path: Path,
     ) -> None:  # fmt: skip
-        torch.export.save(program, path)
+        # Not by torch itself, which ends the process where the disk is full.
+        archive = io.BytesIO()
+        torch.export.save(program, archive)
+        path.write_bytes(archive.getbuffer())
 
     def scores(self, path: Path, inputs: Inputs) -> np.ndarray:
         module = torch.export.load(path).module()

@@ -153,14 +153,15 @@ def refuse_named(chooser: VariantChooser, request: Request, load: int) -> Refusa
     tolerance, loss = objective.accuracy_tolerance_permille, chooser.loss_permille[variant]
     if variant >= chooser.count_within(tolerance):
         why = f"which loses {loss:.3g} permille, more than the {tolerance:g} that are tolerated"
-        remedy = "allow a larger tolerance, leave out variant, or leave out strict"
+        remedy = "allow a larger tolerance, name no variant, or leave out strict"
     else:
         overlay = overlay_part(load, request.seeds, request.changed_seeds)
         nodes = chooser.choose(objective, request.seeds, request.needs, load, overlay).nodes
         needed_ms = chooser.costs.batch_ms(variant, load, 1, overlay)
         why = f"which needs {needed_ms:.3g} ms for {nodes}, more than {objective.latency_ms:g} ms"
-        remedy = "allow more time, send fewer nodes, leave out variant, or leave out strict"
-    message = f"the request names {chooser.names[variant]}, {why}; {remedy}"
+        remedy = "allow more time, send fewer nodes, name no variant, or leave out strict"
+    # Named by the client, or for it: recommendations are of the embeddings of one variant.
+    message = f"only {chooser.names[variant]} may answer the request, {why}; {remedy}"
     return Refusal(RefusalReason.OBJECTIVE_INFEASIBLE, message, None)
 
 

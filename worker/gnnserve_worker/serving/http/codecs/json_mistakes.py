@@ -102,6 +102,9 @@ _KINDS = {
     "int | str | array": "an integer, a text or a list of them",
     "int | str | object": "an integer, a text, or an object with type and id",
 }
+_LENGTH = re.compile(r" of length ([0-9]+)(?:, got [0-9]+)?$")
+_TUPLES = {"2": "a pair"}
+"""Lists of a certain length, by the length, where they have a name."""
 _members = decoding.decoder(dict[str, Raw])
 _entries = decoding.decoder(list[Raw])
 _feature = decoding.decoder(float | list[float])
@@ -189,7 +192,8 @@ def field_error(text: str, body: bytes, revision: ServedRevision, form: BodyForm
     where, found = _look_at(body, path)
     if problem.startswith("Expected"):
         told = problem.split("`")
-        kind = "a pair" if problem.endswith(" of length 2") else _kind(told[1])
+        length = _LENGTH.search(problem)
+        kind = _kind(told[1]) if length is None else _TUPLES.get(length[1], f"a list of {length[1]}")
         if not found:
             found = _kind(told[3]) if len(told) > 3 else "another list"
         return RequestError(ErrorCode.INVALID_TYPE, where, f"expected {kind}, got {found}", remedy)
