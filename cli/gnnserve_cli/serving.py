@@ -26,8 +26,8 @@ from gnnserve_cli.render import format_bytes, output, profile_tables, put, searc
 from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
 from gnnserve_cli.updates import check_address, updates_of
 from gnnserve_worker.changes.options import UpdatesOptions
-from gnnserve_worker.following.canary import CanaryFollower
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.pods import device
 from gnnserve_worker.pods.device import DeviceSettings
@@ -292,6 +292,9 @@ class Offered:
         spec, load, options = self.service.spec, self.load_named, self.options
         if spec.routing.canary is None or load is None:
             return
+        # Most services have no second revision.
+        from gnnserve_worker.following.canary import CanaryFollower  # noqa: PLC0415
+
         first = handle.revision.manifest.revision
         table = spec.routing_table(first)
         follower = CanaryFollower(
@@ -300,22 +303,24 @@ class Offered:
         # The event loop, which this is called on, has a part in it.
         threading.Thread(target=follower.declare, args=(table,), name="canary", daemon=True).start()
 
+    def _open_changing(self, loaded: LoadedRevision, replica: LivingRevision) -> ServedRevision:
+        from gnnserve_cli.compiling import compile_for_changes  # noqa: PLC0415
+
+        compile_for_changes(loaded, _note)
+        return device.open_served(loaded, self.options.device, replica=replica)
+
     def open(self) -> server.Offer:
-        name, options, followed = self.service.metadata.name, self.options, None
-        if options.updates is not None:
+        name, options, updates = self.service.metadata.name, self.options, None
+        if options.updates is None:
+            revision = device.open_served(self.load(None), options.device)
+        else:
             # Most servers have no log.
             from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
 
             followed = FollowedLog(options.updates)
-        if followed is None:
-            revision = device.open_served(self.load(None), options.device)
-        else:
-            revision = followed.open(
-                self.load, lambda loaded, replica: device.open_served(loaded, options.device, replica=replica)
-            )
+            revision, updates = followed.open(self.load, self._open_changing), followed.updates
         self.on_opened()
         _say_device(revision.device_stats(), was_asked=self.service.spec.worker.gpu is not None)
-        updates = None if followed is None else followed.updates
         settings = ServiceSettings(
             name, self.sockets.http, options.credentials, updates, self.share, self.sockets.grpc, options.tracing
         )  # fmt: skip

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
+from tests.support.profiles import revision_manifest
 
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.spec.service import GNNService
+from gnnserve_cli import compiling
 from gnnserve_cli.serving import choose_credentials, choose_device
 from gnnserve_cli.updates import log_uid, own_uid, updates_of
+from gnnserve_worker import compile_kernels
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.kernel_cache import KERNELS, would_be_kept
 from gnnserve_worker.repository.repository import Repository
 
 SQLITE: dict[str, Any] = {"log": {"sqlite": {}}, "maxDelta": "3Mi"}
@@ -118,3 +127,36 @@ def test_an_address_that_cannot_be_used_is_told_before_anything_is_trained(tmp_p
 def test_servers_that_follow_changes_compute_on_the_device_that_others_do(updates: dict[str, Any] | None) -> None:
     assert choose_device(service_of(updates), None, None, None).device is Device.AUTO
     assert choose_device(service_of(updates), Device.GPU, CachePolicy.FIFO, None).device is Device.GPU
+
+
+# What the first change needs
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_changes_need_is_compiled_beside_the_server_where_it_is_not(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: SimpleQueue[list[str]] = SimpleQueue()
+    monkeypatch.setattr(compiling, "would_be_kept", lambda name: name in KERNELS and not is_there)
+    monkeypatch.setattr(compiling.subprocess, "run", lambda command, **_: commands.put(command))
+    graph = Graph(np.zeros(1, np.int64), np.zeros(0, np.int32))
+    loaded: Any = SimpleNamespace(manifest=revision_manifest(), graph=graph)
+    said: list[str] = []
+
+    compiling.compile_for_changes(loaded, said.append)
+
+    assert len(said) == (not is_there)
+    if not is_there:
+        command = commands.get(timeout=60)
+        assert command[1:] == ["-m", "gnnserve_worker.compile_kernels", "--changes", "GraphSAGE", "features-float32"]
+
+
+def test_the_process_beside_a_server_compiles_what_changes_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    niceness: list[int] = []
+    monkeypatch.setattr(os, "nice", niceness.append)
+    ran = KERNELS[compiling._OF_CHANGES], KERNELS[compiling._OF_STORED]
+
+    assert compile_kernels.main(["--changes", "GraphSAGE", "stored-float32"]) == 0
+    assert niceness == [10]
+    assert all(kernel.signatures for kernel in ran)
+    assert not any(map(would_be_kept, (compiling._OF_CHANGES, compiling._OF_STORED)))

@@ -372,10 +372,11 @@ app(["run", sys.argv[1], "--repository", sys.argv[2], "--port", "0"])
 """
 """`gnnserve run`, which tells what was imported until it would tell its address."""
 PACKAGES = {
-    "annotated_doc", "annotated_types", "gnnserve_api", "gnnserve_cli", "gnnserve_client", "gnnserve_routing",
-    "gnnserve_worker", "httptools", "llvmlite", "msgspec", "numba", "numpy", "orjson", "prometheus_client", "pydantic",
-    "pydantic_core", "rich", "safetensors", "scipy", "shellingham", "swagger_ui_bundle", "threadpoolctl", "typer",
-    "typing_extensions", "typing_inspection", "uvloop", "yaml",
+    "annotated_doc", "annotated_types", "anyio", "fastapi", "gnnserve_api", "gnnserve_cli", "gnnserve_client",
+    "gnnserve_routing", "gnnserve_worker", "httptools", "llvmlite", "msgspec", "numba", "numpy", "opentelemetry",
+    "orjson", "prometheus_client", "pydantic", "pydantic_core", "rich", "safetensors", "scipy", "shellingham",
+    "starlette", "swagger_ui_bundle", "threadpoolctl", "typer", "typing_extensions", "typing_inspection", "uvloop",
+    "yaml",
 }  # fmt: skip
 """All packages that a server imports whose manifest asks for nothing beyond a model and its variants, and those that
 they bring. What a field, an option or a request asks for is imported where that is."""

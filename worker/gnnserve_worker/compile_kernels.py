@@ -4,7 +4,7 @@ It runs when an image is built and writes beside the sources, so that no pod com
 listed anywhere: the serving path itself runs over tiny revisions of every kind (`inference/rehearsal.py`), and what
 that compiles is compiled at the same time for the levels of processors that this machine may lack, without running it
 (`--own-level` leaves them out, for tests and for images that stay on this machine). What is there already is not
-compiled again.
+compiled again. With `--changes` it is what a server without an image starts beside itself, for its first change.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+_NICENESS = 10
 
 Compiled = tuple[str, Any]
 """A kernel's name, and numba's types of its arguments."""
@@ -44,7 +45,15 @@ class Counts(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gnnserve_worker.compile_kernels", description=__doc__)
     parser.add_argument("--own-level", action="store_true", help="for the best level of this processor alone")
+    parser.add_argument(
+        "--changes",
+        metavar=("ARCHITECTURE", "TABLE"),
+        nargs="+",
+        help="what changes of the graph need of a revision with these tables, such as projected-float32, alone",
+    )
     options = parser.parse_args(arguments)
+    if options.changes:
+        return _compile_changes(*options.changes)
     started_s = time.perf_counter()
     own, others = _in_a_fresh_process(_levels)
     if options.own_level:
@@ -62,6 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"compiled {compiled} kernels and found {found} for {names} in {took_s:.0f} s: {len(kept)} files of "
         f"{sum(kept):,} bytes in {folder}"
     )
+    return 0
+
+
+def _compile_changes(architecture: str, *tables: str) -> int:
+    # A server answers meanwhile.
+    os.nice(_NICENESS)
+    from gnnserve_api.spec.model import Architecture  # noqa: PLC0415
+    from gnnserve_worker.inference.rehearsal import rehearse_changes  # noqa: PLC0415
+
+    rehearse_changes(Architecture(architecture), tables)
     return 0
 
 

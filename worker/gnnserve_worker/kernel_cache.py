@@ -97,6 +97,13 @@ KERNELS: dict[str, Any] = {}
 """numba's dispatchers, by module and name."""
 
 
+def would_be_kept(name: str) -> bool:
+    """Whether another process could compile the kernel of that name in `KERNELS` for this one: it was compiled for no
+    types yet, and there is a folder to keep it in."""
+    cache: _Cache = KERNELS[name]._cache.made
+    return cache.can_be_written and not cache.is_filled
+
+
 def compile_for(name: str) -> None:
     """Compile for that level for the life of this process. To be called before the first kernel, where numba fixes its
     target."""
@@ -179,6 +186,18 @@ class _Cache(caching.FunctionCache):
             )
         return found
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether it has the kernel of these sources, for any types."""
+        try:
+            return bool(self._cache_file._load_index())
+        except Exception:  # noqa: BLE001  (as above: a damaged one is compiled again)
+            return False
+
+    @property
+    def can_be_written(self) -> bool:
+        return not isinstance(self._impl.locator, _Nowhere)
+
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):
             self._impl.locator.ensure_cache_path()
@@ -197,27 +216,27 @@ class _WhenCalled(caching._Cache):
         self._function = function
 
     @cached_property
-    def _made(self) -> _Cache:
+    def made(self) -> _Cache:
         return _Cache(self._function)
 
     @property
     def cache_path(self) -> str:
-        return str(self._made.cache_path)
+        return str(self.made.cache_path)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        return self._made.load_overload(sig, target_context)
+        return self.made.load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        self._made.save_overload(sig, data)
+        self.made.save_overload(sig, data)
 
     def enable(self) -> None:
-        self._made.enable()
+        self.made.enable()
 
     def disable(self) -> None:
-        self._made.disable()
+        self.made.disable()
 
     def flush(self) -> None:
-        self._made.flush()
+        self.made.flush()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from gnnserve_api.repository import (
     RevisionManifest,
     RowSource,
     StoredManifest,
+    TableManifest,
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
@@ -73,6 +74,11 @@ class MadeUpVariant:
             weights=paths.weights_of(self.name),
             stored=StoredManifest(layer=1, correction=correction) if self.kind == "stored" else None,
         )
+
+
+def table_of(variant: VariantManifest, table: TableManifest) -> str:
+    """`MadeUpVariant.table` of a made-up variant that has such a table as this one."""
+    return f"{'stored' if variant.stored is not None else table.kind}-{table.storage}"
 
 
 def made_up_graph(nodes: int, degree: int, columns: int, classes: int) -> GraphData:

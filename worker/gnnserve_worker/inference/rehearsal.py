@@ -8,7 +8,7 @@ is built where it will not serve.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -62,6 +62,16 @@ def rehearse(*halves: Half) -> None:
             _HALVES[half](Path(folder))
 
 
+def rehearse_changes(architecture: Architecture, tables: Collection[str]) -> None:
+    """What changes of the graph do to a revision of that architecture. `tables`: of its variants, as
+    `MadeUpVariant.table` names them."""
+    # What rows of the others are made of.
+    needed = {*tables, f"features-{Storage.FLOAT32}", f"projected-{Storage.FLOAT32}"}
+    variants = [variant for variant in _variants() if variant.table in needed and variant.compute == "float32"]
+    with tempfile.TemporaryDirectory(prefix="gnnserve-rehearsal-") as folder:
+        _change_graph(Path(folder), architecture, variants)
+
+
 def _answer(root: Path) -> None:
     _sample_for_training()
     _lay_out_for_gpus()
@@ -92,22 +102,28 @@ def _infer(revisions: Iterator[LoadedRevision]) -> None:
 
 def _change_graphs(root: Path) -> None:
     """Everything that a revision of each architecture does where its graph changes."""
-    graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     for architecture in ARCHITECTURES:
-        repository, revision = _publish(root, architecture, graph, _FANOUTS[0])
-        loaded = repository.load(revision, _DELTA_BYTES)
-        replica = LivingRevision(loaded, _DELTA_BYTES)
-        served_revision(loaded, replica).warm_up()
-        counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
-        ids = ChangeIds(np.array([_NODES, 2, 0, _NODES, 0, _NODES, 1]))
-        replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
-        # As where a list is very long.
-        replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
+        replica = _change_graph(root, architecture, _variants())
         # As compaction writes it.
         replica.make_stored_rows_anew()
         kept = replica.graph.kept
         replica.graph.lists.of_these(kept)
         replica.graph.ids.of_these(kept)
+
+
+def _change_graph(root: Path, architecture: Architecture, variants: Sequence[MadeUpVariant]) -> LivingRevision:
+    """A revision that has answered and been changed."""
+    graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
+    repository, revision = _publish(root, architecture, graph, _FANOUTS[0], variants)
+    loaded = repository.load(revision, _DELTA_BYTES)
+    replica = LivingRevision(loaded, _DELTA_BYTES)
+    served_revision(loaded, replica).warm_up()
+    counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
+    ids = ChangeIds(np.array([_NODES, 2, 0, _NODES, 0, _NODES, 1]))
+    replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
+    # As where a list is very long.
+    replica.graph.lists.follow(replica.drafting.graph.lists, np.arange(2), most_brief=0)
+    return replica
 
 
 def _change_typed_graphs(root: Path) -> None:
@@ -153,20 +169,24 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     graphs = [replace(plain, ids=found) for found in ids]
     for architecture in ARCHITECTURES:
         for graph, sampled in zip(graphs, _FANOUTS, strict=True):
-            repository, revision = _publish(root, architecture, graph, sampled)
+            repository, revision = _publish(root, architecture, graph, sampled, _variants())
             yield repository.load(revision)
 
 
 def _publish(
-    root: Path, architecture: Architecture, graph: GraphData, sampled: tuple[int, ...]
+    root: Path,
+    architecture: Architecture,
+    graph: GraphData,
+    sampled: tuple[int, ...],
+    variants: Sequence[MadeUpVariant],
 ) -> tuple[Repository, str]:
-    """A revision of the architecture with a variant of every kind: its repository and its name."""
+    """A revision of the architecture with those of the variants that it can have: its repository and its name."""
     fanouts = NO_NEIGHBOURS if spec_of(architecture).aggregator is Aggregator.NONE else sampled
     repository = Repository(root, "rehearsal", _name_of(architecture, sampled))
     network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=fanouts).network(_CLASSES)
     network = _with_several_heads(network)
     # A stored layer leaves another one.
-    able = [variant for variant in _variants() if variant.kind != "stored" or network.layers > 1]
+    able = [variant for variant in variants if variant.kind != "stored" or network.layers > 1]
     return repository, publish_made_up(repository, graph, network, able).revision
 
 
