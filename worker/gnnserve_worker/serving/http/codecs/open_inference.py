@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -49,6 +50,7 @@ class KnownJson(msgspec.Struct, frozen=True):
 
     text: bytes
     body_bytes: int
+    seeds: int
     facts: tuple[Any, ...]
     """What else it was read by: the wishes of the head, and what the served graph takes."""
     body: InferBody
@@ -78,7 +80,7 @@ class OpenInferenceCodec:
             return len(body) // ID_BYTES
         known = self._known
         if known is not None and known.body_bytes == len(body) and body.startswith(known.text):
-            return known.body.tensors[NODES].shape[0] or 1
+            return known.seeds
         end = _HEAD_BYTES if self.json_bytes is None else min(self.json_bytes, _HEAD_BYTES)
         start = body.find(b'"nodes"', 0, end)
         found = _SHAPE.search(body, max(0, start), end) or _SHAPE.search(body, 0, end)
@@ -134,7 +136,7 @@ class OpenInferenceCodec:
         ):  # fmt: skip
             return known.body
         read = read_infer_body(body, self.json_bytes, self.model, self.version, wishes, revision, max_nodes, limits)
-        self._known = KnownJson(body[: self.json_bytes], len(body), facts, read)
+        self._known = KnownJson(body[: self.json_bytes], len(body), read.tensors[NODES].shape[0] or 1, facts, read)
         return read
 
     def encode_answer(
@@ -150,8 +152,7 @@ class OpenInferenceCodec:
         if not any(are_binary):
             pieces = self._pieces(answer, question, revision, objective_met, [])
             return Encoded(JSON_HEAD, b"", pieces) if in_pieces else Encoded(JSON_HEAD, b"".join(pieces))
-        outputs = zip(question.outputs, are_binary, strict=True)
-        buffers = [as_bytes(name, answer, revision) for name, is_binary in outputs if is_binary]
+        buffers = [as_bytes(name, answer, revision) for name in compress(question.outputs, are_binary)]
         sizes = [*map(len, buffers)]
         if question.form.id is not None or answer.offset is not None or len(buffers) < len(are_binary):
             text = b"".join(self._pieces(answer, question, revision, objective_met, sizes))

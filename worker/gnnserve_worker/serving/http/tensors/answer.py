@@ -8,6 +8,9 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.tensors.datatypes import Datatype, encode_texts
 from gnnserve_worker.serving.requests import Answer
 
+_FLOAT32, _INT64 = np.dtype("<f4"), np.dtype("<i8")
+"""NumPy reads the names of its types anew each time."""
+
 
 def form_of(name: str, answer: Answer, revision: ServedRevision) -> tuple[Datatype, list[int]]:
     """Datatype and shape of an output."""
@@ -33,10 +36,10 @@ def columns_of_labels(answer: Answer, revision: ServedRevision) -> np.ndarray:
 def numbers_of(name: str, answer: Answer, revision: ServedRevision) -> np.ndarray:
     """An output whose elements have a fixed size, C-contiguous, little-endian."""
     if name != "labels":
-        return np.ascontiguousarray(_matrix_of(name, answer), "<f4")
+        return np.ascontiguousarray(_matrix_of(name, answer), _FLOAT32)
     if revision.multi_label:
         return np.ascontiguousarray(revision.decisive_scores(answer.variant, answer.scores) > 0)
-    return np.ascontiguousarray(revision.class_ids[columns_of_labels(answer, revision)], "<i8")
+    return np.ascontiguousarray(revision.class_ids[columns_of_labels(answer, revision)], _INT64)
 
 
 def texts_of_labels(answer: Answer, revision: ServedRevision) -> list[bytes]:
@@ -46,7 +49,7 @@ def texts_of_labels(answer: Answer, revision: ServedRevision) -> list[bytes]:
 
 def as_bytes(name: str, answer: Answer, revision: ServedRevision) -> bytes | memoryview:
     """An output's elements as the protocol has them in bytes."""
-    if are_texts(name, revision):
+    if name == "labels" and are_texts(name, revision):
         return encode_texts(texts_of_labels(answer, revision))
     return numbers_of(name, answer, revision).data.cast("B")
 

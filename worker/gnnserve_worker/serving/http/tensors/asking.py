@@ -69,12 +69,16 @@ def to_question(
         _check_overlay(sizes, support, limits)
     if support is None:
         otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
-        overlay, seeds = None, _find(read_elements(tensors[NODES]), revision, otherwise)
+        overlay, elements = None, read_elements(tensors[NODES])
+        if isinstance(elements, np.ndarray):
+            seeds = find_integers(elements, revision, otherwise)
+        else:
+            seeds = _find(elements, revision, otherwise)
         for name in sizes:
             read_elements(tensors[name])  # the others are empty: an element in them is an error
     else:
-        elements = {name: read_elements(given) for name, given in tensors.items()}
-        overlay, seeds = _arrange(elements, revision, support)
+        brought = {name: read_elements(given) for name, given in tensors.items()}
+        overlay, seeds = _arrange(brought, revision, support)
     return Question(
         seeds,
         wanted.objective,
@@ -89,9 +93,7 @@ def to_question(
     )
 
 
-def _find(nodes: Elements, revision: ServedRevision, otherwise: str) -> np.ndarray:
-    if isinstance(nodes, np.ndarray):
-        return find_integers(nodes, revision, otherwise)
+def _find(nodes: list[Any], revision: ServedRevision, otherwise: str) -> np.ndarray:
     if revision.types is not None:
         nodes = [*ids_of_target(nodes, revision.types, revision)]
     if revision.has_text_ids:
