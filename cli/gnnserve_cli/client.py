@@ -96,8 +96,11 @@ def _misfit(answer: VariantsAnswer) -> str | None:
     """What no gnnserve says: what is shown of an answer divides by its numbers, and pairs one with another. Limits of
     single numbers are the profile's own, and were checked while it was read."""
     has_classes = isinstance(answer.links, msgspec.UnsetType)
+    # Nodes of several types, and those of links, may all be without features: their embeddings were learned.
+    has_features = has_classes and isinstance(answer.types, msgspec.UnsetType)
     for number, what, least in (
-        (answer.nodes, "nodes", 1), (answer.features, "features", 1), (len(answer.classes), "classes", has_classes),
+        (answer.nodes, "nodes", 1), (answer.features, "features", has_features),
+        (len(answer.classes), "classes", has_classes),
     ):  # fmt: skip
         if not least <= number < _MOST:
             return f"a graph of {number} {what}"

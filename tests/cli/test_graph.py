@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
@@ -168,6 +169,25 @@ def test_a_manifest_of_a_typed_graph_is_inspected_as_json(tmp_path: Path) -> Non
     found = json.loads(result.stdout)
     assert [one["name"] for one in found["types"]] == ["user", "item", "tag"]
     assert found["target"] == "user"
+
+
+def test_a_typed_graph_without_labels_is_inspected_where_links_may_be_scored(tmp_path: Path) -> None:
+    given = write_folder(tmp_path / "shop", shop())
+    nodes = tmp_path / "shop" / "nodes_user.npz"
+    np.savez(nodes, **{name: array for name, array in np.load(nodes).items() if name in {"num_nodes", "features"}})
+    manifest = tmp_path / "shop.yaml"
+
+    def inspected(source: Path, task: str = "") -> str:
+        manifest.write_text(
+            "apiVersion: gnnserve.dev/v1alpha1\nkind: GNNService\nmetadata: {name: shop}\n"
+            f"spec: {{graph: {{source: {{typed: {json.dumps(given)}}}}}{task}}}\n"
+        )
+        result = CliRunner().invoke(app, ["graph", "inspect", str(source)])
+        return result.stdout + result.stderr
+
+    assert "labels  no type has any: nothing can be classified, and links may be scored" in inspected(tmp_path / "shop")
+    assert "scored  links of relation buys" in inspected(manifest, ", task: {links: {relation: buys}}")
+    assert "error: spec.graph.source.typed: no type has labels; types are " in inspected(manifest)
 
 
 def test_candidates_are_not_tried_on_a_typed_graph(tmp_path: Path) -> None:

@@ -227,6 +227,9 @@ def answered(labels: list[int]) -> Told:
         pytest.param(
             "load URL", Told(body=variants_body(profile(), nodes=0)), "a graph of 0 nodes", id="a graph without nodes"
         ),
+        pytest.param(
+            "load URL", Told(body=variants_body(profile()) | {"features": 0}), "a graph of 0 features", id="no features"
+        ),
         pytest.param("variants URL", Told(404, b"no\x1b[31m page"), "404 no?[31m page", id="a page that is not there"),
         pytest.param("variants URL", Told(301, b""), "301 without an explanation", id="a redirection"),
     ],

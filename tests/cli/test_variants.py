@@ -49,6 +49,17 @@ def test_a_server_shows_its_profile() -> None:
     assert "computed on" not in result.output, "an older server does not say"
 
 
+def test_links_between_types_without_features_are_shown() -> None:
+    body = variants_body(profile(variant(1, projected=True)), classes=()) | {"features": 0}
+    ends = {name: {"type": name, "start": 0, "end": 9} for name in ("first", "second")}
+    links = {"decoder": "Dot", "dimensions": 64, "relation": "buys", "validationLinks": 9, "testLinks": 9, **ends}
+    with fake_server(lambda _: Told(body=body | {"links": links})) as server:
+        result = CliRunner().invoke(app, ["variants", server.url])
+    assert result.exit_code == 0, result.stderr
+    assert "1,797 nodes without features\n" in result.output
+    assert "links buys: Dot of embeddings with 64 columns" in result.output
+
+
 @pytest.mark.parametrize(("layers", "code"), [(MAX_LAYERS, 0), (MAX_LAYERS + 1, ExitCode.RESOURCE)])
 def test_a_network_may_have_as_many_layers_as_a_manifest(layers: int, code: int) -> None:
     body = variants_body(profile())

@@ -532,7 +532,7 @@ def test_factors_without_one_rank_by_a_master_that_is_not_served(tmp_path: Path)
 
     assert list(made.loaded.variants) == ["x2", "x4"]
     assert _features(made.loaded).shape == (NODES, 4)
-    assert "train master" in made.stages
+    assert "train network" in made.stages
     assert "train x1" not in made.stages
 
 
@@ -546,7 +546,7 @@ def test_projection_trains_a_master_even_for_random(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(variants_module, "worth_keeping", tuple)
     made = _generate(tmp_path, _data(), pruning={"factors": [2], "method": "Random"}, variants={"projection": "Auto"})
 
-    assert "train master" in made.stages
+    assert "train network" in made.stages
     assert list(made.loaded.variants) == ["x2", "projected"]
 
 

@@ -383,7 +383,7 @@ def test_a_network_over_types_learns_links_and_stores_what_it_gives(
     service = light_gcn(typed_folder(shop(), tmp_path / "shop"), model, **task)
     published = generate(service, repository)
     assert published.links is not None and published.training is not None
-    assert [(run.name, run.learnt_from) for run in published.training.runs] == [("master", "links")]
+    assert [(run.name, run.learnt_from) for run in published.training.runs] == [("network", "links")]
     assert {variant.name for variant in published.variants} == {"stored2", "projected"}
     assert {*service.spec.possible_variants()} == {"stored2", "projected"}
     loaded, links = repository.load(published.revision), published.links

@@ -84,7 +84,7 @@ def made(folder: Path, architecture: str, patched: pytest.MonkeyPatch) -> Given:
     data = replace(loaded.typed, relations=message_relations(loaded.typed, loaded.links))
     model = model_of(architecture, data)
     weights = {key: value.numpy() for key, value in model.state_dict().items()} | {"decoder.relation": _RELATION}
-    run = TrainingRun(name="master", epochs=1, steps=1, best_epoch=1, validation=0.5, rising=False)
+    run = TrainingRun(name="network", epochs=1, steps=1, best_epoch=1, validation=0.5, rising=False)
     patched.setattr(typed_networks, "learn_over_types", lambda *_: (weights, run))
     repository = Repository(folder / "repository", "default", "shop")
     revision = generate(service, repository).revision

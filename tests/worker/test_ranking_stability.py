@@ -47,7 +47,7 @@ def test_so_many_more_masters_are_ranked_and_progress_shows_them(tmp_path: Path)
     assert [run.seed for run in manifest.ranking.others] == [6, 7]
     assert all(sorted(run.columns) == list(range(9)) for run in manifest.ranking.others)
     assert [stage for stage in stages if "seed" in stage] == [
-        "train master of seed 6", "rank by Greedy, seed 6", "train master of seed 7", "rank by Greedy, seed 7",
+        "train network of seed 6", "rank by Greedy, seed 6", "train network of seed 7", "rank by Greedy, seed 7",
     ]  # fmt: skip
     assert [variant.name for variant in manifest.profile.variants] == ["x1", "x2"]
 

@@ -64,7 +64,14 @@ def inspect(
     if wanted.typed is not None:
         from gnnserve_cli.commands.typed_graph import inspect_typed_source  # noqa: PLC0415
 
-        inspect_typed_source(wanted.typed, as_json=as_json, try_out=try_out)
+        is_manifest = Path(source).suffix in MANIFEST_SUFFIXES
+        inspect_typed_source(
+            wanted.typed,
+            _spec_of(source, wanted).task.links,
+            is_task_known=is_manifest,
+            as_json=as_json,
+            try_out=try_out,
+        )
         return
     with showing_progress() as listener:
         data = load_source(wanted, repository / DOWNLOADS, listener)

@@ -10,31 +10,52 @@ from gnnserve_cli.commands.inspection_parts import class_bars, remarks, taken_co
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from gnnserve_api.spec.task import Links
     from gnnserve_api.spec.typed import TypedSource
+    from gnnserve_worker.graph.typed import TypedGraphData
     from gnnserve_worker.graph.typed_inspection import RelationFacts, TypedInspection, TypeFacts
+    from gnnserve_worker.progress import ProgressListener
 
 
-def inspect_typed_source(source: TypedSource, *, as_json: bool, try_out: bool) -> None:
+def inspect_typed_source(
+    source: TypedSource, links: Links | None, *, is_task_known: bool, as_json: bool, try_out: bool
+) -> None:
+    """`links`: what a manifest scores; `is_task_known`: it is a manifest's source, and not a folder alone, of which
+    classes are shown where it has some."""
     # Imported here: they bring numpy and numba.
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
-    from gnnserve_worker.graph.sources.load import load_typed_source  # noqa: PLC0415
     from gnnserve_worker.graph.typed_inspection import inspect_typed  # noqa: PLC0415
 
     if try_out:
         raise InputError("--try", "trains candidates over graphs of one type alone", "leave it out")
     with showing_progress() as listener:
-        data = load_typed_source(source, listener)
+        data = _load(source, links, is_task_known, listener)
     found = inspect_typed(data)
     if as_json:
         print_json(found)
         return
     console = output()
-    for part in _parts(found):
+    for part in _parts(found, links):
         put(console, part)
 
 
-def _parts(found: TypedInspection) -> list[RenderableType]:
+def _load(source: TypedSource, links: Links | None, is_task_known: bool, listener: ProgressListener) -> TypedGraphData:
+    """As generation would."""
+    from gnnserve_worker.graph.sources.load import load_typed_source  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.typed_assembly import NoLabelsError  # noqa: PLC0415
+
+    if links is not None:
+        return load_typed_source(source, listener, needs_labels=False)
+    try:
+        return load_typed_source(source, listener)
+    except NoLabelsError:
+        if is_task_known:
+            raise
+        return load_typed_source(source, listener, needs_labels=False)
+
+
+def _parts(found: TypedInspection, links: Links | None) -> list[RenderableType]:
     from gnnserve_cli.render import count, facts_table  # noqa: PLC0415
 
     several = ", several per node" * found.multi_label
@@ -46,22 +67,35 @@ def _parts(found: TypedInspection) -> list[RenderableType]:
         ("nodes", f"{nodes:,} of {count(len(found.types), 'type')}"),
         ("edges", f"{edges:,} of {count(len(found.relations), 'relation')}"),
         *((kind.name, _type_words(kind)) for kind in found.types),
-        ("classified", found.target),
-        ("labels", f"{len(found.classes):,} classes{several}; {classless}"),
-        (
-            "split",
-            f"{found.training_nodes:,} to train on, {found.validation_nodes:,} to validate, "
-            f"{found.test_nodes:,} to test",
-        ),
     ]
+    facts += (
+        [
+            ("classified", found.target),
+            ("labels", f"{len(found.classes):,} classes{several}; {classless}"),
+            (
+                "split",
+                f"{found.training_nodes:,} to train on, {found.validation_nodes:,} to validate, "
+                f"{found.test_nodes:,} to test",
+            ),
+        ]
+        if found.target
+        else [_scored(links)]
+    )
     return [
         facts_table(facts),
         "",
         _relations(found.relations),
         "",
-        *class_bars(found.classes),
+        *(class_bars(found.classes) if found.target else ()),
         *remarks(found.findings, found.notes),
     ]
+
+
+def _scored(links: Links | None) -> tuple[str, str]:
+    """What there is in place of classes."""
+    if links is None:
+        return "labels", "no type has any: nothing can be classified, and links may be scored (spec.task.links)"
+    return "scored", f"links of relation {links.relation}" if links.relation else "links"
 
 
 def _type_words(kind: TypeFacts) -> str:

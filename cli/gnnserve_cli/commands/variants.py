@@ -39,7 +39,8 @@ def variants(
             print_json(served)
             return
         put(console, f"{served.service}  revision {served.revision}  recipe {served.recipe}")
-        put(console, f"{count(served.nodes, 'node')} with {count(served.features, 'feature')}")
+        features = f"with {count(served.features, 'feature')}" if served.features else "without features"
+        put(console, f"{count(served.nodes, 'node')} {features}")
         put(console, *(Text(line) for line in _describe_names(served)))
         device = [] if isinstance(served.device, UnsetType) else [f"computed on {printable_line(served.device)}"]
         put(console, *map(Text, device), "")

@@ -271,7 +271,7 @@ def _make_ingredients(
         or pruning.method != RankingMethod.RANDOM
         or any(family.needs_master(spec) for family in FAMILIES)
     ):
-        master = models.master(variant_name(1) if 1 in pruning.factors else "master")
+        master = models.master(variant_name(1) if 1 in pruning.factors else "network")
     stage = f"rank by {pruning.method}"
     progress(Progress(stage, 0, 1))
     first = None if master is None else first_layer(master)
@@ -287,7 +287,7 @@ def _rank_again(
     pruning, seed = spec.variants.pruning, spec.model.training.seed
     runs = []
     for other in range(seed + 1, seed + 1 + pruning.stability_seeds):
-        first = first_layer(models.another_master(other, f"master of seed {other}"))
+        first = first_layer(models.another_master(other, f"network of seed {other}"))
         stage = f"rank by {pruning.method}, seed {other}"
         progress(Progress(stage, 0, 1))
         columns = rank(pruning, first, features, data, other).columns

@@ -53,7 +53,7 @@ class TypedInspection(msgspec.Struct, frozen=True, rename="camel"):
     source: str
     digest: str
     target: str
-    """The type that is classified."""
+    """The type that is classified; empty: no type has labels."""
     types: tuple[TypeFacts, ...]
     relations: tuple[RelationFacts, ...]
     multi_label: bool
@@ -74,7 +74,7 @@ def inspect_typed(data: TypedGraphData) -> TypedInspection:
     return TypedInspection(
         source=data.source,
         digest=data.digest,
-        target=data.target.name,
+        target=data.target.name if data.classes else "",
         types=types,
         relations=tuple(map(_relation_facts, data.relations)),
         multi_label=data.multi_label,
@@ -84,7 +84,7 @@ def inspect_typed(data: TypedGraphData) -> TypedInspection:
         validation_nodes=len(data.splits.validation),
         test_nodes=len(data.splits.test),
         findings=tuple(Noted(finding.what, finding.count, finding.example) for finding in data.findings),
-        notes=(*_notes(types, data), *split_notes(classes, data.splits)),
+        notes=(*_notes(types, data), *split_notes(classes, data.splits)) if data.classes else (),
     )
 
 

@@ -16,7 +16,7 @@ from gnnserve_worker.repository.repository import Repository
 if TYPE_CHECKING:
     import torch
 
-MASTER = "master"
+MASTER = "network"
 """Name of the one network that is trained."""
 
 

@@ -56,6 +56,10 @@ class GivenRelation:
         return f"{self.source} {self.name} {self.target}"
 
 
+class NoLabelsError(InputError):
+    """No node has a class: nothing can be classified, and links may be scored all the same."""
+
+
 def assemble(
     source: TypedSource,
     digest: str,
@@ -142,9 +146,9 @@ def _target(source: TypedSource, types: Mapping[str, GivenType], findings: list[
     with_labels = {name: given.labelled for name, given in types.items() if given.labelled is not None}
     field, there = f"{FIELD}.target", ", ".join(with_labels) or "none"
     if not with_labels:
-        raise InputError(
+        raise NoLabelsError(
             FIELD, f"no type has labels; types are {', '.join(types)}",
-            "write the classes of the nodes of one type, -1 where one is unknown",
+            "write the classes of the nodes of one type, -1 where one is unknown, or score links (spec.task.links)",
         )  # fmt: skip
     name = source.target
     if name is None:
