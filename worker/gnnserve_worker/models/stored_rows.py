@@ -25,13 +25,16 @@ from gnnserve_worker.sampling.kernels import prefetch, slot_of
 from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
-from gnnserve_worker.tables.table import RowsBehind
+from gnnserve_worker.tables.table import NO_SCALES, RowsBehind
+from gnnserve_worker.tables.vectors import sum_weighted_rows
 
 _space = LayerScratch()
 _AHEAD = 2
 """Nodes by which prefetching is ahead."""
 _LINE = 16
 """Numbers of float32 in a cache line."""
+_ROOM = 256
+"""Rows that are summed for a node, for which there is memory from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,8 @@ class StoredRowMaker:
         _correct(
             graph.indptr, graph.indices, packed, ids, views, self.stored.aggregated.values,
             table.rows.values, table.own.values, _given(made), _given(own_made), places, own_places,
-            layer.inputs, aggregation.mean, aggregation.own_factor, aggregation.bias, aggregation.relu, flat,
+            layer.inputs, aggregation.mean, aggregation.own_factor, aggregation.bias, aggregation.relu, NO_SCALES,
+            flat,
         )  # fmt: skip
         output = multiply(layer, flat, len(ids), _space.activations)
         return output[: len(ids) * layer.outputs].reshape(len(ids), layer.outputs)
@@ -266,17 +270,19 @@ def _correct(
     indptr: np.ndarray, indices: np.ndarray, packed: np.ndarray, ids: np.ndarray, views: np.ndarray,
     aggregated: np.ndarray, products: np.ndarray, own_products: np.ndarray, made: np.ndarray, own_made: np.ndarray,
     places: np.ndarray, own_places: np.ndarray, columns: int, mean: bool, own_factor: float, bias: np.ndarray,
-    relu: bool, out: np.ndarray,
+    relu: bool, no_scales: np.ndarray, out: np.ndarray,
 ) -> None:  # fmt: skip
     """What the layer's products read of each node: `aggregated` of it, without its own row and without the mean's
     division, with what its list gains and what others of its neighbours are; then divided, with its own row and bias
-    again. `places`: where in `made` the product of each row of features is."""
+    again. It is one weighted sum of rows, which is made in registers. `places`: where in `made` the product of each row
+    of features is."""
     _, _, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
     stored = list_count(indptr)
-    factor = np.float32(own_factor)
-    floor = np.float32(0.0) if relu else np.float32(-np.inf)
-    no_bias = np.zeros(columns if len(bias) == 0 else 0, dtype=np.float32)
-    shift = bias if len(bias) > 0 else no_bias
+    read = (products, made, own_products, own_made)
+    first_own = len(products) + len(made)
+    first_own_made = first_own + len(own_products)
+    rows = np.empty(_ROOM, np.int64)
+    weights = np.empty(_ROOM, np.float32)
     for i in range(len(ids)):
         # Their rows are in no cache: what the node after next reads is fetched meanwhile.
         ahead = ids[min(i + _AHEAD, len(ids) - 1)]
@@ -286,23 +292,28 @@ def _correct(
             prefetch(own_products, ahead * own_products.shape[1] + column)
         node = ids[i]
         view = views[i]
-        row = out[i * columns : (i + 1) * columns]
         origin = node if node < stored else origins[node - stored]
-        degree = 0
-        row[:] = 0.0
-        times = np.float32(1.0)
+        listed = 0
         if origin >= 0:
-            degree = list_end(indptr, origin) - list_begin(indptr, origin)
-            if mean and degree > 0:
-                times = np.float32(degree)
-            if flags[view] & HAS_OVERRIDES:
-                for entry in range(list_begin(indptr, origin), list_end(indptr, origin)):
-                    seen = seen_as(indices[entry], view, stored, first_slots, slots, origins)
-                    if stored <= seen < stored + len(streams):
-                        other = made[places[seen - stored]]
-                        replaced = products[indices[entry]]
-                        for column in range(columns):
-                            row[column] += other[column] - replaced[column]
+            listed = list_end(indptr, origin) - list_begin(indptr, origin)
+        degree = listed
+        if node >= stored:
+            degree += extra_starts[node - stored + 1] - extra_starts[node - stored]
+        most = listed + degree + 2
+        if most > len(rows):
+            rows = np.empty(2 * most, np.int64)
+            weights = np.empty(2 * most, np.float32)
+        share = np.float32(1.0 / degree) if mean and degree > 0 else np.float32(1.0)
+        count = 0
+        if origin >= 0 and flags[view] & HAS_OVERRIDES:
+            for entry in range(list_begin(indptr, origin), list_end(indptr, origin)):
+                seen = seen_as(indices[entry], view, stored, first_slots, slots, origins)
+                if stored <= seen < stored + len(streams):
+                    rows[count] = len(products) + places[seen - stored]
+                    weights[count] = share
+                    rows[count + 1] = indices[entry]
+                    weights[count + 1] = -share
+                    count += 2
         has_other = False
         if node >= stored:
             for entry in range(extra_starts[node - stored], extra_starts[node - stored + 1]):
@@ -310,27 +321,22 @@ def _correct(
                 if seen < stored:
                     seen = seen_as(seen, view, stored, first_slots, slots, origins)
                 place = seen if seen < stored else row_of_overlay(seen, stored, origins, streams)
-                added = made[places[place - stored]] if place >= stored else products[place]
-                for column in range(columns):
-                    row[column] += added[column]
-                degree += 1
+                rows[count] = len(products) + places[place - stored] if place >= stored else place
+                weights[count] = share
+                count += 1
             has_other = node - stored < len(streams)
-        share = np.float32(1.0 / degree) if mean and degree > 0 else np.float32(1.0)
-        if has_other:
-            other = own_made[own_places[node - stored]]
-            for column in range(columns):
-                row[column] = row[column] * share + factor * other[column]
-        left = np.float32(1.0) if has_other else share
-        # One pass over all that is read, without a branch in it, so that it is read and added as vectors.
+        own = np.float32(own_factor)
+        of_sum = np.float32(0.0)
         if origin >= 0:
-            of_sum = times * share
-            of_own = (np.float32(0.0) if has_other else factor) - factor * of_sum
-            known = aggregated[origin]
-            own = own_products[origin]
-            for column in range(columns):
-                value = row[column] * left + known[column] * of_sum + own[column] * of_own + shift[column]
-                row[column] = floor if value < floor else value
-        else:
-            for column in range(columns):
-                value = row[column] * left + shift[column]
-                row[column] = floor if value < floor else value
+            of_sum = share * np.float32(listed) if mean and listed > 0 else share
+            rows[count] = first_own + origin
+            weights[count] = (np.float32(0.0) if has_other else own) - own * of_sum
+            count += 1
+        if has_other:
+            rows[count] = first_own_made + own_places[node - stored]
+            weights[count] = own
+            count += 1
+        sum_weighted_rows(
+            out, i * columns, columns, read, no_scales, rows, 0, count, 1.0,
+            aggregated, no_scales, max(origin, 0), of_sum, bias, relu, weights,
+        )  # fmt: skip

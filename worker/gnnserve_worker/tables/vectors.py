@@ -6,8 +6,8 @@ Ten float16 rows of 256 columns take 0.2 µs to sum where they are in the cache,
 
 The dtype of an array says what its numbers are: float32, int16 (bits of a float16), uint16 (bits of a bfloat16), int8.
 
-Where rows are read from, `values` and `scales`, may also be pairs of arrays of the same dtype and width: row
-len(first) + k is row k of the second. A pair with None is the first array alone, and compiles to the same code.
+Where rows are read from, `values` and `scales`, may also be tuples of arrays of the same dtype and width: row
+len(first) + k is row k of the second, and so on. None in a tuple is no array, and compiles to the code without it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _WEIGHTS, _SHIFT, _FIRST_COLUMN = 15, 16, 17
 
 
 class _Source:
-    """Rows in one array, or in one and another behind it."""
+    """Rows in one array, or in several, one behind the other."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
-        kinds, parts = (kind.types, cgutils.unpack_tuple(builder, value)) if _is_pair(kind) else ((kind,), (value,))
+        kinds, parts = (kind.types, cgutils.unpack_tuple(builder, value)) if _is_tuple(kind) else ((kind,), (value,))
         arrays = [
             context.make_array(part_kind)(context, builder, part)
             for part_kind, part in zip(kinds, parts, strict=True)
@@ -43,22 +43,24 @@ class _Source:
         ]
         self._builder = builder
         self._data = [array.data for array in arrays]
-        shape = cgutils.unpack_tuple(builder, arrays[0].shape)
-        self._rows = shape[0]
-        self._width = shape[1] if len(shape) > 1 else ir.Constant(_INT64, 1)
+        shapes = [cgutils.unpack_tuple(builder, array.shape) for array in arrays]
+        self._rows = [shape[0] for shape in shapes]
+        self._width = shapes[0][1] if len(shapes[0]) > 1 else ir.Constant(_INT64, 1)
         self.dtype = kinds[0].dtype
 
     def pointer(self, row: Any) -> Any:
         """Where that row begins."""
         builder, data = self._builder, self._data[0]
-        if len(self._data) > 1:
-            is_behind = builder.icmp_signed(">=", row, self._rows)
-            data = builder.select(is_behind, self._data[1], data)
-            row = builder.select(is_behind, builder.sub(row, self._rows), row)
-        return builder.gep(data, [builder.mul(row, self._width)])
+        place = row
+        for rows_before, behind in zip(self._rows, self._data[1:], strict=False):
+            row = builder.sub(row, rows_before)
+            is_behind = builder.icmp_signed(">=", row, ir.Constant(_INT64, 0))
+            data = builder.select(is_behind, behind, data)
+            place = builder.select(is_behind, row, place)
+        return builder.gep(data, [builder.mul(place, self._width)])
 
 
-def _is_pair(kind: Any) -> bool:
+def _is_tuple(kind: Any) -> bool:
     return isinstance(kind, types.BaseTuple)
 
 
