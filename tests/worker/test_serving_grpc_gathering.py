@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from tests.support.serving import FakeWorker, running
 
-from gnnserve_worker.serving.grpc.gathering import LONGEST_MS, MEMORY, MOST_ROUNDS, Gathering
+from gnnserve_worker.serving.grpc.gathering import LONGEST_MS, MEMORY, QUIET_ROUNDS, Gathering
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.grpc.predictions import Predictions
 
@@ -46,32 +46,32 @@ def test_a_request_is_begun_at_once_where_no_others_are_expected() -> None:
     play(scenario)
 
 
-def test_requests_of_some_rounds_are_begun_together_in_their_order() -> None:
+def test_requests_are_begun_together_in_their_order_once_no_other_comes() -> None:
     async def scenario(scene: Scene) -> None:
         scene.gathering.expect_others()
-        scene.begin(1)
-        await scene.rounds(MOST_ROUNDS - 1)
-        scene.begin(2)
-        assert scene.begun == []
+        for number in range(3):
+            scene.begin(number)
+            await scene.rounds(QUIET_ROUNDS - 1)
+            assert scene.begun == []
         await scene.rounds(1)
-        assert scene.begun == [1, 2]
+        assert scene.begun == [0, 1, 2]
         scene.begin(3)
-        assert scene.begun == [1, 2]
-        await scene.rounds(MOST_ROUNDS)
-        assert scene.begun == [1, 2, 3]
+        assert scene.begun == [0, 1, 2]
+        await scene.rounds(QUIET_ROUNDS)
+        assert scene.begun == [0, 1, 2, 3]
 
     play(scenario)
 
 
-def test_none_waits_for_long_where_rounds_are_long() -> None:
+def test_none_waits_for_longer_than_a_time_however_many_come() -> None:
     async def scenario(scene: Scene) -> None:
         scene.gathering.expect_others()
-        scene.begin(1)
-        await scene.rounds(1)
-        assert scene.begun == []
-        scene.now_ms = LONGEST_MS
-        await scene.rounds(1)
-        assert scene.begun == [1]
+        for number in range(3):
+            scene.begin(number)
+            scene.now_ms = LONGEST_MS * number / 2
+            assert scene.begun == []
+            await scene.rounds(1)
+        assert scene.begun == [0, 1, 2]
 
     play(scenario)
 
@@ -82,7 +82,7 @@ def test_others_are_expected_until_none_came_for_many_requests() -> None:
         for number in range(MEMORY):
             scene.begin(number)
             assert len(scene.begun) == number
-            await scene.rounds(MOST_ROUNDS)
+            await scene.rounds(QUIET_ROUNDS)
         scene.begin(MEMORY)
         assert scene.begun == list(range(MEMORY + 1))
 
