@@ -9,7 +9,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -57,13 +58,30 @@ def output() -> Console:
 def put(console: Console, *renderables: RenderableType) -> None:
     for given in renderables:
         renderable = printable(given) if isinstance(given, str) else given
-        if console.is_terminal:
-            console.print(renderable)
-            continue
-        # Trailing padding of table lines is removed: it disturbs comparing and searching lines.
-        with console.capture() as captured:
-            console.print(renderable)
+        with _wide_enough(console, renderable):
+            if console.is_terminal:
+                console.print(renderable)
+                continue
+            # Trailing padding of table lines is removed: it disturbs comparing and searching lines.
+            with console.capture() as captured:
+                console.print(renderable)
         console.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+@contextmanager
+def _wide_enough(console: Console, renderable: RenderableType) -> Iterator[None]:
+    """Let a table whose columns do not wrap have the width that it needs: rich would cut its numbers, and a terminal
+    only goes on with them in the next line."""
+    if isinstance(renderable, Table) and all(column.no_wrap for column in renderable.columns):
+        needed = console.measure(renderable, options=console.options.update(max_width=_UNLIMITED)).maximum
+        if needed > console.width:
+            before, console.width = console.width, needed
+            try:
+                yield
+            finally:
+                console.width = before
+            return
+    yield
 
 
 def print_json(value: object) -> None:

@@ -104,10 +104,17 @@ def no_answer(url: str, error: BaseException, *, was_sent: bool) -> NoAnswerErro
     if untrusted := _untrusted(error):
         return NotTrustedError(url, untrusted.verify_message)
     why = printable_line(str(error)) or type(error).__name__
-    return NoAnswerError(
-        f"{url}: no answer: {why}; is the server up? `gnnserve run MANIFEST` starts one",
-        was_sent=was_sent,
-    )
+    return NoAnswerError(f"{url}: no answer: {why}; {_remedy(url, why)}", was_sent=was_sent)
+
+
+def _remedy(url: str, why: str) -> str:
+    """What to do where no answer came. A server that speaks the other one of HTTP and HTTPS begins none."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "https" and "WRONG_VERSION_NUMBER" in why:
+        return f"if it speaks plain HTTP, ask http://{rest}"
+    up = "is the server up? `gnnserve run MANIFEST` starts one"
+    ended_at_once = any(words in why for words in ("without response", "without sending a response"))
+    return f"{up}; one with TLS is asked by https://{rest}" if scheme == "http" and ended_at_once else up
 
 
 def _untrusted(error: BaseException | None) -> ssl.SSLCertVerificationError | None:

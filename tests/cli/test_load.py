@@ -111,6 +111,18 @@ def test_the_report_for_people_has_every_figure() -> None:
         assert name in result.output
 
 
+def test_a_second_revision_among_the_answers_is_said() -> None:
+    def told(asked: Asked) -> Told:
+        answer = answer_like_gnnserve(asked)
+        if asked.path == "/v1/route":
+            answer.body["canary"] = {"revision": "r2", "percent": 30, "answers": True}
+        return answer
+
+    with fake_server(told) as server:
+        result = CliRunner().invoke(app, ["load", server.url, "--duration", "0.05", "--latency-ms", "500"])
+    assert result.stderr.startswith("note: revision r2 answers 30 % of the requests (spec.routing.canary): its answers")
+
+
 def test_objectives_are_passed_on() -> None:
     with fake_server() as server:
         arguments = ["--duration", "0.05", "--latency-ms", "5", "--accuracy-tolerance-permille", "10"]

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,16 @@ from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_api.variants import MAX_LAYERS, Storage
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
-from gnnserve_cli.render import count, format_bytes, format_ms, profile_tables, round_floats
+from gnnserve_cli.render import (
+    Output,
+    count,
+    facts_table,
+    format_bytes,
+    format_ms,
+    profile_tables,
+    put,
+    round_floats,
+)
 
 
 def write_revision(root: Path, manifest: RevisionManifest, service: str = "digits") -> Path:
@@ -47,6 +57,17 @@ def test_a_server_shows_its_profile() -> None:
     assert "node ids: 0 to 1796\nlabel: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n" in result.output
     assert "x16" in result.output
     assert "computed on" not in result.output, "an older server does not say"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_numbers_are_whole_where_a_terminal_is_too_narrow_for_them(is_terminal: bool) -> None:
+    console = Output(width=30, file=StringIO(), force_terminal=is_terminal, no_color=True)
+    put(console, *profile_tables(profile(), console), facts_table([("variant", "x1 of a revision with a name")]))
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert not any("…" in line for line in lines)
+    assert any("1.05 MiB" in line or "69.0 MiB" in line for line in lines)
+    assert (console.width, len(lines[-1].rstrip()) <= 30) == (30, True)
 
 
 def test_links_between_types_without_features_are_shown() -> None:

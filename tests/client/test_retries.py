@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.client import RemoteDisconnected
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,26 @@ def test_a_server_that_never_answered_is_not_waited_for(opened: Opened) -> None:
     with pytest.raises(NoAnswerError, match=r"http://server:8080: no answer: .*refused; is the server up\?"):
         client.predict(["ann"])
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "remedy"),
+    [
+        (
+            "https://server:8080",
+            ssl.SSLError("[SSL: WRONG_VERSION_NUMBER]"),
+            "if it speaks plain HTTP, ask http://serv",
+        ),
+        (
+            "http://server:8080",
+            RemoteDisconnected("closed without response"),
+            "one with TLS is asked by https://server",
+        ),
+        ("https://server:8080", RemoteDisconnected("closed without response"), "`gnnserve run MANIFEST` starts one"),
+    ],
+)
+def test_a_server_of_the_other_protocol_is_said(url: str, error: Exception, remedy: str) -> None:
+    assert remedy in str(exchange.no_answer(url, error, was_sent=True))
 
 
 def test_retries_can_be_turned_off(opened: Opened) -> None:

@@ -17,6 +17,7 @@ from gnnserve_api.objective import Objective
 from gnnserve_api.profile import Profile
 from gnnserve_api.protocol import VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.routing import Route
 from gnnserve_cli.client import fetch_nodes, fetch_route, fetch_variants, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import (
     CaFile,
@@ -202,8 +203,10 @@ def load(
     if variant is not None and variant not in known:
         raise InputError("--variant", f"there is no {variant!r}", f"choose from {', '.join(known)}")
     asked = stated_objective(latency_ms, tolerance_permille)
-    objective = _objective_in_effect(endpoint, asked)
     nodes = nodes_to_ask_for(endpoint, served, binary=binary)
+    route = fetch_route(endpoint)
+    _note_canary(route)
+    objective = _objective_in_effect(route, asked)
     unseen = Unseen(new_nodes, NEW_EDGES if new_edges is None else new_edges, served.features) if new_nodes else None
     requests = (
         build_predictions(
@@ -333,8 +336,20 @@ def _connections(rate: float | None, objective: StatedObjective | None) -> int:
     return min(MOST_CONNECTIONS, max(OPEN_CONNECTIONS, math.ceil(2 * within_objective)))
 
 
-def _objective_in_effect(endpoint: Endpoint, asked: Objective | None) -> StatedObjective | None:
-    objective = asked or fetch_route(endpoint).objective
+def _note_canary(route: Route) -> None:
+    """Answers of two revisions are counted by the names of their variants, which may be the same."""
+    second = route.canary
+    if isinstance(second, msgspec.UnsetType) or not (second.answers and second.percent):
+        return
+    typer.echo(
+        f"note: revision {second.revision} answers {second.percent} % of the requests (spec.routing.canary): its "
+        f"answers are counted under its variants' names, and accuracies are those of revision {route.revision}",
+        err=True,
+    )
+
+
+def _objective_in_effect(route: Route, asked: Objective | None) -> StatedObjective | None:
+    objective = asked or route.objective
     if objective.is_empty():
         return None
     return StatedObjective(
