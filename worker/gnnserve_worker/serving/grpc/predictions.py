@@ -68,7 +68,7 @@ def head_of(codec: InferCodec, metadata: Fields) -> Head:
     return Head(codec, b"", wishes_of(metadata) if has_wishes else NO_WISHES, path=_PATH, parent=parent)
 
 
-class _Listener:
+class _Shared:
     """What the requests of a listener share."""
 
     __slots__ = ("asked", "gathering", "known", "predict")
@@ -84,28 +84,28 @@ class _Listener:
 class _Asked:
     """A request of a client that waits for its answer."""
 
-    __slots__ = ("_arrived_ms", "_listener", "_metadata", "_pending", "_raw", "answer", "id")
+    __slots__ = ("_arrived_ms", "_metadata", "_pending", "_raw", "_shared", "answer", "id")
 
-    def __init__(self, listener: _Listener, raw: bytes, metadata: Fields) -> None:
+    def __init__(self, shared: _Shared, raw: bytes, metadata: Fields) -> None:
         self.id = ""
-        self._listener = listener
+        self._shared = shared
         self._raw = raw
         self._metadata = metadata
         self._arrived_ms = monotonic_ms()
         self._pending: Pending | Held | None = None
         self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        listener.predict.in_flight += 1
-        if listener.asked:
-            listener.gathering.expect_others()
-        listener.asked.add(self)
-        listener.gathering.begin(self._begin)
+        shared.predict.in_flight += 1
+        if shared.asked:
+            shared.gathering.expect_others()
+        shared.asked.add(self)
+        shared.gathering.begin(self._begin)
 
     def _begin(self) -> None:
         if self.answer.done():
             return  # its client is gone
-        predict, raw = self._listener.predict, self._raw
+        predict, raw = self._shared.predict, self._raw
         try:
-            codec = InferCodec(raw, self._listener.known)
+            codec = InferCodec(raw, self._shared.known)
             self.id = codec.id
             begun = predict.start(head_of(codec, self._metadata), raw, self._take, self._arrived_ms)
         except RequestError as error:
@@ -123,8 +123,8 @@ class _Asked:
 
     def end(self) -> None:
         """To be called once nothing waits for the answer any more: it was taken, or the client is gone."""
-        predict = self._listener.predict
-        self._listener.asked.discard(self)
+        predict = self._shared.predict
+        self._shared.asked.discard(self)
         predict.in_flight -= 1
         if not self.answer.done() or self.answer.cancelled():
             self.answer.cancel()
@@ -135,17 +135,17 @@ class _Asked:
 
 class Predictions:
     def __init__(self, app: ServingApp) -> None:
-        self._listener = _Listener(app.predict)
+        self._shared = _Shared(app.predict)
         self._access = app.access
         self._streams: set[_Stream] = set()
 
     @property
     def waiting(self) -> int:
         """Requests without an answer."""
-        return len(self._listener.asked)
+        return len(self._shared.asked)
 
     async def infer(self, raw: bytes, context: Any) -> bytes:
-        asked = _Asked(self._listener, raw, context.invocation_metadata())
+        asked = _Asked(self._shared, raw, context.invocation_metadata())
         try:
             reply = await asked.answer
         finally:
@@ -157,7 +157,7 @@ class Predictions:
         return bytes(reply.body)
 
     async def infer_stream(self, _requests: Any, context: Any) -> None:
-        stream = _Stream(self._listener, context, self._check_token)
+        stream = _Stream(self._shared, context, self._check_token)
         self._streams.add(stream)
         try:
             await stream.run()
@@ -178,9 +178,9 @@ class Predictions:
 class _Stream:
     """One call of `ModelStreamInfer`."""
 
-    def __init__(self, listener: _Listener, context: Any, check_token: Callable[[Fields], None]) -> None:
-        self._listener = listener
-        self._predict = listener.predict
+    def __init__(self, shared: _Shared, context: Any, check_token: Callable[[Fields], None]) -> None:
+        self._shared = shared
+        self._predict = shared.predict
         self._context = context
         self._check_token = check_token
         self._metadata: Fields = context.invocation_metadata()
@@ -231,7 +231,7 @@ class _Stream:
             except RequestError as error:
                 self._end = self._predict.refuse_request(error, encode_grpc_error)
                 break
-            self._waiting.append(_Asked(self._listener, raw, self._metadata))
+            self._waiting.append(_Asked(self._shared, raw, self._metadata))
             self._changed.set()
             while len(self._waiting) >= MOST_PIPELINED:
                 self._changed.clear()
