@@ -449,6 +449,30 @@ def test_engine_that_dies_on_the_event_loop_leaves_nobody_waiting_and_the_loop_r
     asyncio.run(scenario())
 
 
+def test_engine_that_stopped_leaves_the_loop_idle_whatever_lanes_its_models_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def die(_variant: str, _seeds: np.ndarray) -> None:
+        raise SystemExit("gone")
+
+    async def scenario() -> None:
+        worker = quick_worker()
+        worker.fail = die
+        async with running(worker) as client:
+            first = accepted(client.model, [1])
+            client.switch(worker.revision())
+            assert isinstance(await first.outcome, Refusal)
+            rounds: list[int] = []
+            serve_next = client.engine._serve_next
+            monkeypatch.setattr(client.engine, "_serve_next", lambda: rounds.append(1) or serve_next())
+            client.switch(worker.revision())
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(rounds) <= 1
+
+    asyncio.run(scenario())
+
+
 def test_engine_that_cannot_close_a_batch_dies_rather_than_keep_a_queue_that_nobody_serves() -> None:
     def fail(_now_ms: float, _longest_ms: float) -> None:
         raise ZeroDivisionError

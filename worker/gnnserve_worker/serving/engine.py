@@ -189,7 +189,8 @@ class Engine:
         while self._serve_next():
             if self._clock_ms() >= until_ms:
                 break
-        if self._closing is ModelState.DRAINING or self._has_more():
+        # A stopped engine closes no lanes any more, so that a model may seem to have more for ever.
+        if self._closing is ModelState.DRAINING or (self._closing is None and self._has_more()):
             # In another round, so that short batches do not starve the sockets.
             self._go_on()
 
