@@ -147,6 +147,15 @@ def test_damaged_kernel_is_compiled_again_and_named(source: Source, caplog: pyte
     assert not source.compiles(ONES)
 
 
+def test_damaged_index_is_written_anew(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    source.compiles(ONES)
+    (index,) = (source.file.parent / "__pycache__").glob("doubling.*.nbi")
+    index.write_bytes(b"")  # as after a power failure
+    assert source.compiles(ONES)
+    assert "a compiled kernel cannot be loaded" in caplog.text
+    assert not source.compiles(ONES)
+
+
 def test_change_in_another_file_with_kernels_makes_all_of_them_stale(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,10 +189,14 @@ class _Cache(caching.FunctionCache):
     @property
     def is_filled(self) -> bool:
         """Whether it has the kernel of these sources, for any types."""
+        return bool(self._read_index())
+
+    def _read_index(self) -> dict[Any, str] | None:
+        """Files by what they were compiled for; None: the index is damaged."""
         try:
-            return bool(self._cache_file._load_index())
+            return cast("dict[Any, str]", self._cache_file._load_index())
         except Exception:  # noqa: BLE001  (as above: a damaged one is compiled again)
-            return False
+            return None
 
     @property
     def can_be_written(self) -> bool:
@@ -205,6 +209,8 @@ class _Cache(caching.FunctionCache):
             # chooses a file for its code and writes the index anew: at once, one would lose its entry, or have the
             # other's code.
             with _alone_in(Path(self.cache_path)):
+                if self._read_index() is None:
+                    self.flush()  # numba's own would fail, and with it the call that the kernel was compiled for
                 super().save_overload(sig, data)
 
 
