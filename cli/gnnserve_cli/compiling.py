@@ -33,8 +33,9 @@ def compile_for_changes(loaded: LoadedRevision, say: Callable[[str], None]) -> N
     if not any(map(would_be_kept, (_OF_CHANGES, *stored))):
         return
     tables = sorted({table_of(variant, manifest.tables[variant.table]) for variant in manifest.variants})
+    # -P: not with modules of the folder that the server was started in, such as a user's random.py.
     command = [
-        sys.executable, "-m", "gnnserve_worker.compile_kernels", "--changes",
+        sys.executable, "-P", "-m", "gnnserve_worker.compile_kernels", "--changes",
         manifest.variants[0].network.architecture, *tables,
     ]  # fmt: skip
 

@@ -148,7 +148,8 @@ def test_what_changes_need_is_compiled_beside_the_server_where_it_is_not(
     assert len(said) == (not is_there)
     if not is_there:
         command = commands.get(timeout=60)
-        assert command[1:] == ["-m", "gnnserve_worker.compile_kernels", "--changes", "GraphSAGE", "features-float32"]
+        assert command[1:3] == ["-P", "-m"], "modules of the working folder are none of its own"
+        assert command[3:] == ["gnnserve_worker.compile_kernels", "--changes", "GraphSAGE", "features-float32"]
 
 
 def test_the_process_beside_a_server_compiles_what_changes_need(monkeypatch: pytest.MonkeyPatch) -> None:
