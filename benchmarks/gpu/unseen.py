@@ -25,7 +25,8 @@ from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.view import BatchView, Part, view_of
-from gnnserve_worker.models.rows import Scaling, row_maker
+from gnnserve_worker.models.rows import row_maker
+from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.repository.loaded import LoadedRevision
 
 _DEGREE = 10

@@ -40,7 +40,8 @@ from gnnserve_worker.graph.view import BatchView, Part, view_of
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.served import served_revision
-from gnnserve_worker.models.rows import RowMaker, Scaling
+from gnnserve_worker.models.rows import RowMaker
+from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.gather import Aggregator, Own

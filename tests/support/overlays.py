@@ -29,7 +29,8 @@ from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Network
-from gnnserve_worker.models.rows import RowMaker, Scaling, first_products, row_maker
+from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
+from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_of, tail_tensors

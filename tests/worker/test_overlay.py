@@ -27,7 +27,8 @@ from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import Inference, infer_batch
-from gnnserve_worker.models.rows import RowMaker, Scaling
+from gnnserve_worker.models.rows import RowMaker
+from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.tables.table import RowsBehind

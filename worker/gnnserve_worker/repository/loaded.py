@@ -35,7 +35,8 @@ from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.models.rows import MakesRows, RowMaker, Scaling, first_products, row_maker
+from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, row_maker
+from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors

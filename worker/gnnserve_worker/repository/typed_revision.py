@@ -16,7 +16,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.graph.typed_lists import TypedGraph
-from gnnserve_worker.models.rows import Scaling
+from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedShape
 from gnnserve_worker.models.typed.build import (
     build_first_layer,

@@ -16,7 +16,8 @@ from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import brief_kernel
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.rows import RenewedRows, Scaling, encode_rows
+from gnnserve_worker.models.rows import RenewedRows, encode_rows
+from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.typed.architecture import RelationalLayer
 from gnnserve_worker.models.typed.network import as_typed
 from gnnserve_worker.sampling.neighbours import NeighbourSample
