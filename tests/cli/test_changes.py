@@ -388,6 +388,7 @@ def test_a_server_that_asks_for_later_gets_the_same_batch_again(file: Path, impa
         result = run_apply(server, file, "--batch", "3")
     assert result.exit_code == 0, result.stderr
     assert [asked.headers["gnnserve-sequence"] for asked in server.asked] == ["1", "2", "2", "2", "2"]
+    assert result.stderr.count(f"note: {server.url} does not take the batch now: trying again for up to a minute") == 1
     assert 3.0 <= impatient[0] <= 3.75
     assert len(impatient) == 3
 

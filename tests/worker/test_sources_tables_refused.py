@@ -341,6 +341,10 @@ CSVS: list[Any] = [
                  id="Latin-1"),
     pytest.param("source,target\nann,bob\n".encode("utf-16"), r"edges.csv: is UTF-16; save the file as UTF-8",
                  id="UTF-16"),
+    pytest.param(b"\x1f\x8b\x08\x00\xc1,\xc1\n", r"edges.csv: is compressed by gzip; end its name in .csv.gz",
+                 id="gzip"),
+    pytest.param(b"PAR1\x15\x04\x15", r"edges.csv: is a Parquet file; name it in spec.graph.source.parquet",
+                 id="Parquet"),
     pytest.param(b"PK\x03\x04\x14\x00\x06\x00\xff\xff,\n\xff", r"edges.csv: is a zip archive, or a workbook of a "
                                                                     r"spreadsheet; extract it, or save it as CSV",
                  id="a workbook"),

@@ -11,9 +11,11 @@ import msgspec
 from gnnserve_api.changes import ChangesAnswer
 from gnnserve_api.errors import InputError
 from gnnserve_cli.changes.batches import Batch, TextKinds, may_be_integers, request_of
+from gnnserve_client.address import Endpoint
 from gnnserve_client.asking import Asking
+from gnnserve_client.direct import DirectConnection
 from gnnserve_client.errors import RefusedError
-from gnnserve_client.exchange import Connection
+from gnnserve_client.exchange import Connection, Reply, Send
 from gnnserve_client.sending import Applied, send_batch
 from gnnserve_client.sending import Batch as EncodedBatch
 
@@ -21,6 +23,22 @@ _IDS_ARE_TEXTS = "InvalidType"
 _UNKNOWN_LABEL = "UnknownLabel"
 _ID = re.compile(r"^((removedE|e)dges\[\d+\]\[\d+\]|removedNodes\[\d+\]|\w+\[\d+\]\.id)$")
 """Places of ids in a batch of changes."""
+
+
+class TellingConnection(DirectConnection):
+    """Says once of each outage that a batch is sent again, since that may take a minute in which nothing is seen."""
+
+    def __init__(self, endpoint: Endpoint, tell: Callable[[str], None]) -> None:
+        super().__init__(endpoint)
+        self._tell = tell
+        self._is_told = False
+
+    def exchange(self, send: Send) -> Reply:
+        is_again = send.after_s > 0
+        if is_again and not self._is_told:
+            self._tell(f"{self._endpoint.url} does not take the batch now: trying again for up to a minute")
+        self._is_told = is_again
+        return super().exchange(send)
 
 
 class Sender:

@@ -71,9 +71,8 @@ def apply(
     """Apply a file of changes to the graph of a running server; a second run goes on where the first one ended."""
     from gnnserve_cli.changes.batches import batches_of  # noqa: PLC0415
     from gnnserve_cli.changes.files import digest_of, read_changes  # noqa: PLC0415
-    from gnnserve_cli.changes.sending import Sender  # noqa: PLC0415
+    from gnnserve_cli.changes.sending import Sender, TellingConnection  # noqa: PLC0415
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
-    from gnnserve_client.direct import DirectConnection  # noqa: PLC0415
     from gnnserve_client.sending import Applied  # noqa: PLC0415
     from gnnserve_worker.progress import Progress  # noqa: PLC0415
 
@@ -89,7 +88,7 @@ def apply(
     name = f"{client or 'file'}-{digest[:_DIGEST_DIGITS]}-{batch}"
     stage = f"apply {file.name}"
     sent = Applied()
-    with showing_progress() as listener, closing(DirectConnection(endpoint)) as connection:
+    with showing_progress() as listener, closing(TellingConnection(endpoint, _note)) as connection:
 
         def tell(now: Applied) -> None:
             nonlocal sent

@@ -133,13 +133,19 @@ _NO_TEXT = {
     b"PK\x03\x04": ("is a zip archive, or a workbook of a spreadsheet", "extract it, or save it as CSV"),
     b"\xff\xfe": ("is UTF-16", "save the file as UTF-8"),
     b"\xfe\xff": ("is UTF-16", "save the file as UTF-8"),
+    b"\x1f\x8b": ("is compressed by gzip", "end its name in .csv.gz, or decompress it"),
+    b"\x28\xb5\x2f\xfd": ("is compressed by zstd", "end its name in .csv.zst, or decompress it"),
+    b"BZh9": ("is compressed by bzip2", "end its name in .csv.bz2, or decompress it"),
+    b"PAR1\x15": ("is a Parquet file", "name it in spec.graph.source.parquet, or save it as CSV"),
 }
-"""Problem and remedy by a file's first bytes, for formats that spreadsheets save under the name of a CSV."""
+"""Problem and remedy by a file's first bytes, for formats that stand under the name of a CSV."""
 
 
 def _require_text(path: Path) -> None:
+    if _codec(path) is not None:
+        return
     with _opened(path) as file:
-        begins = bytes(file.read(4))
+        begins = bytes(file.read(8))
     for mark, (problem, remedy) in _NO_TEXT.items():
         if begins.startswith(mark):
             raise InputError(str(path), problem, remedy)

@@ -22,6 +22,9 @@ from gnnserve_worker.graph.sources.files import file_path, require_file, why_unr
 from gnnserve_worker.graph.sources.table_columns import kind_of, numbers_of
 from gnnserve_worker.progress import Progress, ProgressListener
 
+_SHOWN_CHARACTERS = 200
+"""Characters of a library's own words that a message shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
@@ -207,7 +210,9 @@ def explained(batches: Iterator[Any], explain: Callable[[Exception], InputError]
 
 def unreadable(path: Path, kind: str, error: Exception) -> InputError:
     problem = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
-    return InputError(str(path), f"is not a readable {kind} file: {problem}", "write it again")
+    # It quotes the file, which may be none of text at all: a terminal might obey that.
+    shown = "".join(letter if letter.isprintable() else "?" for letter in problem[:_SHOWN_CHARACTERS])
+    return InputError(str(path), f"is not a readable {kind} file: {shown}", "write it again")
 
 
 def require_distinct(path: Path, names: Sequence[str]) -> None:
