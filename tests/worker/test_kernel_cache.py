@@ -169,6 +169,25 @@ def test_change_in_another_file_with_kernels_makes_all_of_them_stale(
     kernel_cache.source_stamp.cache_clear()
 
 
+def test_code_of_other_sources_is_never_taken_for_code_that_could_not_be_written(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_file: object, _name: str, _data: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    source.compiles(ONES)
+    (tmp_path / "sampling").mkdir()
+    (tmp_path / "sampling/inlined.py").write_text("2")
+    monkeypatch.setattr(kernel_cache, "PACKAGE", tmp_path)
+    kernel_cache.source_stamp.cache_clear()
+    with monkeypatch.context() as full:
+        full.setattr(caching.IndexDataCacheFile, "_save_data", refuse)
+        assert source.compiles(ONES)
+    assert source.compiles(ONES), "that of the sources before has the name that the index tells"
+    assert not source.compiles(ONES)
+    kernel_cache.source_stamp.cache_clear()
+
+
 def test_compiling_is_said_once_with_the_reason(
     source: Source, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

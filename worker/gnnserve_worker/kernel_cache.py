@@ -209,9 +209,18 @@ class _Cache(caching.FunctionCache):
             # chooses a file for its code and writes the index anew: at once, one would lose its entry, or have the
             # other's code.
             with _alone_in(Path(self.cache_path)):
-                if self._read_index() is None:
-                    self.flush()  # numba's own would fail, and with it the call that the kernel was compiled for
+                if not self._read_index():
+                    self._remove_files()
                 super().save_overload(sig, data)
+
+    def _remove_files(self) -> None:
+        """Remove an index that is damaged or of other sources, and its files. numba fails where it cannot read an
+        index that it adds to, and with it the call that the kernel was compiled for. Of other sources it keeps the
+        files, and tells the index the name of one before it writes that: where the disk is full or the process is
+        killed then, that name would be of code of other sources."""
+        folder, base = Path(self.cache_path), self._impl.filename_base
+        for path in (folder / f"{base}.nbi", *folder.glob(f"{base}.*.nbc")):
+            path.unlink(missing_ok=True)
 
 
 class _WhenCalled(caching._Cache):
