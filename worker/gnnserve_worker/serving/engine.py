@@ -186,9 +186,8 @@ class Engine:
         """Close and compute batches, for as long as a round of the loop may take that."""
         self._turn_is_due = False
         until_ms = self._clock_ms() + ROUND_MS
-        while self._serve_next():
-            if self._clock_ms() >= until_ms:
-                break
+        while self._serve_next() and self._clock_ms() < until_ms:
+            pass
         # A stopped engine closes no lanes any more, so that a model may seem to have more for ever.
         if self._closing is ModelState.DRAINING or (self._closing is None and self._has_more()):
             # In another round, so that short batches do not starve the sockets.
