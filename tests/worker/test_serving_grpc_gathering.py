@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from tests.support.serving import FakeWorker, running
 
-from gnnserve_worker.serving.grpc.gathering import LONGEST_MS, MEMORY, QUIET_ROUNDS, Gathering
+from gnnserve_worker.serving.grpc.gathering import LONGEST_HOLD_MS, LONGEST_MS, MEMORY, QUIET_ROUNDS, Gathering
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.grpc.predictions import Predictions
 
@@ -85,6 +85,48 @@ def test_others_are_expected_until_none_came_for_many_requests() -> None:
             await scene.rounds(QUIET_ROUNDS)
         scene.begin(MEMORY)
         assert scene.begun == list(range(MEMORY + 1))
+
+    play(scenario)
+
+
+def test_requests_that_are_held_are_begun_together_once_none_came_for_a_while() -> None:
+    async def scenario(scene: Scene) -> None:
+        holding = asyncio.ensure_future(scene.gathering.hold())
+        await scene.rounds(1)
+        scene.begin(1)
+        await holding
+        scene.begin(2)
+        await scene.rounds(QUIET_ROUNDS)
+        assert scene.begun == []
+        scene.gathering.release()
+        assert scene.begun == [1, 2]
+        scene.begin(3)
+        assert scene.begun == [1, 2, 3]
+
+    play(scenario)
+
+
+def test_those_that_waited_for_others_are_held_too() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.gathering.expect_others()
+        scene.begin(1)
+        await scene.gathering.hold()
+        assert scene.begun == []
+        scene.gathering.release()
+        assert scene.begun == [1]
+
+    play(scenario)
+
+
+def test_none_is_held_for_long_where_others_go_on_coming() -> None:
+    async def scenario(scene: Scene) -> None:
+        holding = asyncio.ensure_future(scene.gathering.hold())
+        await scene.rounds(1)
+        scene.begin(1)
+        scene.now_ms = LONGEST_HOLD_MS
+        await holding
+        scene.gathering.release()
+        assert scene.begun == [1]
 
     play(scenario)
 

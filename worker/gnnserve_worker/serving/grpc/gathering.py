@@ -17,6 +17,9 @@ QUIET_ROUNDS = 10
 one comes every four to seven rounds; empty rounds take some 3 µs each."""
 LONGEST_MS = 1.0
 """Longest time that a request waits for others."""
+QUIET_MS, LONGEST_HOLD_MS = 20.0, 100.0
+"""How long none may come before `hold` ends, within which a client sends another request once it is answered; and how
+long it lasts where others go on coming."""
 MEMORY = 16
 """Requests in a row that no other one joined, after which none waits any more."""
 
@@ -30,6 +33,8 @@ class Gathering:
         self._rounds = 0
         """Rounds since the last of them came."""
         self._until_ms = 0.0
+        self._holds = False
+        """Whether none is begun before `release`."""
         self._patience = 0
         """How many requests in a row may wait without another one that joins them. 0: none waits, as those of a client
         that asks again once it is answered."""
@@ -40,22 +45,41 @@ class Gathering:
 
     def begin(self, act: Callable[[], None]) -> None:
         """Begin a request by `act`, now or in a later round of the loop with others. `act` raises nothing."""
-        if not self._patience:
+        if not self._patience and not self._holds:
             act()
             return
         self._waiting.append(act)
         self._rounds = 0
-        if len(self._waiting) == 1:
+        if len(self._waiting) == 1 and not self._holds:
             self._until_ms = self._clock_ms() + LONGEST_MS
             loop = asyncio.get_running_loop()
             loop.call_soon(self._look, loop)
 
+    async def hold(self) -> None:
+        """Begin none until `release`. It returns once none has come for a while: clients that wait for answers send
+        nothing, so that gRPC has handed over all that there is."""
+        self._holds = True
+        until_ms, held = self._clock_ms() + LONGEST_HOLD_MS, -1
+        while held < len(self._waiting) and self._clock_ms() < until_ms:
+            held = len(self._waiting)
+            await asyncio.sleep(QUIET_MS / 1000)
+
+    def release(self) -> None:
+        """Begin what was held."""
+        self._holds = False
+        self._begin_all()
+
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._holds:
+            return
         self._rounds += 1
         if self._rounds < QUIET_ROUNDS and self._clock_ms() < self._until_ms:
             loop.call_soon(self._look, loop)
             return
+        self._patience = MEMORY if len(self._waiting) > 1 else max(0, self._patience - 1)
+        self._begin_all()
+
+    def _begin_all(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._patience = MEMORY if len(waiting) > 1 else self._patience - 1
         for act in waiting:
             act()

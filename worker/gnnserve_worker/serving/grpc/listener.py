@@ -102,7 +102,12 @@ class GrpcListener:
         self._health.drain()
         self._predictions.drain()
         until_s = time.monotonic() + linger_s
+        # A server that stops cancels the calls that it has not handed over. Clients send others once they are answered,
+        # so they are answered when they know that they are to connect anew.
+        await self._predictions.hold()
         stopping = asyncio.ensure_future(self._server.stop(_FOREVER_S))
+        await asyncio.sleep(0)  # it begins
+        self._predictions.release()
         while not (await asyncio.wait({stopping}, timeout=_POLL_S))[0]:
             if is_forced() or (time.monotonic() > until_s and not self._predictions.waiting):
                 await self._server.stop(None)

@@ -164,6 +164,13 @@ class Predictions:
         finally:
             self._streams.discard(stream)
 
+    async def hold(self) -> None:
+        """Take all requests that gRPC has, and begin none of them until `release`."""
+        await self._shared.gathering.hold()
+
+    def release(self) -> None:
+        self._shared.gathering.release()
+
     def drain(self) -> None:
         """Answer what the streams have sent, and end them."""
         for stream in self._streams:
