@@ -33,7 +33,7 @@ from gnnserve_worker.repository import files
 from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
 
-NETWORKS = {"x1": 1, "master of seed 6": 1, "x2": 1, "x4": 1, "channels2-x2": 1, "mlp1": 3}
+NETWORKS = {"x1": 1, "network of seed 6": 1, "x2": 1, "x4": 1, "channels2-x2": 1, "mlp1": 3}
 """The networks of `service` in the order of their training, and how often each is trained."""
 TRAININGS = sum(NETWORKS.values())
 
@@ -184,7 +184,7 @@ def test_a_failure_after_training_costs_no_training(tmp_path: Path, monkeypatch:
         (lambda folder: overwrite(folder / "network.json", b"{"), "is damaged: Input data was truncated"),
         (lambda folder: overwrite(folder / "network.json", b"\xff"), "is damaged: "),
         (lambda folder: edit(folder / "network.json", "pickled", True), "is damaged: Object contains unknown field"),
-        (lambda folder: replace_by(folder, "master-of-seed-6"), "holds 'master of seed 6', expected 'x1'"),
+        (lambda folder: replace_by(folder, "network-of-seed-6"), "holds 'network of seed 6', expected 'x1'"),
     ],
     ids=["altered weights", "no weights", "edited", "cut short", "no text", "of another version", "another network"],
 )  # fmt: skip
@@ -227,7 +227,7 @@ def replace_by(folder: Path, other: str) -> None:
 
 def test_half_of_a_network_is_written_over(tmp_path: Path, uninterrupted: RevisionManifest) -> None:
     interrupt(tmp_path, after=1)
-    half = kept_folder(tmp_path) / "master-of-seed-6"
+    half = kept_folder(tmp_path) / "network-of-seed-6"
     half.mkdir()
     (half / "weights.safetensors").write_bytes(b"half")
     (half / "network.json.tmp").write_bytes(b"{")
@@ -380,7 +380,7 @@ def resumption_in(folder: Path, reports: list[Progress], spare_bytes: int = 0) -
 
 
 def make_all(models: ResumedModels) -> list[Tensors]:
-    return [models.master("x1"), models.pruned(np.array([2, 0]), "x2"), models.another_master(6, "master of seed 6")]
+    return [models.master("x1"), models.pruned(np.array([2, 0]), "x2"), models.another_master(6, "network of seed 6")]
 
 
 def test_any_models_can_be_resumed(tmp_path: Path) -> None:
@@ -430,10 +430,10 @@ def test_other_columns_or_another_seed_are_another_network(tmp_path: Path) -> No
     fake, reports = FakeModels(), list[Progress]()
     models = ResumedModels(fake, resumption_in(tmp_path, reports))
     models.pruned(np.array([0, 2]), "x2")
-    models.another_master(7, "master of seed 6")
+    models.another_master(7, "network of seed 6")
 
-    assert fake.made == ["x2", "master of seed 6"]
-    assert [report.stage for report in reports] == ["kept x2 is not used", "kept master of seed 6 is not used"]
+    assert fake.made == ["x2", "network of seed 6"]
+    assert [report.stage for report in reports] == ["kept x2 is not used", "kept network of seed 6 is not used"]
 
 
 def test_fewer_channels_of_another_network_are_another_network(tmp_path: Path) -> None:
@@ -454,9 +454,9 @@ def test_fewer_channels_of_another_network_are_another_network(tmp_path: Path) -
 def test_what_is_kept_says_what_it_is_without_pickle(tmp_path: Path) -> None:
     make_all(ResumedModels(FakeModels(), resumption_in(tmp_path, [])))
 
-    folder = tmp_path / "trained" / "master-of-seed-6"
+    folder = tmp_path / "trained" / "network-of-seed-6"
     content = msgspec.json.decode((folder / "network.json").read_bytes())
-    assert content["name"] == "master of seed 6"
+    assert content["name"] == "network of seed 6"
     assert content["madeFor"] == {"recipe": "r", "columns": "all", "seed": "6"}
     assert content["runs"] == []
     assert sorted(path.name for path in folder.iterdir()) == ["network.json", "weights.safetensors"]

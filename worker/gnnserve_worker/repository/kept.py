@@ -27,7 +27,7 @@ from gnnserve_worker.repository import files, paths
 @dataclass(frozen=True, slots=True)
 class KeptNetwork:
     name: str
-    """What progress calls it: `x4`, `master of seed 6`."""
+    """What progress calls it: `x4`, `network of seed 6`."""
     made_for: Mapping[str, str]
     """All that its weights depend on, by names of its own."""
     tensors: Mapping[str, np.ndarray]

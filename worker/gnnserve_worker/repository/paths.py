@@ -124,7 +124,7 @@ def version_digest(source_digest: str, log: str, offset: int, checksum: int) -> 
 
 
 def step_of(text: str) -> str:
-    """The text as one step of a path: `master of seed 6` becomes `master-of-seed-6`."""
+    """The text as one step of a path: `network of seed 6` becomes `network-of-seed-6`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
 
