@@ -116,7 +116,7 @@ def measure(folder: Path, revision: str, kernels: Path, size: Size) -> dict[str,
     with configmap_server() as api:
         api.put(RoutingTable(revision, RECIPE))
         started, started_s = time.time(), time.monotonic()
-        with worker_pod(folder, api, environ=_environment(kernels)) as pod:
+        with worker_pod(folder, api, environ=_environment(kernels), imports_anew=True) as pod:
             _wait_until_ready(pod)
             ready_s = time.monotonic() - started_s
             pid = pod.process.pid
