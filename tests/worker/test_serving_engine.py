@@ -236,10 +236,11 @@ def test_abandoned_engine_refuses_what_is_queued() -> None:
     asyncio.run(scenario())
 
 
-def test_engine_that_dies_leaves_nobody_waiting_and_says_why() -> None:
-    def die(_variant: str, _seeds: np.ndarray) -> None:
-        raise SystemExit("gone")
+def die(_variant: str, _seeds: np.ndarray) -> None:
+    raise SystemExit("gone")
 
+
+def test_engine_that_dies_leaves_nobody_waiting_and_says_why() -> None:
     async def scenario() -> None:
         async with running(FakeWorker(fail=die)) as client:
             assert isinstance(await accepted(client.model, [1]).outcome, Refusal)
@@ -434,9 +435,6 @@ def test_short_batches_fail_alone_too(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_engine_that_dies_on_the_event_loop_leaves_nobody_waiting_and_the_loop_running() -> None:
-    def die(_variant: str, _seeds: np.ndarray) -> None:
-        raise SystemExit("gone")
-
     async def scenario() -> None:
         worker = quick_worker()
         worker.fail = die
@@ -452,9 +450,6 @@ def test_engine_that_dies_on_the_event_loop_leaves_nobody_waiting_and_the_loop_r
 def test_engine_that_stopped_leaves_the_loop_idle_whatever_lanes_its_models_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def die(_variant: str, _seeds: np.ndarray) -> None:
-        raise SystemExit("gone")
-
     async def scenario() -> None:
         worker = quick_worker()
         worker.fail = die

@@ -227,17 +227,22 @@ def _nodes_of(overlay: Overlay | None) -> tuple[int | str, ...]:
 
 
 def parse_nodes(text: str, option: str = "--nodes") -> tuple[int | str, ...] | list[str]:
-    """Parse ids of nodes. A JSON list gives a tuple of ids. Parts between commas give a list of texts, stripped, of
-    which `ids_of` decides whether they are integers. `option`: what messages name."""
+    """Parse ids of nodes, as `parse_listed`; `ids_of` decides whether texts between commas are integers."""
+    return parse_listed(text, option, "node ids", "write 1,2,3 or ann,bob, or a JSON list")
+
+
+def parse_listed(text: str, option: str, what: str, remedy: str) -> tuple[int | str, ...] | list[str]:
+    """Parse a list. JSON gives a tuple. Parts between commas give a list of texts, stripped. `option`, `what` and
+    `remedy`: what messages name."""
     try:
         text.encode()
         if text.lstrip().startswith("["):
             return decoding.decode(text, tuple[int | str, ...])
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise _not_ids(text, str(error), option) from None
+        raise _not_listed(text, str(error), option, what, remedy) from None
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise _not_ids(text, "one is empty", option)
+        raise _not_listed(text, "one is empty", option, what, remedy)
     return parts
 
 
@@ -308,9 +313,9 @@ def _pair_columns(answer: PairsAnswer) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _not_ids(text: str, why: str, option: str) -> InputError:
+def _not_listed(text: str, why: str, option: str, what: str, remedy: str) -> InputError:
     shown = text if len(text) <= 80 else text[:77] + "..."
-    return InputError(option, f"{shown!r} is not a list of node ids: {why}", "write 1,2,3 or ann,bob, or a JSON list")
+    return InputError(option, f"{shown!r} is not a list of {what}: {why}", remedy)
 
 
 def ids_of(parts: list[str], endpoint: Endpoint, option: str) -> tuple[int | str, ...]:

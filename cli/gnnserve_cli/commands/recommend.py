@@ -10,7 +10,6 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from gnnserve_api import decoding
 from gnnserve_api.embeddings import IndexMetric, IndexState
 from gnnserve_api.errors import InputError
 from gnnserve_api.protocol import TypedOverlay
@@ -24,13 +23,12 @@ from gnnserve_api.recommend import (
 )
 from gnnserve_cli.client import fetch_recommendation, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, Url, between
-from gnnserve_cli.commands.predict import ids_of, parse_nodes, read_any_overlay
+from gnnserve_cli.commands.predict import ids_of, parse_listed, parse_nodes, read_any_overlay
 from gnnserve_cli.render import facts_table, format_ms, nodes_table, output, print_json, put
 from gnnserve_client.timing import ClientTimes, parse_server_timing
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 """Texts that are integer labels. `int()` would also accept blanks and underscores."""
-_LABELS_REMEDY = "write 3,5 or sea,land, or a JSON list"
 
 
 def recommend(
@@ -137,15 +135,10 @@ def _columns(answer: RecommendAnswer) -> list[tuple[str, list[str]]]:
 
 def _labels(text: str) -> tuple[int | str, ...]:
     """Labels between commas, of which digits are integers; a JSON list is taken to the letter."""
-    try:
-        if text.lstrip().startswith("["):
-            return decoding.decode(text, tuple[int | str, ...])
-    except msgspec.DecodeError as error:
-        raise InputError("--labels", f"{text[:80]!r} is not a list of labels: {error}", _LABELS_REMEDY) from None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(parts):
-        raise InputError("--labels", f"{text[:80]!r} is not a list of labels: one is empty", _LABELS_REMEDY)
-    return tuple(int(part) if _INTEGER.fullmatch(part) else part for part in parts)
+    listed = parse_listed(text, "--labels", "labels", "write 3,5 or sea,land, or a JSON list")
+    if isinstance(listed, tuple):
+        return listed
+    return tuple(int(part) if _INTEGER.fullmatch(part) else part for part in listed)
 
 
 def _facts(answer: RecommendAnswer, times: ClientTimes) -> list[tuple[str, str]]:

@@ -41,7 +41,8 @@ def inspect_typed_source(
 
 
 def _load(source: TypedSource, links: Links | None, is_task_known: bool, listener: ProgressListener) -> TypedGraphData:
-    """As generation would."""
+    """The graph of the source, loaded as generation loads it. `links`, `is_task_known`: as of
+    `inspect_typed_source`."""
     from gnnserve_worker.graph.sources.load import load_typed_source  # noqa: PLC0415
     from gnnserve_worker.graph.sources.typed_assembly import NoLabelsError  # noqa: PLC0415
 

@@ -51,8 +51,8 @@ M = TypeVar("M", bound=ApiModel)
 
 
 def with_defaults(model: type[M]) -> M:
-    """As `model()`, whose fields all have their defaults, for the default of a field: it builds no validator, of which
-    importing would otherwise build twenty."""
+    """The model with the defaults of all its fields, to be the default of a field. Unlike `model()` it builds no
+    validator; importing would build twenty otherwise."""
     return model.model_construct()
 
 

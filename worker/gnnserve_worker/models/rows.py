@@ -151,7 +151,7 @@ class RowMaker:
 
 
 def _either(count: int, read: np.ndarray, own_read: np.ndarray) -> np.ndarray:
-    """Which of so many rows are in either list: int64, ascending."""
+    """The rows that are in either list, int64, ascending. `count`: how many rows there are."""
     is_read = np.zeros(count, np.bool_)
     is_read[read] = True
     is_read[own_read] = True

@@ -22,7 +22,8 @@ class ServerTiming:
     def tell_all(
         self, times: StageTimes, receive_ms: float, queue_ms: float, overlay_ms: float, send_ms: float | None
     ) -> bytes:
-        """As `tell`, with reading the request and writing its answer. `send_ms`: None: it is not written yet."""
+        """The line of `tell`, and beside it the times of reading the request and of writing its answer. `send_ms` is
+        None where the answer is not written yet."""
         send = b"" if send_ms is None else b", send;dur=%.3f" % send_ms
         return b"server-timing: receive;dur=%.3f, queue;dur=%.3f%b%b\r\n" % (
             receive_ms, queue_ms, self._stages_of(times, overlay_ms), send
