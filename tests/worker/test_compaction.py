@@ -128,6 +128,17 @@ def test_nodes_keep_their_ids(tmp_path: Path, kind: str) -> None:
     service.assert_equal_to_the_graph_built_anew()
 
 
+@pytest.mark.parametrize("step", [1025, 25])
+def test_more_than_a_thousand_new_nodes_become_part_of_the_graph(tmp_path: Path, step: int) -> None:
+    service, came = Service(tmp_path, PlainGraph(NODES, 9, UNDIRECTED)), 1025
+    rows = np.random.default_rng(9).normal(size=(came, FEATURES)).astype(np.float32)
+    for start in range(0, came, step):
+        service.append(batch_of(rows[start : start + step], new=[*range(NODES + start, NODES + start + step)]))
+    folded = service.fold()
+    assert folded is not None
+    np.testing.assert_array_equal(folded.data.features[NODES:], rows)  # type: ignore[union-attr, index]
+
+
 def test_nodes_that_are_called_by_position_still_are_where_none_left(tmp_path: Path) -> None:
     plain = PlainGraph(NODES, 7, UNDIRECTED)
     service, row = Service(tmp_path, plain), np.ones((1, FEATURES), np.float32)

@@ -136,6 +136,21 @@ def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path
     assert_it_is(service.repository.load(restored.revision), plain)
 
 
+def test_more_than_a_thousand_new_nodes_of_a_type_become_part_of_the_graph(tmp_path: Path) -> None:
+    data, spec, model = described(tmp_path, "GraphSAGE", VARIANTS)
+    service, plain, draw = Service(tmp_path, spec), PlainTypedGraph(data, model), np.random.default_rng(6)
+    living, kind = service.opened(), data.types[0]
+    assert kind.features is not None
+    rows = draw.normal(size=(1025, kind.features.shape[1])).astype(np.float32)
+    plain.rows[kind.name] |= {5000 + place: row for place, row in enumerate(rows)}
+    nodes = [{"id": f"{kind.name}/{5000 + place}", "features": row.tolist()} for place, row in enumerate(rows)]
+    service.write(
+        living, [batch_of({"nodes": nodes[start : start + 41]}, served_by(living)) for start in range(0, 1025, 41)]
+    )
+    service.compact()
+    assert_it_is_written(service, plain)
+
+
 def words(items: int) -> np.ndarray:
     """Features of items, two of a hundred words each, which the rule of density keeps sparse."""
     rows = np.zeros((items, 100), np.float32)

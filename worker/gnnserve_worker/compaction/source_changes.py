@@ -15,8 +15,8 @@ from gnnserve_api.classes import Classes
 from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.living_graph import FoundNodes
 from gnnserve_worker.graph.store import Features, Splits
+from gnnserve_worker.growth import GrowingArray
 
-_FEWEST = 1024
 _BLOCK_BYTES = 16 * 1024 * 1024
 _UNKNOWN = -1
 
@@ -30,7 +30,7 @@ class SourceChanges:
         self._classes = {label: place for place, label in enumerate(classes)}
         self._places: dict[int, int] = {}
         """Rows of `_rows` by position."""
-        self._rows = np.empty((_FEWEST, features.shape[1]), np.float32)
+        self._rows = GrowingArray((features.shape[1],), np.float32)
         self._labels: dict[int, object] = {}
         """Labels that nodes have now, by position; None: it has none."""
 
@@ -49,14 +49,12 @@ class SourceChanges:
         self, new: np.ndarray, new_rows: np.ndarray, overridden: np.ndarray, other_rows: np.ndarray
     ) -> None:  # fmt: skip
         """The part of `note` about features: rows (float32) of these nodes (positions, int64)."""
-        for row, node in zip(new_rows, new.tolist(), strict=True):
-            self._rows[self._place(node)] = row
-        for row, node in zip(other_rows, overridden.tolist(), strict=True):
-            is_known = node in self._places
-            place = self._place(node)
-            if not is_known:
-                self._rows[place] = self._own(node)
-            np.copyto(self._rows[place], row, where=~np.isnan(row))
+        self._begin(new.tolist(), new_rows)
+        unknown = [node for node in overridden.tolist() if node not in self._places]
+        self._begin(unknown, self._own(np.array(unknown, np.int64)))
+        places = np.array([self._places[node] for node in overridden.tolist()], np.int64)
+        rows = self._rows.items
+        rows[places] = np.where(np.isnan(other_rows), rows[places], other_rows)
 
     def note_labels(self, batch: ChangeBatch, found: FoundNodes) -> None:
         """The part of `note` about labels."""
@@ -69,22 +67,21 @@ class SourceChanges:
                 if number >= new or label is not None:
                     self._labels[node] = label
 
-    def _place(self, node: int) -> int:
-        place = self._places.setdefault(node, len(self._places))
-        if place == len(self._rows):
-            self._rows = np.concatenate((self._rows, np.empty_like(self._rows)))
-        return place
+    def _begin(self, nodes: Sequence[int], rows: np.ndarray) -> None:
+        """Keep the features of nodes that have no place yet."""
+        self._places.update(zip(nodes, range(len(self._rows), len(self._rows) + len(nodes)), strict=True))
+        self._rows.extend(rows)
 
-    def _own(self, node: int) -> np.ndarray:
-        """The features that a node of the graph has from the beginning."""
-        row = self._features[[node]]
-        return np.asarray(row[0] if isinstance(row, np.ndarray) else row.toarray()[0])
+    def _own(self, nodes: np.ndarray) -> np.ndarray:
+        """The features that these nodes (int64) of the graph have from the beginning."""
+        rows = self._features[nodes]
+        return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray())
 
     def features_of(self, kept: np.ndarray) -> Features:
         """Features of the nodes at these positions (int64, ascending), in their order."""
         features, nodes = self._features, self._features.shape[0]
         changed = np.fromiter(self._places, np.int64, len(self._places))
-        rows = self._rows[: len(changed)]
+        rows = self._rows.items
         if isinstance(features, np.ndarray):
             out = np.empty((len(kept), features.shape[1]), np.float32)
             step = max(1, _BLOCK_BYTES // max(1, out.strides[0]))

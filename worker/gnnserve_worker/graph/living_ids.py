@@ -14,6 +14,7 @@ import numpy as np
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.change_batch import ChangeIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids, texts_of
+from gnnserve_worker.growth import GrowingArray, room_for
 from gnnserve_worker.kernel_cache import brief_kernel
 from gnnserve_worker.sampling.kernels import mix
 
@@ -37,7 +38,7 @@ class LivingIds:
         self._integers = np.zeros((_FEWEST_SLOTS, 2), np.int64)
         """Ids that came, and their positions + 1; 0: the slot is empty. Open-addressed, at most half full."""
         self._texts: dict[str, int] = {}
-        self._came_integers, self._came_texts = np.zeros(_FEWEST_SLOTS // 2, np.int64), list[str]()
+        self._came_integers, self._came_texts = GrowingArray((), np.int64), list[str]()
         """Ids that came, in the order of their positions; of one of the two kinds."""
 
     @property
@@ -86,7 +87,7 @@ class LivingIds:
             shown += range(start, upto) if self._stored is None else self._stored.shown(start, upto)
         came = slice(max(0, start - stored), max(0, end - stored))
         is_text = self.kind is NodeIdKind.STRINGS
-        shown += self._came_texts[came] if is_text else self._came_integers[came].tolist()
+        shown += self._came_texts[came] if is_text else self._came_integers.items[came].tolist()
         return [each for each, is_gone in zip(shown, self.is_gone[start:end].tolist(), strict=True) if not is_gone]
 
     def of_these(self, positions: np.ndarray) -> NodeIds | None:
@@ -99,7 +100,7 @@ class LivingIds:
             both = np.concatenate((texts, came_texts))
             return string_ids(both, np.concatenate((offsets, offsets[-1] + came_offsets[1:])))
         stored = own if self._stored is None else self._stored.values[own]
-        ids = np.concatenate((stored, self._came_integers[came - self._stored_nodes]))
+        ids = np.concatenate((stored, self._came_integers.items[came - self._stored_nodes]))
         if self._stored is None and np.array_equal(ids, np.arange(len(ids))):
             return None
         return integer_ids(ids)
@@ -120,15 +121,11 @@ class LivingIds:
         positions = np.arange(self.count, self.count + count)
         if ids.integers is not None:
             came = np.array(ids.integers[:count], np.int64)
-            first = self.count - self._stored_nodes
-            used = first + count
-            if used > len(self._came_integers):
-                size = 1 << (2 * used).bit_length()
-                self._came_integers = np.concatenate((self._came_integers, np.zeros(size, np.int64)))
-                grown = np.zeros((4 * size, 2), np.int64)
-                _fill(grown, self._integers[self._integers[:, 1] != 0])
-                self._integers = grown
-            self._came_integers[first:used] = came
+            self._came_integers.extend(came)
+            if 2 * len(self._came_integers) > len(self._integers):
+                slots = np.zeros((4 * room_for(len(self._came_integers)), 2), np.int64)
+                _fill(slots, self._integers[self._integers[:, 1] != 0])
+                self._integers = slots
             _fill(self._integers, np.stack((came, positions + 1), axis=1))
         else:
             assert ids.texts is not None and ids.offsets is not None  # noqa: S101

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gnnserve_worker.growth import scratch_for
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.models.dense import Product
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.rows import grown
 from gnnserve_worker.tables.gather import Aggregation, aggregate, gather
 from gnnserve_worker.tables.table import RowsBehind, Table
 
@@ -55,16 +55,16 @@ class Activations:
 
     def aggregated(self, size: int, dtype: type[np.generic]) -> np.ndarray:
         array = self._aggregated.get(dtype)
-        if array is None or len(array) < size:
-            array = self._aggregated[dtype] = np.empty(grown(size), dtype=dtype)
+        if array is None:
+            array = np.empty(0, dtype)
+        array = self._aggregated[dtype] = scratch_for(array, size)
         return array
 
     def hidden(self, size: int) -> np.ndarray:
         """A float32 array of at least this size. The arrays of the two calls before keep their content."""
         self._turn = (self._turn + 1) % len(self._hidden)
-        if len(self._hidden[self._turn]) < size:
-            self._hidden[self._turn] = np.empty(grown(size), dtype=np.float32)
-        return self._hidden[self._turn]
+        hidden = self._hidden[self._turn] = scratch_for(self._hidden[self._turn], size)
+        return hidden
 
     def beside(self, kind: type[Memory]) -> Memory:
         """The thread's own object of a kind that a network needs beside; made when it is first asked for."""

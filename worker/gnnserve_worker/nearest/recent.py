@@ -10,6 +10,7 @@ from collections import deque
 
 import numpy as np
 
+from gnnserve_worker.growth import GrowingArray
 from gnnserve_worker.nearest.search import Found, best_of, unit
 
 MOST_RECENT_BYTES = 4 * 1024 * 1024
@@ -34,8 +35,8 @@ class RecentVectors:
         self._again: deque[int] = deque()
         self._changed: deque[int] = deque()
         """Nodes that wait, first come first served: new ones, then those that have a vector here, then the others."""
-        self._vectors = np.empty((0, columns), np.float32)
-        self._positions = np.empty(0, np.int64)
+        self._vectors = GrowingArray((columns,), np.float32, self._most)
+        self._positions = GrowingArray((), np.int64, self._most)
         self._places: dict[int, int] = {}
         """Place among the vectors, by position."""
         self._changed_places = 0
@@ -106,8 +107,8 @@ class RecentVectors:
     ) -> Found:
         """As `NearestIndex.search`, among these vectors; positions are the graph's, as are those of `allowed` and of
         `is_gone`, nodes that have left, bool [positions]."""
-        positions = self._positions[: self.count]
-        products = self._vectors[: self.count] @ unit(query)
+        positions = self._positions.items
+        products = self._vectors.items @ unit(query)
         kept = ~np.isin(positions, excluded)
         if allowed is not None:
             kept &= allowed[positions]
@@ -119,14 +120,11 @@ class RecentVectors:
         place = self._places.get(node)
         if place is None:
             place = self._places[node] = len(self._places)
-            if place == len(self._positions):
-                more = min(self._most, max(64, 2 * place)) - place
-                self._positions = np.concatenate((self._positions, np.zeros(more, np.int64)))
-                self._vectors = np.concatenate((self._vectors, np.zeros((more, self._vectors.shape[1]), np.float32)))
-            self._positions[place] = node
+            self._positions.extend(np.array([node]))
+            self._vectors.extend(vector[np.newaxis])
             self._changed_places += node < self._indexed
             self.left_to_index[node] = False
-        self._vectors[place] = vector
+        self._vectors.items[place] = vector
 
     def _forget(self, node: int) -> None:
         """A node that has left."""
@@ -137,9 +135,12 @@ class RecentVectors:
             return
         last = len(self._places)
         if place < last:  # the last vector moves into the gap
-            moved = int(self._positions[last])
-            self._positions[place], self._vectors[place] = moved, self._vectors[last]
+            positions, vectors = self._positions.items, self._vectors.items
+            moved = int(positions[last])
+            positions[place], vectors[place] = moved, vectors[last]
             self._places[moved] = place
+        self._positions.drop_last()
+        self._vectors.drop_last()
         self._changed_places -= node < self._indexed
 
 

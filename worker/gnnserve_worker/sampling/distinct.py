@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gnnserve_worker.growth import scratch_for
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.sampling.rows import KnownNodes, grown, place_seeds, row_in_view
+from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, row_in_view
 from gnnserve_worker.sampling.view import SampleView, unpack
 
 _WORTH_IT = 64
@@ -45,10 +46,8 @@ class DistinctScratch:
         self.known = KnownNodes()
 
     def reserve(self, count: int) -> None:
-        if len(self.given) < count:
-            size = grown(count)
-            self.given, self.seeds = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-            self.places, self.views = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
+        self.given, self.seeds = scratch_for(self.given, count), scratch_for(self.seeds, count)
+        self.places, self.views = scratch_for(self.places, count), scratch_for(self.views, count)
         self.known.reserve(count)
 
 

@@ -20,6 +20,7 @@ from itertools import accumulate
 import msgspec
 import numpy as np
 
+from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.sampling.kernels import (
     choose_positions,
@@ -29,7 +30,7 @@ from gnnserve_worker.sampling.kernels import (
     stream,
 )
 from gnnserve_worker.sampling.lists import list_begin, list_count, list_end, prefetch_bounds
-from gnnserve_worker.sampling.rows import KnownNodes, grown, place_seeds, row_in_view, row_of
+from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, row_in_view, row_of
 from gnnserve_worker.sampling.view import (
     HAS_KEY,
     HAS_OVERLAY,
@@ -96,16 +97,16 @@ class Scratch:
 
     def reserve(self, seeds: int, rows: int, edges: int, fanout: int, *, has_views: bool) -> None:
         if len(self.seed_rows) < seeds:
-            self.seed_rows = np.empty(grown(seeds), dtype=np.int32)
+            self.seed_rows = np.empty(room_for(seeds), dtype=np.int32)
             self.seeds = np.empty(len(self.seed_rows), dtype=np.int64)
         if len(self.nodes) < rows:
-            self.nodes = np.empty(grown(rows), dtype=np.int32)
+            self.nodes = np.empty(room_for(rows), dtype=np.int32)
             self.starts = np.empty(len(self.nodes) + 1, dtype=np.int64)
         if has_views and len(self.views) < len(self.nodes):
             self.views = np.empty(len(self.nodes), dtype=np.int32)
         self.known.reserve(rows)
         if len(self.neighbours) < edges:
-            self.neighbours = np.empty(grown(edges), dtype=np.int32)
+            self.neighbours = np.empty(room_for(edges), dtype=np.int32)
             self.children = np.empty(len(self.neighbours), dtype=np.int32)
         if len(self.offsets) < _BLOCK * fanout:
             self.offsets = np.empty(_BLOCK * fanout, dtype=np.int64)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from gnnserve_worker.growth import scratch_for
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.sampling.kernels import prefetch
 from gnnserve_worker.sampling.lists import list_begin, list_end
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
-from gnnserve_worker.sampling.rows import grown
 from gnnserve_worker.sampling.view import SampleView, unpack
 
 _EDGES_AHEAD = 32
@@ -44,10 +44,7 @@ class WeightScratch:
         self.rows = np.empty(0, dtype=np.float32)
 
     def reserve(self, rows: int, edges: int) -> None:
-        if len(self.edges) < edges:
-            self.edges = np.empty(grown(edges), dtype=np.float32)
-        if len(self.rows) < rows:
-            self.rows = np.empty(grown(rows), dtype=np.float32)
+        self.edges, self.rows = scratch_for(self.edges, edges), scratch_for(self.rows, rows)
 
 
 def weigh(

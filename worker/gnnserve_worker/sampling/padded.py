@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from gnnserve_worker.growth import scratch_for
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 
@@ -62,8 +63,7 @@ def pad_sample(
     """Lay out a sample in which no rows are shared. Its seeds become those of the tree from `first_seed` on, and ids
     from `nodes` on become larger by `shift`. The tree is without nodes there. Returns how many rows, and how many
     neighbours, are such ids."""
-    if len(scratch.places) < len(sample.nodes):
-        scratch.places = np.empty(2 * len(sample.nodes), dtype=np.int32)
+    scratch.places = scratch_for(scratch.places, len(sample.nodes))
     weights = None
     if tree.shares is not None and sample.weights is not None:
         weights = (

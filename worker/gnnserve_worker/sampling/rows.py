@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined
 from gnnserve_worker.sampling.kernels import GOLDEN, mix
 
@@ -24,16 +25,11 @@ class KnownNodes:
     def reserve(self, count: int) -> None:
         """Make room for `count` different nodes."""
         if len(self.entries) < 2 * count:
-            self.entries = np.zeros(2 * grown(count), dtype=np.int64)
+            self.entries = np.zeros(2 * room_for(count), dtype=np.int64)
             self.rows = np.empty(len(self.entries), dtype=np.int32)
         elif self.generation[0] > LAST_GENERATION:
             self.entries.fill(0)
             self.generation[0] = 0
-
-
-def grown(count: int) -> int:
-    """The next power of two, so that scratch memory is rarely allocated again."""
-    return 1 << max(6, (count - 1).bit_length())
 
 
 @inlined

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.sampling.kernels import choose_positions, scratch_bitmap, scratch_table, stream
 from gnnserve_worker.sampling.normalised import inverse_roots
@@ -65,17 +66,16 @@ class SubgraphSampler:
             degrees = self._indptr[frontier.astype(np.int64) + 1] - self._indptr[frontier]
             taken = degrees if fanout < 0 else np.minimum(degrees, fanout)
             starts = np.concatenate([[0], np.cumsum(taken)])
-            grown = np.empty(len(nodes) + min(int(starts[-1]), len(self._local)), dtype=np.int32)
-            grown[: len(nodes)] = nodes
+            reached = enlarged(nodes, len(nodes), len(nodes) + min(int(starts[-1]), len(self._local)))
             neighbours = np.empty(int(starts[-1]), dtype=np.int32)
             count = _sample_hop(
                 self._indptr, self._indices, frontier, starts,
                 key, depth,
-                self._local, grown, len(nodes), neighbours,
+                self._local, reached, len(nodes), neighbours,
                 np.empty(max(1, fanout), dtype=np.int64), scratch_bitmap(), scratch_table(fanout),
             )  # fmt: skip
             frontier_start = len(nodes)
-            nodes = grown[:count]
+            nodes = reached[:count]
             ends.append(count)
             indptr_parts.append(starts[1:] + edges)
             edges += len(neighbours)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.sampling.kernels import choose_positions, prefetch, scratch_bitmap, scratch_table, stream
 from gnnserve_worker.sampling.lists import list_begin, list_end, prefetch_bounds
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.rows import KnownNodes, grown, row_in_view, row_of
+from gnnserve_worker.sampling.rows import KnownNodes, row_in_view, row_of
 from gnnserve_worker.sampling.typed_layout import type_of, unpack_layout
 from gnnserve_worker.sampling.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, drawn_by, seen_as, unpack
 
@@ -62,17 +63,17 @@ class TypedScratch:
 
     def reserve(self, seeds: int, rows: int, edges: int, fanout: int, stride: int, type_ends: int) -> None:
         if len(self.seed_rows) < seeds:
-            self.seed_rows = np.empty(grown(seeds), dtype=np.int32)
+            self.seed_rows = np.empty(room_for(seeds), dtype=np.int32)
             self.seeds = np.empty(len(self.seed_rows), dtype=np.int64)
         if len(self.nodes) < rows:
-            self.nodes, self.views, self.types = (np.empty(grown(rows), dtype=np.int32) for _ in range(3))
+            self.nodes, self.views, self.types = (np.empty(room_for(rows), dtype=np.int32) for _ in range(3))
             self.fresh = np.empty(3 * len(self.nodes), dtype=np.int32)
             self.starts = np.empty(len(self.nodes) + 1, dtype=np.int64)
         if len(self.segments) < len(self.nodes) * stride + 1:
             self.segments = np.empty(len(self.nodes) * stride + 1, dtype=np.int64)
         self.known.reserve(rows)
         if len(self.neighbours) < edges:
-            self.neighbours = np.empty(grown(edges), dtype=np.int32)
+            self.neighbours = np.empty(room_for(edges), dtype=np.int32)
             self.children = np.empty(len(self.neighbours), dtype=np.int32)
         if len(self.type_ends) < type_ends:
             self.type_ends = np.zeros(type_ends, dtype=np.int64)

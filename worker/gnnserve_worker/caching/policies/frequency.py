@@ -27,6 +27,7 @@ from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.fifo import ONCE
 from gnnserve_worker.caching.policies.static import heaviest
 from gnnserve_worker.caching.policy import NO_CHANGES, NO_ITEMS, Changes
+from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import inlined, kernel
 
 _FAST, _SLOW, _GIVEN, _ROUND = 0, 1, 2, 3
@@ -124,9 +125,8 @@ class FrequencyPolicy:
     def access(self, items: np.ndarray, times: np.ndarray | None = None) -> int:
         if not self.capacity:
             return 0
-        wanted = int(self._touched_count[0]) + len(items)
-        if wanted > len(self._touched):
-            self._touched = np.concatenate([self._touched, np.empty(wanted, dtype=np.int64)])
+        touched = int(self._touched_count[0])
+        self._touched = enlarged(self._touched, touched, touched + len(items))
         hits, reads = _access(
             items, ONCE if times is None else times, self.resident, self._counts, self._factors, self._predicted,
             self._touched, self._touched_count,

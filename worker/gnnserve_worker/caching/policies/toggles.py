@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnserve_worker.caching.policy import NO_CHANGES, Changes
+from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import inlined, kernel
 
 
@@ -17,10 +18,7 @@ class Toggles:
     def reserve(self, accesses: int) -> None:
         """Make room for the changes of `accesses` reads: each may admit one item and evict one."""
         wanted = int(self.count[0]) + 2 * accesses
-        if wanted > len(self.log):
-            grown = np.empty(max(wanted, 2 * len(self.log)), dtype=np.int64)
-            grown[: self.count[0]] = self.log[: self.count[0]]
-            self.log = grown
+        self.log = enlarged(self.log, int(self.count[0]), wanted)
 
     def take(self, resident: np.ndarray) -> Changes:
         if not self.count[0]:

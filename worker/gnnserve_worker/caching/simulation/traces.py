@@ -20,6 +20,7 @@ import numpy as np
 from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_worker.graph.sources.archive import numpy_words
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
@@ -283,8 +284,7 @@ def expand_trace(
         seeds = trace.seeds[trace.starts[request] : trace.starts[request + 1]]
         sample = sample_neighbours(graph.indptr, graph.indices, seeds, fanouts, key + request, scratch, share=True)
         most = end + len(sample.nodes) + len(sample.neighbours)
-        if most > len(nodes):
-            nodes = np.concatenate([nodes, np.empty(max(len(nodes), most), dtype=np.int32)])
+        nodes = enlarged(nodes, end, most)
         for met in (sample.nodes, sample.neighbours):
             end = _append_new(met, request, last_met, nodes, end)
         starts[request + 1] = end

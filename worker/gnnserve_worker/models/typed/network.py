@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from gnnserve_worker.growth import room_for, scratch_for
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Activations, Network, copy_rows, no_bias
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
-from gnnserve_worker.sampling.rows import grown
 from gnnserve_worker.sampling.typed import TypedSample
 from gnnserve_worker.sampling.typed_layout import unpack_layout
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, gather
@@ -52,11 +52,9 @@ class _Named:
         self.ones = np.empty(0, dtype=np.float32)
 
     def reserve(self, rows: int, edges: int) -> None:
-        if len(self.rows) < edges:
-            self.rows = np.empty(grown(edges), dtype=np.int32)
-            self.weights = np.empty(len(self.rows), dtype=np.float32)
+        self.rows, self.weights = scratch_for(self.rows, edges), scratch_for(self.weights, edges)
         if len(self.ones) < rows:
-            self.ones = np.ones(grown(rows), dtype=np.float32)
+            self.ones = np.ones(room_for(rows), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)

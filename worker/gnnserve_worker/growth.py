@@ -1,0 +1,61 @@
+"""Arrays that grow as more comes: by how much, and what of them is kept.
+
+Every array of the worker that is replaced by a longer one is so here. Arrays over address space that was reserved for
+all that may ever come are `tables/growing.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_FEWEST = 64
+
+
+def room_for(count: int) -> int:
+    """The next power of two, so that what is as long is rarely allocated again."""
+    return 1 << max(_FEWEST.bit_length() - 1, (count - 1).bit_length())
+
+
+def scratch_for(array: np.ndarray, count: int) -> np.ndarray:
+    """The array, or where it has no room for `count` items another one that has, without its content."""
+    return array if len(array) >= count else np.empty((room_for(count), *array.shape[1:]), array.dtype)
+
+
+def enlarged(array: np.ndarray, used: int, count: int, most: int | None = None) -> np.ndarray:
+    """The array, or where it has no room for `count` items another one that has, with the first `used` of them. `most`:
+    room for so many is enough, whatever comes."""
+    if len(array) >= count:
+        return array
+    room = max(count, 2 * len(array), _FEWEST)
+    longer = np.empty((room if most is None else max(count, min(room, most)), *array.shape[1:]), array.dtype)
+    longer[:used] = array[:used]
+    return longer
+
+
+class GrowingArray:
+    """Items that come at the end and leave there, in memory for about twice as many."""
+
+    def __init__(self, item_shape: tuple[int, ...], dtype: type[np.generic], most: int | None = None) -> None:
+        """`most`: items that there may be at a time, beyond which there is no room in advance; None: any number."""
+        self._array = np.empty((0, *item_shape), dtype)
+        self._count = 0
+        self._most = most
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def items(self) -> np.ndarray:
+        """All of them, to be read and written until more come, [items, …]."""
+        return self._array[: self._count]
+
+    def extend(self, items: np.ndarray) -> None:
+        """Add these at the end, [items, …]."""
+        count = self._count + len(items)
+        self._array = enlarged(self._array, self._count, count, self._most)
+        self._array[self._count : count] = items
+        self._count = count
+
+    def drop_last(self) -> None:
+        """Take the last one away."""
+        self._count -= 1
