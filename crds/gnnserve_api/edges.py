@@ -38,3 +38,17 @@ class EdgeRules(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     direction: Direction
     duplicates: Duplicates = Duplicates.MERGE
     self_loops: SelfLoops = SelfLoops.KEEP
+
+    @property
+    def in_words(self) -> str:
+        """For people: `Undirected, an edge counts both ways; repeated ones count each`."""
+        loops = "; self-loops are left out" if self.self_loops is SelfLoops.REMOVE else ""
+        return f"{self.direction}, {_WAYS[self.direction]}; {_REPEATED[self.duplicates]}{loops}"
+
+
+_WAYS = {
+    Direction.UNDIRECTED: "an edge counts both ways",
+    Direction.DIRECTED: "the target of an edge reads its source",
+    Direction.REVERSED: "the source of an edge reads its target",
+}
+_REPEATED = {Duplicates.MERGE: "repeated ones count once", Duplicates.KEEP: "repeated ones count each"}

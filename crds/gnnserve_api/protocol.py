@@ -290,6 +290,19 @@ class RelationAnswer(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     target: str
     edges: int
+    both_ways: Annotated[
+        bool | UnsetType, Meta(description="Whether an edge between two nodes of one type lets either read the other.")
+    ] = UNSET
+    merges: Annotated[bool | UnsetType, Meta(description="Whether edges between the same two nodes count once.")] = (
+        UNSET
+    )
+    reverse_of: Annotated[
+        str | UnsetType | None,
+        Meta(
+            description="The relation that it is the reverse of, which importing added: it gains and loses edges with "
+            "it, and is not written itself. null: it is the source's."
+        ),
+    ] = UNSET
 
 
 class NodesAnswer(msgspec.Struct, frozen=True, rename="camel"):

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta
 
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import Count
 from gnnserve_api.repository import NetworkManifest, RevisionManifest, VariantManifest
@@ -61,6 +62,15 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ] = {}
 
+    edge_rules: Annotated[
+        EdgeRules | None,
+        Meta(
+            description="How edges of the source became neighbour lists, and how those of changes and overlays do: "
+            "direction, duplicates, selfLoops. null where nodes are of several types, whose `relations` say it, and "
+            "from earlier versions, whose revisions take no edges."
+        ),
+    ] = None
+
     @property
     def has_given_weights(self) -> bool:
         """Whether some weights were trained elsewhere, by nodes that are not known."""
@@ -97,6 +107,7 @@ def provenance_of(
             variant.name: variant.thresholds for variant in manifest.variants if variant.thresholds is not None
         },
         relation_fanouts=_relation_fanouts(manifest.variants[0], relations),
+        edge_rules=manifest.edge_rules,
     )
 
 

@@ -16,6 +16,7 @@ from tests.support.profiles import latency, revision_manifest, variant
 from tests.support.reports import drifting, subject_of, untested
 from typer.testing import CliRunner
 
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.operations import BatchShape
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import AttentionManifest, NetworkManifest, sealed
@@ -435,6 +436,13 @@ def test_embeddings_of_which_nothing_is_learnt_are_said_to_be_computed() -> None
 def test_relations_with_fan_outs_of_their_own_are_told() -> None:
     made = with_provenance(subject_of(), relation_fanouts={"user knows user": (5, 2)})
     assert ("Fan-outs of user knows user", "5, 2") in made_facts(report_of(made))
+
+
+def test_how_edges_count_is_told_where_the_revision_says_it() -> None:
+    assert "Edges" not in dict(made_facts(report_of(with_provenance(subject_of(), edge_rules=None))))
+    made = with_provenance(subject_of(), edge_rules=EdgeRules(Direction.REVERSED))
+    told = "Reversed, the source of an edge reads its target; repeated ones count once"
+    assert ("Edges", told) in made_facts(report_of(made))
 
 
 def test_the_device_of_a_server_is_shown_where_it_says_one() -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,6 +32,8 @@ from gnnserve_cli.render import (
     put,
     round_floats,
 )
+
+RELATION = ("source", "name", "target", "edges", "bothWays", "merges", "reverseOf")
 
 
 def write_revision(root: Path, manifest: RevisionManifest, service: str = "digits") -> Path:
@@ -79,6 +82,42 @@ def test_links_between_types_without_features_are_shown() -> None:
     assert result.exit_code == 0, result.stderr
     assert "1,797 nodes without features\n" in result.output
     assert "links buys: Dot of embeddings with 64 columns" in result.output
+
+
+@pytest.mark.parametrize(
+    ("provenance", "body", "lines"),
+    [
+        pytest.param({"edgeRules": None}, {}, "", id="no edges are taken"),
+        pytest.param(
+            {"edgeRules": {"direction": "Undirected", "duplicates": "Keep", "selfLoops": "Remove"}}, {},
+            "edges: Undirected, an edge counts both ways; repeated ones count each; self-loops are left out\n",
+            id="one type",
+        ),
+        pytest.param(
+            {},
+            {
+                "relations": [
+                    dict(zip(RELATION, ("user", "buys", "item", 9, False, False, None), strict=True)),
+                    dict(zip(RELATION, ("item", "rev_buys", "user", 9, False, False, "buys"), strict=True)),
+                    dict(zip(RELATION, ("user", "knows", "user", 9, True, True, None), strict=True)),
+                    dict(zip(RELATION[:4], ("user", "of an earlier server", "user", 9), strict=True)),
+                ]
+            },
+            "edges of user buys item: as listed, rev_buys goes with it; repeated ones count each\n"
+            "edges of user knows user: both ways; repeated ones count once\n",
+            id="several types",
+        ),
+    ],
+)  # fmt: skip
+def test_a_server_shows_how_edges_of_changes_count(
+    provenance: dict[str, Any], body: dict[str, Any], lines: str
+) -> None:
+    told = variants_body(profile()) | body
+    told["provenance"] = told["provenance"] | provenance
+    with fake_server(lambda _: Told(body=told)) as server:
+        result = CliRunner().invoke(app, ["variants", server.url])
+    assert result.exit_code == 0, result.stderr
+    assert f"label: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n{lines}\n" in result.output
 
 
 @pytest.mark.parametrize(("layers", "code"), [(MAX_LAYERS, 0), (MAX_LAYERS + 1, ExitCode.RESOURCE)])

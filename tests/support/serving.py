@@ -20,6 +20,7 @@ from tests.support.profiles import NETWORK, revision_manifest, variants_of
 from tests.support.updates import FakeUpdates
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.families import FamilyName
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
@@ -129,6 +130,7 @@ class FakeWorker:
     poisoned: int | None = None
     """A node whose scores are NaN."""
     overlays: OverlaySupport | None = None
+    edge_rules: EdgeRules | None = None
     updates: FakeUpdates | None = None
     """The log of changes of its graph; None: the graph does not change."""
     is_gone: np.ndarray | None = None
@@ -147,7 +149,7 @@ class FakeWorker:
         self.gate.set()
 
     def revision(self) -> ServedRevision:
-        manifest = revision_manifest(self.name)
+        manifest = msgspec.structs.replace(revision_manifest(self.name), edge_rules=self.edge_rules)
         network = msgspec.structs.replace(NETWORK, fanouts=(25, 10, 5)[: self.layers])
         variants = tuple(
             msgspec.structs.replace(variant, thresholds=self.thresholds)

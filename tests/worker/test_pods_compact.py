@@ -13,6 +13,7 @@ from tests.support.living import batch_of
 from tests.worker.test_pods_generate import environ_of, keep_signals, manifest_of
 from typer.testing import CliRunner
 
+from gnnserve_api.edges import Direction
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.generation import GenerationResult, decode_result
 from gnnserve_api.pods import PodExit
@@ -65,6 +66,10 @@ class Service:
             for batch in batches:
                 self._sequence += 1
                 log.append([Entry("tests", self._sequence, batch.counts.items, encode_batch(batch))])
+
+    def direction_of(self, revision: str) -> Direction:
+        rules = self.repository.load(revision).manifest.edge_rules
+        return rules.direction
 
     def first_offset(self) -> int:
         with closing(SqliteLog(self.path, self.uid)) as log:
@@ -123,6 +128,28 @@ def test_a_later_generation_begins_with_the_newest_version(tmp_path: Path) -> No
     assert NODES in loaded.splits.train and NODES + 1 not in loaded.splits.train
     assert [int(label) for label in loaded.labels[-2:]] == [loaded.classes.index(7), -1]
     assert service.serve(other.revision) == 2
+
+
+@pytest.mark.usefixtures("keep_signals")
+@pytest.mark.parametrize(("direction", "is_kept"), [("Directed", True), ("Undirected", False)])
+def test_a_direction_that_is_written_down_keeps_what_was_compacted_where_it_was_decided_so(
+    tmp_path: Path, direction: str, is_kept: bool
+) -> None:
+    service = Service(tmp_path)
+    source = service.made()
+    assert service.direction_of(source.revision) is Direction.DIRECTED
+    service.append(new_node(1000))
+    folded = service.made(source.revision)
+    assert service.direction_of(folded.revision) is Direction.DIRECTED
+    stated = json.loads(service.manifest)
+    stated["spec"]["graph"]["source"]["npz"]["direction"] = direction
+    service.manifest = json.dumps(stated)
+    other = service.made()
+    assert service.direction_of(other.revision) is Direction(direction)
+    assert (other.graph == folded.graph, other.offset) == ((True, 1) if is_kept else (False, 0))
+    service.append(new_node(1001))
+    assert service.direction_of(service.made(other.revision).revision) is Direction(direction)
+    assert service.made().offset == 2
 
 
 @pytest.mark.usefixtures("keep_signals")

@@ -22,6 +22,7 @@ from tests.support.serving import CLASSES, FakeWorker, running
 from tests.support.slow_worker import PROFILE, SlowWorker, slow_worker
 from tests.support.updates import FakeUpdates
 
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 
@@ -289,6 +290,15 @@ def test_the_page_tells_offset_and_staleness_where_the_graph_changes(tab: Browse
         updates.append(changes=1200)
         behind = "offset 1 of 2, 1,200 changes and 0.250 s behind. The log cannot be followed or written now."
         tab.wait_for(f"{told}.includes('{behind}')")
+
+
+def test_the_page_tells_how_edges_of_changes_count(tab: Browser) -> None:
+    rules = EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP)
+    with started(NO_CREDENTIALS, of=FakeWorker(edge_rules=rules)) as running:
+        tab.open(f"http://127.0.0.1:{running.port}/")
+        tab.wait_for(
+            "document.querySelector('#why').textContent.includes(' Edges: Undirected; repeated ones count each.')"
+        )
 
 
 def test_the_page_shows_accuracy_in_service_beside_the_profile(tab: Browser, tmp_path: Path) -> None:

@@ -214,7 +214,12 @@ def test_nodes_of_each_type_and_the_types_are_listed() -> None:
         told = (await client.http.get("/v1/variants")).json()
         assert [kind["name"] for kind in told["types"]] == ["paper", "author"]
         assert told["types"][1]["features"] is None
-        assert told["relations"] == [{"source": "author", "name": "writes", "target": "paper", "edges": 5}]
+        assert told["relations"] == [
+            {
+                "source": "author", "name": "writes", "target": "paper", "edges": 5,
+                "bothWays": False, "merges": False, "reverseOf": None,
+            },
+        ]  # fmt: skip
 
     on_worker(scenario, by_position())
 

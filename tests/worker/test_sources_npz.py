@@ -10,6 +10,7 @@ import pickle
 import re
 import socket
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.graphs import graph_of, neighbours_of, npz_arrays, planted_graph, write_npz
 
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.graph import GraphSource, NpzSource
-from gnnserve_worker.graph.sources.load import load_source, source_digest
+from gnnserve_api.spec.graph import GraphSource, NpzDirection, NpzSource
+from gnnserve_worker.graph.edges import BothDirections
+from gnnserve_worker.graph.sources.load import load_source, source_digest, undecided_digest
 from gnnserve_worker.graph.store import GraphData
 
 NODES = 5
@@ -188,7 +193,103 @@ def test_uris_are_percent_decoded(tmp_path: Path, name: str) -> None:
     assert load_source(source, Path("unused")).graph.nodes == NODES
 
 
+# --- which way edges go
+
+
+SYMMETRIC = {"indptr": np.array([0, 3, 5, 6, 6, 7]), "indices": np.array([2, 1, 1, 0, 0, 0, 4], dtype=np.int32)}
+"""Edges 0 - 1 twice, 0 - 2, and 4 to itself; the list of node 0 is not ascending."""
+ONE_WAY = {"indptr": np.array([0, 3, 4, 5, 5, 6]), "indices": np.array([2, 1, 1, 0, 0, 4], dtype=np.int32)}
+"""Without one of the two edges from 0 to 1."""
+
+
+def _stated(tmp_path: Path, arrays: Arrays, direction: NpzDirection | None) -> GraphData:
+    path = write_npz(tmp_path / "graph.npz", _dense() | arrays)
+    return load_source(GraphSource(npz=NpzSource(uri=path.as_uri(), direction=direction)), Path("unused"))
+
+
+def _rows(data: GraphData) -> list[list[int]]:
+    return [neighbours_of(data.graph, node) for node in range(data.nodes)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "direction", "finding"),
+    [
+        pytest.param(SYMMETRIC, Direction.UNDIRECTED, (7, "all listed both ways", "Undirected", ""), id="both ways"),
+        pytest.param(ONE_WAY, Direction.DIRECTED, (1, "listed one way", "Directed", "1 to 0"), id="one edge one way"),
+        pytest.param(
+            {"indptr": np.zeros(6, int), "indices": np.zeros(0, int)}, Direction.UNDIRECTED,
+            (0, "all listed both ways", "Undirected", ""), id="no edges",
+        ),
+    ],
+)  # fmt: skip
+def test_a_direction_that_is_not_stated_is_decided_once_and_told(
+    tmp_path: Path, arrays: Arrays, direction: Direction, finding: tuple[int, str, str, str]
+) -> None:
+    data = _stated(tmp_path, arrays, None)
+
+    assert data.edge_rules == EdgeRules(direction, Duplicates.KEEP)
+    np.testing.assert_array_equal(data.graph.indices, arrays["indices"])
+    (told,) = data.findings
+    count, words, decided, example = finding
+    assert (told.count, told.example) == (count, example)
+    assert words in told.what and f"spec.graph.source.npz.direction: {decided}" in told.what
+
+
+def test_undirected_adds_the_other_direction_where_the_lists_lack_it(tmp_path: Path) -> None:
+    data = _stated(tmp_path, ONE_WAY, NpzDirection.UNDIRECTED)
+
+    assert data.edge_rules == EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP)
+    assert _rows(data) == [[1, 1, 2], [0, 0], [0], [], [4]]
+    (told,) = data.findings
+    assert (told.what, told.count, told.example) == ("edges added in the other direction", 1, "1 to 0")
+
+
+def test_undirected_leaves_lists_as_they_are_that_have_both_directions(tmp_path: Path) -> None:
+    data = _stated(tmp_path, SYMMETRIC, NpzDirection.UNDIRECTED)
+
+    np.testing.assert_array_equal(data.graph.indices, SYMMETRIC["indices"])
+    assert (data.edge_rules.direction, data.findings) == (Direction.UNDIRECTED, ())
+
+
+@pytest.mark.parametrize("arrays", [SYMMETRIC, ONE_WAY], ids=["both ways", "one edge one way"])
+def test_directed_keeps_what_is_listed_and_changes_count_one_way(tmp_path: Path, arrays: Arrays) -> None:
+    data = _stated(tmp_path, arrays, NpzDirection.DIRECTED)
+
+    np.testing.assert_array_equal(data.graph.indices, arrays["indices"])
+    assert data.edge_rules == EdgeRules(Direction.DIRECTED, Duplicates.KEEP)
+    assert data.findings == ()
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))
+def test_the_other_direction_is_added_as_often_as_it_lacks(pairs: list[tuple[int, int]]) -> None:
+    graph = graph_of([[sender for reader, sender in pairs if reader == node] for node in range(6)])
+    listed = Counter(pairs)
+    wanted = {pair: max(listed[pair], listed[pair[::-1]]) for each in pairs for pair in (each, each[::-1])}
+
+    both = BothDirections.of(graph)
+
+    found = both.to_graph()
+    entries = Counter((node, sender) for node in range(6) for sender in neighbours_of(found, node))
+    assert entries == +Counter(wanted)
+    assert both.one_way == found.edges - graph.edges
+    assert bool(both.example) == bool(both.one_way)
+    if both.example:
+        sender, reader = map(int, both.example.split(" to "))
+        assert listed[reader, sender] > listed[sender, reader]
+
+
 # --- identity
+
+
+def test_a_stated_direction_is_part_of_the_identity_and_one_that_is_left_out_is_not(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "graph.npz", _dense())
+    sources = [GraphSource(npz=NpzSource(uri=path.as_uri(), direction=one)) for one in (None, *NpzDirection)]
+
+    assert len({source_digest(source) for source in sources}) == 3
+    assert [undecided_digest(source) for source in sources] == [None, *[source_digest(sources[0])] * 2]
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert source_digest(sources[0]) == hashlib.sha256(f"importer 1\n{sha256}".encode()).hexdigest()[:16]
 
 
 def test_equal_files_have_equal_digests_wherever_they_are(tmp_path: Path) -> None:

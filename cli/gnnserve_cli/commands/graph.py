@@ -144,6 +144,7 @@ def _tables(found: Inspection) -> list[RenderableType]:
         ("digest", found.digest),
         ("nodes", f"{found.nodes:,}, {called}"),
         ("edges", "; ".join([f"{found.edges:,}, directed", f"{found.reversed_share:.0%} go both ways", *odd])),
+        ("direction", found.edge_rules.in_words),
         (
             "neighbours",
             f"median {neighbours.median:,.0f}, mean {neighbours.mean:,.1f}, p99 {neighbours.p99:,.0f}, "

@@ -125,9 +125,17 @@ def _relations(relations: tuple[RelationFacts, ...]) -> RenderableType:
         table.add_column(header, no_wrap=True)
     for header in ("Edges", "Median", "Most", "Without"):
         table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("An edge counts", no_wrap=True)
     for one in relations:
         table.add_row(
             Text(one.target), Text(one.name), Text(one.source), f"{one.edges:,}", f"{one.neighbours.median:,.0f}",
-            f"{one.neighbours.highest:,}", f"{one.neighbours.isolated:,}",
+            f"{one.neighbours.highest:,}", f"{one.neighbours.isolated:,}", _rules(one),
         )  # fmt: skip
     return table
+
+
+def _rules(relation: RelationFacts) -> str:
+    """How edges of changes and overlays count, by the relation."""
+    if relation.reverse_of is not None:
+        return f"with {relation.reverse_of}"
+    return f"{'both ways' if relation.both_ways else 'one way'}, {'once' if relation.merges else 'each time'}"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gnnserve_api.errors import OutdatedError
-from gnnserve_api.protocol import VariantsAnswer
+from gnnserve_api.protocol import RelationAnswer, VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_variants, open_url, read_access
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile
@@ -41,7 +41,7 @@ def variants(
         put(console, f"{served.service}  revision {served.revision}  recipe {served.recipe}")
         features = f"with {count(served.features, 'feature')}" if served.features else "without features"
         put(console, f"{count(served.nodes, 'node')} {features}")
-        put(console, *(Text(line) for line in _describe_names(served)))
+        put(console, *(Text(line) for line in (*_describe_names(served), *_describe_edges(served))))
         device = [] if isinstance(served.device, UnsetType) else [f"computed on {printable_line(served.device)}"]
         put(console, *map(Text, device), "")
         put(console, *profile_tables(served.profile, console), *search_lines(served.profile))
@@ -75,6 +75,27 @@ def _describe_names(served: VariantsAnswer) -> tuple[str, str]:
     names = ", ".join(map(format_name, served.classes[:SHOWN_CLASSES]))
     more = f", … {len(served.classes):,} altogether" if len(served.classes) > SHOWN_CLASSES else ""
     return f"node ids: {called[served.node_ids]}", f"{'labels' if served.multi_label else 'label'}: {names}{more}"
+
+
+def _describe_edges(served: VariantsAnswer) -> list[str]:
+    """How edges of changes and overlays count."""
+    if (rules := served.provenance.edge_rules) is not None:
+        return [f"edges: {rules.in_words}"]
+    told = () if isinstance(served.relations, UnsetType) else served.relations
+    reverses = {(one.target, one.reverse_of, one.source): one.name for one in told}
+    return [
+        f"edges of {printable_line(' '.join(key))}: {_relation_words(one, reverses.get(key))}"
+        for one in told
+        # A server of an earlier version says nothing of it.
+        if one.reverse_of is None and not isinstance(one.merges, UnsetType)
+        for key in ((one.source, one.name, one.target),)
+    ]
+
+
+def _relation_words(relation: RelationAnswer, reverse: str | None) -> str:
+    way = "both ways" if relation.both_ways else "as listed"
+    goes_along = f", {printable_line(reverse)} goes with it" if reverse is not None else ""
+    return f"{way}{goes_along}; repeated ones count {'once' if relation.merges else 'each'}"
 
 
 def _print_services(services: list[ServiceRevisions], console: Console) -> None:

@@ -46,6 +46,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
             "Of size",
             f"{report.nodes:,} nodes, {made.edges:,} edges, {features:,} features, {scored}",
         ),
+        *([] if made.edge_rules is None else [("Edges", made.edge_rules.in_words)]),
         (
             "Splits",
             f"{made.train_nodes:,} training, {report.validation_nodes:,} validation, {report.test_nodes:,} test nodes",

@@ -17,6 +17,15 @@ class Builtin(StrEnum):
     """scikit-learn's 1,797 handwritten digits, linked to their 10 nearest neighbours."""
 
 
+class NpzDirection(StrEnum):
+    """Which way messages go along the edges that the file's lists have."""
+
+    UNDIRECTED = "Undirected"
+    """Both ways: the other direction of an edge is added where the lists do not have it."""
+    DIRECTED = "Directed"
+    """As the lists have them: a node reads the nodes of its list."""
+
+
 class NpzSource(ApiModel):
     """A graph in one numpy `.npz` file."""
 
@@ -24,6 +33,9 @@ class NpzSource(ApiModel):
     """Where the file is: `file:///` and an absolute path, percent-encoded."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
+    direction: NpzDirection | None = None
+    """Which way edges go, also those of changes and overlays. Absent: decided when the file is read, Undirected where
+    every edge is listed both ways and else Directed; write it, so that another file does not change it."""
 
 
 GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | TypedSource
@@ -77,7 +89,7 @@ class GraphSource(ApiModel):
             case Builtin():
                 return f"builtin {given}"
             case NpzSource():
-                return given.uri
+                return given.uri if given.direction is None else f"{given.uri}, {given.direction}"
             case OgbSource() | PygSource():
                 return f"{given.name}, {given.direction}"
             case ParquetSource() | CsvSource():

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnnserve_api.repository import RevisionManifest
+from msgspec import UNSET
+
+from gnnserve_api.edges import Direction
+from gnnserve_api.repository import GraphManifest, RevisionManifest
+from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.typed_rules import reads_products
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.given_variants import given_digests
 from gnnserve_worker.graph.links import links_digest
-from gnnserve_worker.graph.sources.load import source_digest
+from gnnserve_worker.graph.sources.load import source_digest, undecided_digest
 from gnnserve_worker.repository.repository import Repository
 
 
@@ -49,8 +53,19 @@ def newest_version(spec: GNNServiceSpec, repository: Repository, log: str) -> st
     """Digest of the newest graph that changes of a service's log are part of: of those that a revision of the spec is
     published over, or else of all. None: there is none, and the source's graph is the newest. `log`: uid of the
     service."""
-    versions = repository.graph_versions(log, source_digest(spec.graph.source))
+    versions = _versions(spec.graph.source, repository, log)
     recipe = spec.recipe()
     published = {manifest.graph for manifest in repository.revisions() if manifest.recipe == recipe}
     over = [version for version in versions if version.digest in published]
     return next((version.digest for version in (*over, *versions)), None)
+
+
+def _versions(source: GraphSource, repository: Repository, log: str) -> list[GraphManifest]:
+    """`Repository.graph_versions` of a source's graph."""
+    versions = repository.graph_versions(log, source_digest(source))
+    if versions or source.npz is None or source.npz.direction is None or not repository.graph_versions(log):
+        return versions
+    # To write down the direction that was decided must not lose what was compacted before: the graph is that one.
+    stated, before = Direction(source.npz.direction), repository.graph_versions(log, undecided_digest(source))
+    rules = [None if one.version is UNSET else one.version.edge_rules for one in before]
+    return [one for one, its in zip(before, rules, strict=True) if its is not None and its.direction is stated]

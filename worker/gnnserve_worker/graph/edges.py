@@ -10,8 +10,10 @@ are the result), besides counters of 8 bytes per node and thread, which are at m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.sampling.kernels import prefetch
 
+_Lists: TypeAlias = tuple[np.ndarray, np.ndarray]
 _PIECE_EDGES = 1 << 20
 """Most edges in one piece; threads work on one piece each."""
 _AHEAD = 16
@@ -118,10 +121,48 @@ class EdgeList:
         return Graph(indptr, indices), counts
 
 
-def is_symmetric(graph: Graph) -> bool:
-    """Whether every edge has its reverse, as often as itself."""
-    reverse = _transposed(graph.indptr, graph.indices)
-    return all(map(np.array_equal, reverse, _transposed(*reverse)))
+@dataclass(frozen=True, slots=True)
+class BothDirections:
+    """Neighbour lists, and what they lack of edges that go both ways."""
+
+    one_way: int
+    """Edges whose other direction is listed less often than they are."""
+    example: str
+    """The first of them, as `3 to 7`; empty: there is none."""
+    _forward: _Lists
+    _reverse: _Lists
+
+    @staticmethod
+    def of(graph: Graph) -> BothDirections:
+        reverse = _transposed(graph.indptr, graph.indices)
+        # Ascending, which the lists of a file need not be.
+        forward = _transposed(*reverse)
+        one_way = int(_united_starts(*forward, *reverse, merges=True)[-1]) - graph.edges
+        example = _first_one_way(forward, reverse) if one_way else ""
+        return BothDirections(one_way, example, forward, reverse)
+
+    def to_graph(self) -> Graph:
+        """The graph with the other direction of each edge, as often as the more frequent of the two is listed; lists
+        are ascending."""
+        return Graph(*_united(*self._forward, *self._reverse, merges=True))
+
+
+def _first_one_way(forward: _Lists, reverse: _Lists) -> str:
+    """The first edge of one of the two lists that the other has less often; there is one."""
+    node = _first_other_row(forward, reverse)
+    senders, readers = (
+        Counter[int](indices[indptr[node] : indptr[node + 1]].tolist()) for indptr, indices in (forward, reverse)
+    )
+    left = senders - readers
+    return f"{min(left)} to {node}" if left else f"{node} to {min(readers - senders)}"
+
+
+def _first_other_row(lists: _Lists, others: _Lists) -> int:
+    (starts, entries), (other_starts, other_entries) = lists, others
+    unequal = np.flatnonzero(starts != other_starts)
+    row = int(unequal[0]) - 1 if len(unequal) else len(starts) - 1
+    entry = np.flatnonzero(entries[: starts[row]] != other_entries[: starts[row]])
+    return int(np.searchsorted(starts, entry[0], side="right")) - 1 if len(entry) else row
 
 
 def row_blocks(indptr: np.ndarray, most_edges: int) -> Iterator[tuple[int, int]]:
@@ -189,17 +230,9 @@ def _united(
     indptr: np.ndarray, indices: np.ndarray, other_indptr: np.ndarray, other_indices: np.ndarray, *, merges: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge both lists row by row, ascending. A self-loop is its own reverse and is kept once."""
-    nodes = len(indptr) - 1
     blocks = thread_count() * _ROW_BLOCKS_PER_THREAD
     bounds = _row_bounds(indptr, blocks)
-    united_indptr = np.zeros(nodes + 1, dtype=np.int64)
-    map_parallel(
-        lambda block: _unite_lengths(
-            indptr, indices, other_indptr, other_indices, merges, bounds[block], bounds[block + 1], united_indptr
-        ),
-        blocks,
-    )
-    np.cumsum(united_indptr, out=united_indptr)
+    united_indptr = _united_starts(indptr, indices, other_indptr, other_indices, merges=merges)
     united = np.empty(united_indptr[-1], dtype=np.int32)
     map_parallel(
         lambda block: _unite(
@@ -209,6 +242,22 @@ def _united(
         blocks,
     )  # fmt: skip
     return united_indptr, united
+
+
+def _united_starts(
+    indptr: np.ndarray, indices: np.ndarray, other_indptr: np.ndarray, other_indices: np.ndarray, *, merges: bool
+) -> np.ndarray:
+    """Where the rows of `_united` begin, int64 [nodes + 1]."""
+    blocks = thread_count() * _ROW_BLOCKS_PER_THREAD
+    bounds = _row_bounds(indptr, blocks)
+    starts = np.zeros(len(indptr), dtype=np.int64)
+    map_parallel(
+        lambda block: _unite_lengths(
+            indptr, indices, other_indptr, other_indices, merges, bounds[block], bounds[block + 1], starts
+        ),
+        blocks,
+    )
+    return np.cumsum(starts, out=starts)
 
 
 def _worker_count(nodes: int, edges: int) -> int:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.edges import row_blocks
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
@@ -84,6 +85,8 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     first_ids: list[int] | list[str]
     edges: int
     """Directed edges: an undirected link counts twice."""
+    edge_rules: EdgeRules
+    """How edges became these, and how those of changes and overlays will."""
     self_loops: int
     repeated_edges: int
     reversed_share: float
@@ -121,6 +124,7 @@ def inspect(data: GraphData) -> Inspection:
         node_ids=NodeIdKind.POSITIONS if data.ids is None else data.ids.kind,
         first_ids=first,
         edges=graph.edges,
+        edge_rules=data.edge_rules,
         self_loops=self_loops,
         repeated_edges=repeated,
         reversed_share=reversed_share,

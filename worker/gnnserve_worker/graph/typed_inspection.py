@@ -45,6 +45,10 @@ class RelationFacts(msgspec.Struct, frozen=True, rename="camel"):
     edges: int
     reverse_of: str | None
     """The relation that it is the reverse of; None: it is the source's."""
+    both_ways: bool
+    """Whether an edge between two nodes of one type lets either read the other."""
+    merges: bool
+    """Whether edges between the same two nodes count once."""
     neighbours: DegreeFacts
     """How many nodes a node of the target type reads by it."""
 
@@ -108,8 +112,9 @@ def _type_facts(data: TypedGraphData, kind: NodeType) -> TypeFacts:
 def _relation_facts(relation: Relation) -> RelationFacts:
     lists = relation.lists
     return RelationFacts(
-        relation.source, relation.name, relation.target, lists.edges, relation.reverse_of, degree_facts(lists)
-    )
+        relation.source, relation.name, relation.target, lists.edges, relation.reverse_of, relation.both_ways,
+        relation.merges, degree_facts(lists),
+    )  # fmt: skip
 
 
 def _notes(types: tuple[TypeFacts, ...], data: TypedGraphData) -> Iterator[str]:

@@ -28,13 +28,21 @@ def source_digest(source: GraphSource) -> str:
     return hashlib.sha256(f"importer {IMPORTER_VERSION}\n{_identity(source)}".encode()).hexdigest()[:16]
 
 
+def undecided_digest(source: GraphSource) -> str | None:
+    """`source_digest` where the direction of a file's edges is not stated, which was decided when it was read; None: it
+    is not stated, or never decided."""
+    if source.npz is None or source.npz.direction is None:
+        return None
+    return source_digest(GraphSource(npz=source.npz.model_copy(update={"direction": None})))
+
+
 def _identity(source: GraphSource) -> str:
     # Modules that few graphs need are imported where they are needed: pyarrow alone takes a fifth of a second.
     match given := source.given():
         case Builtin.DIGITS:
             return digits.IDENTITY
         case NpzSource():
-            return npz.file_digest(given)
+            return npz.identity(given)
         case OgbSource() | PygSource():
             from gnnserve_worker.graph.sources.published import identity as published_identity  # noqa: PLC0415
 

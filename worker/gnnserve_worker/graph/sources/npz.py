@@ -11,20 +11,22 @@ from __future__ import annotations
 import numpy as np
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
-from gnnserve_api.spec.graph import NpzSource
-from gnnserve_worker.graph.edges import is_symmetric
+from gnnserve_api.spec.graph import NpzDirection, NpzSource
+from gnnserve_worker.graph.edges import BothDirections
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
 from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
-from gnnserve_worker.graph.store import Graph, GraphData
+from gnnserve_worker.graph.store import Finding, Graph, GraphData
 
 FIELD = "spec.graph.source.npz"
 
 
-def file_digest(source: NpzSource) -> str:
-    """SHA-256 of the file. Raises InputError when it cannot be read or is not the pinned one."""
-    return pinned_digest(FIELD, source.uri, source.sha256)
+def identity(source: NpzSource) -> str:
+    """SHA-256 of the file, and the direction where it is stated. Raises InputError when the file cannot be read or is
+    not the pinned one."""
+    digest = pinned_digest(FIELD, source.uri, source.sha256)
+    return digest if source.direction is None else f"{digest} {source.direction}"
 
 
 def load(source: NpzSource, digest: str) -> GraphData:
@@ -33,19 +35,47 @@ def load(source: NpzSource, digest: str) -> GraphData:
         reading(f"{FIELD}.uri", path, ".npz", "write arrays of numbers with numpy.savez"),
         archive.opened(path) as arrays,
     ):
-        return _to_graph(CheckedArrays(str(path), arrays), source.uri, digest)
+        return _to_graph(CheckedArrays(str(path), arrays), source, digest)
 
 
-def _to_graph(arrays: CheckedArrays, uri: str, digest: str) -> GraphData:
+def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str) -> GraphData:
     # scipy.sparse takes a tenth of a second to load, and a start over a stored graph needs the file's digest alone.
     from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros  # noqa: PLC0415
 
     check_node_count(f"{arrays.path}: indptr", arrays.header("indptr", "iu", 1).shape[0] - 1)
-    graph = Graph(*arrays.csr("indptr", "indices", None))
+    graph, rules, findings = _with_direction(Graph(*arrays.csr("indptr", "indices", None)), source.direction)
     given = arrays.features(graph.nodes)
     features = without_zeros(given) if isinstance(given, np.ndarray) else given
-    findings = sparse_finding(features) if isinstance(given, np.ndarray) else ()
+    findings += sparse_finding(features) if isinstance(given, np.ndarray) else ()
     labels, classes, known = arrays.labels(graph.nodes)
-    # The file has neighbour lists, which are taken as they are; whether each link is listed both ways, they show.
-    rules = EdgeRules(Direction.UNDIRECTED if is_symmetric(graph) else Direction.DIRECTED, Duplicates.KEEP)
-    return GraphData(uri, digest, graph, features, labels, classes, arrays.splits(known), rules, findings=findings)
+    splits = arrays.splits(known)
+    return GraphData(source.uri, digest, graph, features, labels, classes, splits, rules, findings=findings)
+
+
+def _with_direction(graph: Graph, stated: NpzDirection | None) -> tuple[Graph, EdgeRules, tuple[Finding, ...]]:
+    """The graph with the stated direction, or with the one that its lists show: whether each edge is listed both ways.
+    Lists that need no other direction are taken as they are."""
+    both = BothDirections.of(graph)
+    if stated is None:
+        direction = Direction.DIRECTED if both.one_way else Direction.UNDIRECTED
+        finding = _decided(graph, both)
+        return graph, EdgeRules(direction, Duplicates.KEEP), (finding,)
+    rules = EdgeRules(Direction(stated), Duplicates.KEEP)
+    if stated is NpzDirection.DIRECTED or not both.one_way:
+        return graph, rules, ()
+    return both.to_graph(), rules, (Finding("edges added in the other direction", both.one_way, both.example),)
+
+
+def _decided(graph: Graph, both: BothDirections) -> Finding:
+    field = f"{FIELD}.direction"
+    if not both.one_way:
+        what = (
+            "edges, all listed both ways: the direction was taken to be Undirected, so that an edge of a change or an "
+            f"overlay counts both ways; write {field}: Undirected, so that it stays so with another file"
+        )
+        return Finding(what, graph.edges)
+    what = (
+        "edges listed one way: the direction was taken to be Directed, so that an edge of a change or an overlay "
+        f"counts one way; write {field}: Directed, or Undirected to add the other direction"
+    )
+    return Finding(what, both.one_way, both.example)

@@ -64,7 +64,10 @@ def _types(revision: ServedRevision) -> tuple[NodeTypeAnswer, ...] | msgspec.Uns
 def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec.UnsetType:
     if revision.types is None:
         return msgspec.UNSET
-    return tuple(RelationAnswer(one.source, one.name, one.target, one.edges) for one in revision.types.relations)
+    return tuple(
+        RelationAnswer(one.source, one.name, one.target, one.edges, one.both_ways, one.merges, one.reverse_of)
+        for one in revision.types.relations
+    )
 
 
 def describe_route(
