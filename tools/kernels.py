@@ -34,7 +34,7 @@ def kept_here() -> Path:
 
 def copy_kernels(source: Path, target: Path) -> int:
     """Copy compiled kernels from one layout of the package to another; how many files."""
-    found = [path for path in sorted(source.rglob("*.nb[ci]")) if path.parent.name == "__pycache__"]
+    found = [path for path in sorted(source.rglob("*.nb[cim]")) if path.parent.name == "__pycache__"]
     for path in found:
         copied = target / path.relative_to(source)
         copied.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def main() -> int:
         return 0
     print("compiling kernels ahead: minutes, once for each version of their sources", flush=True)
     # Of sources that were there before; numba would write new files beside them.
-    for path in PACKAGE.rglob("*.nb[ci]"):
+    for path in PACKAGE.rglob("*.nb[cim]"):
         path.unlink()
     if code := compile_kernels.main(["--own-level"]):
         return code

@@ -12,15 +12,14 @@ import sys
 import threading
 from collections.abc import Callable
 
+from gnnserve_worker.compile_kernels import of_changes
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.made_up import table_of
-from gnnserve_worker.kernel_cache import would_be_kept
+from gnnserve_worker.kernel_cache import EVERYTHING, can_be_kept, is_compiled
 from gnnserve_worker.repository.loaded import LoadedRevision
 
-_OF_CHANGES = "gnnserve_worker.graph.living_lists._change"
-"""A kernel that every change of an edge runs."""
-_OF_STORED = "gnnserve_worker.models.living_sums._change"
-"""One that it runs beside where there are stored layers."""
+_TRIES = 2
+"""How often it is begun where it ends too soon. What was compiled until then is kept, so that it goes on from there."""
 
 
 def compile_for_changes(loaded: LoadedRevision, say: Callable[[str], None]) -> None:
@@ -29,22 +28,29 @@ def compile_for_changes(loaded: LoadedRevision, say: Callable[[str], None]) -> N
     manifest = loaded.manifest
     if manifest is None or not isinstance(loaded.graph, Graph):
         return
-    stored = (_OF_STORED,) if any(variant.stored is not None for variant in manifest.variants) else ()
-    if not any(map(would_be_kept, (_OF_CHANGES, *stored))):
-        return
+    architecture = manifest.variants[0].network.architecture
     tables = sorted({table_of(variant, manifest.tables[variant.table]) for variant in manifest.variants})
+    if not can_be_kept() or is_compiled(EVERYTHING) or is_compiled(of_changes(architecture, tables)):
+        return
     # -P: not with modules of the folder that the server was started in, such as a user's random.py.
     command = [
         sys.executable, "-P", "-m", "gnnserve_worker.compile_kernels", "--changes",
-        manifest.variants[0].network.architecture, *tables,
+        architecture, *tables,
     ]  # fmt: skip
 
     def run() -> None:
-        # In a session of its own: Ctrl-C is for the server. What it has to say is of no use: at worst the first change
-        # compiles as it would without it.
-        subprocess.run(  # noqa: S603 - this interpreter, and names of ours
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, check=False
+        for _ in range(_TRIES):
+            # In a session of its own: Ctrl-C is for the server. What it has to say is of no use: at worst the first
+            # change compiles as it would without it.
+            code = subprocess.run(  # noqa: S603 - this interpreter, and names of ours
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, check=False
+            ).returncode
+            if code == 0:
+                return
+        say(
+            f"compiling what changes of the graph need was ended {_TRIES} times before it was done (exit status "
+            f"{code}): the first change compiles the rest and waits for it, or the next start does"
         )
 
-    threading.Thread(target=run, name="compile", daemon=True).start()
     say("compiling what changes of the graph need, once; a change that comes sooner waits for it")
+    threading.Thread(target=run, name="compile", daemon=True).start()

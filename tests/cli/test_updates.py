@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -19,10 +21,13 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_cli import compiling
 from gnnserve_cli.serving import choose_credentials, choose_device
 from gnnserve_cli.updates import log_uid, own_uid, updates_of
-from gnnserve_worker import compile_kernels
+from gnnserve_worker import compile_kernels, kernel_cache
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
+from gnnserve_worker.graph import living_lists
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.kernel_cache import KERNELS, would_be_kept
+from gnnserve_worker.inference import rehearsal
+from gnnserve_worker.kernel_cache import EVERYTHING, is_compiled, note_compiled
+from gnnserve_worker.models import living_sums
 from gnnserve_worker.repository.repository import Repository
 
 SQLITE: dict[str, Any] = {"log": {"sqlite": {}}, "maxDelta": "3Mi"}
@@ -132,32 +137,87 @@ def test_servers_that_follow_changes_compute_on_the_device_that_others_do(update
 # What the first change needs
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-def test_what_changes_need_is_compiled_beside_the_server_where_it_is_not(
-    is_there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands: SimpleQueue[list[str]] = SimpleQueue()
-    monkeypatch.setattr(compiling, "would_be_kept", lambda name: name in KERNELS and not is_there)
-    monkeypatch.setattr(compiling.subprocess, "run", lambda command, **_: commands.put(command))
-    graph = Graph(np.zeros(1, np.int64), np.zeros(0, np.int32))
-    loaded: Any = SimpleNamespace(manifest=revision_manifest(), graph=graph)
-    said: list[str] = []
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder where it is noted what was compiled."""
+    monkeypatch.setattr(kernel_cache, "_note_of", lambda what, _target: tmp_path / "notes" / what)
+    return tmp_path / "notes"
 
-    compiling.compile_for_changes(loaded, said.append)
 
-    assert len(said) == (not is_there)
-    if not is_there:
-        command = commands.get(timeout=60)
+@dataclass
+class Processes:
+    """What a server starts beside itself to compile, and how each of them ends."""
+
+    statuses: list[int]
+    commands: SimpleQueue[list[str]] = field(default_factory=SimpleQueue)
+    said: SimpleQueue[str] = field(default_factory=SimpleQueue)
+
+    def run(self, command: list[str], **_: object) -> SimpleNamespace:
+        self.commands.put(command)
+        return SimpleNamespace(returncode=self.statuses.pop(0))
+
+    def start_server(self) -> None:
+        graph = Graph(np.zeros(1, np.int64), np.zeros(0, np.int32))
+        loaded: Any = SimpleNamespace(manifest=revision_manifest(), graph=graph)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(compiling.subprocess, "run", self.run)
+            compiling.compile_for_changes(loaded, self.said.put)
+            for thread in [one for one in threading.enumerate() if one.name == "compile"]:
+                thread.join()
+
+
+CHANGES = ["gnnserve_worker.compile_kernels", "--changes", "GraphSAGE", "features-float32"]
+
+
+@pytest.mark.parametrize("what", [None, EVERYTHING, compile_kernels.of_changes("GraphSAGE", ["features-float32"])])
+@pytest.mark.usefixtures("notes")
+def test_what_changes_need_is_compiled_beside_the_server_where_it_is_not(what: str | None) -> None:
+    processes = Processes([0])
+    if what is not None:
+        note_compiled(what)
+    processes.start_server()
+    assert processes.commands.qsize() == processes.said.qsize() == (what is None)
+    if what is None:
+        command = processes.commands.get()
         assert command[1:3] == ["-P", "-m"], "modules of the working folder are none of its own"
-        assert command[3:] == ["gnnserve_worker.compile_kernels", "--changes", "GraphSAGE", "features-float32"]
+        assert command[3:] == CHANGES
+
+
+@pytest.mark.usefixtures("notes")
+def test_a_compile_that_was_killed_is_begun_again_and_then_by_the_next_start() -> None:
+    processes = Processes([-9, 0, -9, -9])
+    processes.start_server()
+    assert (processes.commands.qsize(), processes.said.qsize()) == (2, 1)
+    processes.start_server()
+    assert processes.commands.qsize() == 4
+    *_, last = [processes.said.get() for _ in range(3)]
+    assert "was ended 2 times before it was done (exit status -9)" in last
+
+
+def test_a_compile_that_ends_before_its_end_is_not_noted(monkeypatch: pytest.MonkeyPatch, notes: Path) -> None:
+    monkeypatch.setattr(os, "nice", lambda _: None)
+
+    def die(*_: object) -> None:
+        raise SystemExit(137)
+
+    monkeypatch.setattr(rehearsal, "rehearse_changes", die)
+    with pytest.raises(SystemExit):
+        compile_kernels.main(CHANGES[1:])
+    what = compile_kernels.of_changes("GraphSAGE", ["features-float32"])
+    assert not is_compiled(what)
+    monkeypatch.setattr(rehearsal, "rehearse_changes", lambda *_: None)
+    assert compile_kernels.main(CHANGES[1:]) == 0
+    assert is_compiled(what)
+    (notes / what).write_bytes(b"of other sources")
+    assert not is_compiled(what)
 
 
 def test_the_process_beside_a_server_compiles_what_changes_need(monkeypatch: pytest.MonkeyPatch) -> None:
     niceness: list[int] = []
     monkeypatch.setattr(os, "nice", niceness.append)
-    ran = KERNELS[compiling._OF_CHANGES], KERNELS[compiling._OF_STORED]
+    ran = (living_lists._change, living_sums._change)
 
     assert compile_kernels.main(["--changes", "GraphSAGE", "stored-float32"]) == 0
     assert niceness == [10]
-    assert all(kernel.signatures for kernel in ran)
-    assert not any(map(would_be_kept, (compiling._OF_CHANGES, compiling._OF_STORED)))
+    assert all(kernel.signatures for kernel in ran)  # type: ignore[attr-defined]
+    assert is_compiled(compile_kernels.of_changes("GraphSAGE", ["stored-float32"]))

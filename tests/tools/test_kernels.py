@@ -23,6 +23,7 @@ def _files(folder: Path) -> set[str]:
 
 def test_what_is_kept_is_what_was_compiled_and_nothing_else(tmp_path: Path) -> None:
     compiled = {"tables/__pycache__/gather._gather-1.py311.nbi", "tables/__pycache__/gather._gather-1.py311.1.nbc"}
+    compiled.add("graph/__pycache__/compiled.0123456789abcdef.nbm")
     package = _package(tmp_path / "package", *compiled, "tables/gather.py", "tables/__pycache__/gather.pyc")
 
     kernels.keep(package, tmp_path / "kept" / "a")

@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if forgotten := _in_a_fresh_process(_compiled_again, own):
         print("error: compiled, but not found again:", *forgotten, sep="\n  ", file=sys.stderr)
         return 1
+    _in_a_fresh_process(_note_everything, own, others)
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent)
     kept = [path.stat().st_size for path in folder.rglob("*.nbc")]
     names = ", ".join(level or "this very processor" for level in (own, *others))
@@ -79,9 +80,16 @@ def _compile_changes(architecture: str, *tables: str) -> int:
     os.nice(_NICENESS)
     from gnnserve_api.spec.model import Architecture  # noqa: PLC0415
     from gnnserve_worker.inference.rehearsal import rehearse_changes  # noqa: PLC0415
+    from gnnserve_worker.kernel_cache import note_compiled  # noqa: PLC0415
 
     rehearse_changes(Architecture(architecture), tables)
+    note_compiled(of_changes(architecture, tables))
     return 0
+
+
+def of_changes(architecture: str, tables: Sequence[str]) -> str:
+    """What `--changes` compiles, as `kernel_cache.note_compiled` notes it."""
+    return " ".join(("changes", architecture, *sorted(tables)))
 
 
 def _compile_all(own: str | None, others: Sequence[str]) -> list[Counts]:
@@ -189,6 +197,15 @@ def _compiled_again(level: str | None) -> list[str]:
     compiled = watch_compiling()
     rehearse()
     return compiled
+
+
+def _note_everything(own: str | None, others: Sequence[str]) -> None:
+    _prepare(own)
+    from gnnserve_worker.inference import rehearsal  # noqa: F401, PLC0415 - brings every kernel
+    from gnnserve_worker.kernel_cache import EVERYTHING, note_compiled  # noqa: PLC0415
+
+    for level in (own, *others):
+        note_compiled(EVERYTHING, level)
 
 
 def _prepare(level: str | None) -> None:

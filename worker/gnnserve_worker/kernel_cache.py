@@ -18,6 +18,7 @@ import hashlib
 import logging
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import llvmlite.binding
+from numba import __version__ as numba_version
 from numba import config, njit
 from numba.core import caching
 from numba.core import event as events
@@ -97,11 +99,40 @@ KERNELS: dict[str, Any] = {}
 """numba's dispatchers, by module and name."""
 
 
-def would_be_kept(name: str) -> bool:
-    """Whether another process could compile the kernel of that name in `KERNELS` for this one: it was compiled for no
-    types yet, and there is a folder to keep it in."""
-    cache: _Cache = KERNELS[name]._cache.made
-    return cache.can_be_written and not cache.is_filled
+EVERYTHING = "everything"
+"""All kernels that serving needs."""
+_NOTED_BESIDE = "gnnserve_worker.graph.living_lists._change"
+"""The kernel in whose folder is noted what was compiled."""
+
+
+def note_compiled(what: str, target: str | None = None) -> None:
+    """Note that compiling `what` has come to its end, beside the kernels. To be called after the last of them: a
+    process that was killed before has compiled some. `target`: the level that they are for; None: this process's."""
+    with suppress(OSError):
+        note = _note_of(what, target)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(source_stamp())
+
+
+def is_compiled(what: str) -> bool:
+    """Whether compiling `what` of these sources, for this process, has come to its end."""
+    try:
+        return _note_of(what, None).read_bytes() == source_stamp()
+    except OSError:
+        return False
+
+
+def can_be_kept() -> bool:
+    """Whether another process could compile kernels for this one: there is a folder to keep them in."""
+    cache: _Cache = KERNELS[_NOTED_BESIDE]._cache.made
+    return cache.can_be_written
+
+
+def _note_of(what: str, target: str | None) -> Path:
+    own = _config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    read_by = (what, target or own, numba_version, llvmlite.__version__, sys.implementation.cache_tag)
+    name = hashlib.sha256("\0".join(map(str, read_by)).encode()).hexdigest()[:16]
+    return Path(KERNELS[_NOTED_BESIDE]._cache.cache_path) / f"compiled.{name}.nbm"
 
 
 def compile_for(name: str) -> None:
@@ -185,11 +216,6 @@ class _Cache(caching.FunctionCache):
                 *(self.cache_path, _config.CPU_NAME or "this very processor"),
             )
         return found
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether it has the kernel of these sources, for any types."""
-        return bool(self._read_index())
 
     def _read_index(self) -> dict[Any, str] | None:
         """Files by what they were compiled for; None: the index is damaged."""
