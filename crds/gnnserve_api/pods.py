@@ -55,7 +55,7 @@ TEMPORARY_PATH = "/tmp"  # noqa: S108 - an emptyDir of the pod
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 
 MANIFEST_VARIABLE = "GNNSERVE_MANIFEST"
-"""JSON of a GNNService whose spec has graph, model and variants only."""
+"""JSON of a GNNService whose spec has the fields that are for a Job (`spec/audience.py`)."""
 REPOSITORY_VARIABLE = "GNNSERVE_REPOSITORY"
 SERVICE_VARIABLE = "GNNSERVE_SERVICE"
 NAMESPACE_VARIABLE = "GNNSERVE_NAMESPACE"

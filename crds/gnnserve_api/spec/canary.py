@@ -7,7 +7,8 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from gnnserve_api.routing import Canary
-from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.audience import Audience
+from gnnserve_api.spec.fields import ApiModel, RevisionName
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.worker import Worker
@@ -16,9 +17,9 @@ from gnnserve_api.spec.worker import Worker
 class CanarySpec(ApiModel):
     """A second published revision, which answers a share of the requests."""
 
-    revision: Annotated[str, text(r"^[0-9a-f]{12}$", "a revision's name: 12 hexadecimal digits", 12)]
+    revision: Annotated[RevisionName, Audience.WORKERS | Audience.GENERATION | Audience.RETURN]
     """Name of the revision. While it is the one that answers anyway, this changes nothing."""
-    percent: Annotated[int, Field(ge=0, le=100)]
+    percent: Annotated[int, Field(ge=0, le=100), Audience.WORKERS]
     """Requests that it answers, of a hundred. 0: it is loaded, and gets none."""
 
     def beside(self, revision: str) -> Canary | None:

@@ -6,6 +6,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
 from gnnserve_api.spec.rules import rule
@@ -45,7 +46,7 @@ class EmbeddingsSpec(ApiModel):
 
     variant: Annotated[str, text(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "the name of a variant", 63)] | None = None
     """The variant that they are of. Absent: the most accurate one that has embeddings."""
-    index: bool = True
+    index: Annotated[bool, Audience.EMBEDDINGS | Audience.WORKERS] = True
     """Whether the index that `POST /v1/recommend` needs is made."""
     sinks: Annotated[tuple[EmbeddingSink, ...], Field(max_length=MOST_SINKS)] = ()
     """Databases that they are written to. A sink has all of one revision at any time, never a part of another."""

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, with_defaults
 from gnnserve_api.spec.labels import ANNOTATIONS_ARE_RESERVED, OWN_PREFIX, Annotations, none_is_reserved, reserved_in
 from gnnserve_api.spec.rules import rule
@@ -71,20 +72,20 @@ class EndpointSpec(ApiModel):
     """How clients reach the workers, and which of them get answers. But for `overlay`, in a cluster only; `gnnserve
     run` has `--tls-cert`, `--tls-key`, `--token-file`, `--write-token-file` and `--grpc-port`."""
 
-    tls: EndpointTls | None = None
+    tls: Annotated[EndpointTls | None, Audience.PODS] = None
     """HTTPS, on port 443 of the Service. Absent: HTTP, on port 80."""
-    tokens: EndpointTokens | None = None
+    tokens: Annotated[EndpointTokens | None, Audience.PODS] = None
     """Requests must send `Authorization: Bearer` and one of these tokens. Absent: anyone who reaches a worker is
     answered."""
-    write_tokens: EndpointWriteTokens | None = None
+    write_tokens: Annotated[EndpointWriteTokens | None, Audience.PODS] = None
     """`POST /v1/labels` and `POST /v1/changes` must send `Authorization: Bearer` and one of these tokens; one of
     `tokens` never writes. Absent: no request may write."""
-    grpc: bool = False
+    grpc: Annotated[bool, Audience.PODS] = False
     """Answer the Open Inference Protocol over gRPC too, on port 8001 of the Service, with the certificate and tokens of
     HTTP."""
-    service: EndpointService = with_defaults(EndpointService)
+    service: Annotated[EndpointService, Audience.OPERATOR] = with_defaults(EndpointService)
     """The Service that clients use."""
-    overlay: EndpointOverlay = with_defaults(EndpointOverlay)
+    overlay: Annotated[EndpointOverlay, Audience.WORKERS] = with_defaults(EndpointOverlay)
     """What requests may bring that the graph does not have."""
 
     @rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from gnnserve_api.docstrings import attribute_docstrings
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.rules import Rule, rules_of, validations
 
 
@@ -23,6 +24,9 @@ class ApiModel(BaseModel):
         # them, which would take 20 ms and 1 MB of every process.
         defer_build=True,
     )  # fmt: skip
+
+    default_audience: ClassVar[Audience | None] = None
+    """Audience of the fields that say none, where no field that has this section says it."""
 
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:
@@ -80,4 +84,6 @@ Uid = Annotated[
     str,
     text(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", "a uid, as metadata.uid has it", 36),
 ]
+ImageReference = Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)]
+RevisionName = Annotated[str, text(r"^[0-9a-f]{12}$", "a revision's name: 12 hexadecimal digits", 12)]
 Sha256 = Annotated[str, text(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower case", 64)]

@@ -6,11 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.pods import Gpu, PodSettings
 
 
 class Generation(PodSettings):
     """The Job that trains and profiles. In a cluster only."""
+
+    default_audience = Audience.OPERATOR
 
     gpu: Gpu | None = None
     """A GPU to train on. Absent: the CPU."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, assert_never
 
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.rules import rule
@@ -75,14 +76,6 @@ class GraphSource(ApiModel):
         members = (self.builtin, self.npz, self.ogb, self.pyg, self.parquet, self.csv, self.typed)
         return [member for member in members if member is not None]
 
-    def canonical(self) -> GraphSource:
-        """The same for sources of the same graph: where a published data set is fetched from does nothing."""
-        for name in ("ogb", "pyg"):
-            published = getattr(self, name)
-            if published is not None:
-                return self.model_copy(update={name: published.model_copy(update={"mirror": None})})
-        return self
-
     def described(self) -> str:
         """For people, in one line: `builtin Digits`, `file:///data/x.npz`, `ogbn-arxiv`."""
         match given := self.given():
@@ -125,13 +118,9 @@ class GraphVolume(ApiModel):
 
 
 class Graph(ApiModel):
-    source: GraphSource
+    source: Annotated[GraphSource, Audience.REVISION | Audience.RETURN | Audience.EMBEDDINGS]
     """Where the graph comes from."""
-    volume: GraphVolume | None = None
+    volume: Annotated[GraphVolume | None, Audience.OPERATOR] = None
     """The volume with the source's files. In a cluster only; `gnnserve run` reads the files of its own machine."""
-    normalization: Normalization = Normalization.AUTO
+    normalization: Annotated[Normalization, Audience.REVISION] = Normalization.AUTO
     """How features are scaled before training and serving."""
-
-    def canonical(self) -> Graph:
-        """The same where the same is generated: where files lie in a pod changes nothing about what is in them."""
-        return self.model_copy(update={"source": self.source.canonical(), "volume": None})

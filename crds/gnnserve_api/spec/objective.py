@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.objective import Objective
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel
 
 
@@ -18,7 +19,7 @@ class ObjectiveSpec(ApiModel):
     accuracy_tolerance_permille: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Permille of accuracy (10 is one point) that an answer may be below the most accurate variant."""
 
-    percentile: Annotated[float, Field(gt=0, le=99.99)] = 99
+    percentile: Annotated[float, Field(gt=0, le=99.99), Audience.OPERATOR] = 99
     """Percent of the requests that are to be answered within their latency, refused ones counted as missed; for the
     condition ObjectiveMet and for alerts."""
 

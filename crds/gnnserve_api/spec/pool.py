@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ObjectName, text, with_defaults
+from gnnserve_api.spec.audience import Audience
+from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ImageReference, ObjectName, with_defaults
 from gnnserve_api.spec.placement import TopologySpreadConstraints
 from gnnserve_api.spec.pods import PodSettings
 from gnnserve_api.spec.repository import RepositoryPlace
 from gnnserve_api.spec.rules import rule, server_rule
 from gnnserve_api.spec.service import GNNServiceSpec, Metadata
-from gnnserve_api.spec.worker import Replicas
+from gnnserve_api.spec.worker import Replicas, Worker
 
 POOL_KIND = "GNNWorkerPool"
 _NO_DEVICES = (
@@ -23,16 +24,16 @@ _NO_DEVICES = (
 
 
 class GNNWorkerPoolSpec(PodSettings):
-    replicas: Replicas = 1
+    default_audience = Audience.PODS
+
+    replicas: Annotated[Replicas, Audience.OPERATOR] = 1
     """Number of workers, each of which answers for all services of the pool."""
     topology_spread_constraints: TopologySpreadConstraints = ()
     """How evenly workers are spread over zones or nodes; needs a repository that pods of several nodes may mount.
     Absent: with such a repository they are spread over nodes where that is possible."""
     repository: RepositoryPlace = with_defaults(RepositoryPlace)
     """Where the revisions of all services of the pool are kept, each service's in folders of its own."""
-    image: (
-        Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)] | None
-    ) = None
+    image: ImageReference | None = None
     """Image of the workers, and of the services' generation pods. Absent: the operator's setting."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
     """Secrets to pull the image with, by name."""
@@ -65,13 +66,15 @@ class GNNWorkerPoolSpec(PodSettings):
 
     def lend(self, spec: GNNServiceSpec, claim: str) -> GNNServiceSpec:
         """The spec of a service of this pool as if the pool's pods were its own. `claim`: name of the pool's claim."""
-        pods = {name: getattr(self, name) for name in (*PodSettings.model_fields, "replicas")}
+        # Those are what a pool has of a service, or of its workers.
+        own = {name: getattr(self, name) for name in type(self).model_fields if name != "repository"}
+        of_workers = {name: value for name, value in own.items() if name in Worker.model_fields}
+        of_service = {name: value for name, value in own.items() if name in GNNServiceSpec.model_fields}
         return spec.model_copy(
             update={
-                "worker": spec.worker.model_copy(update=pods),
+                **of_service,
+                "worker": spec.worker.model_copy(update=of_workers),
                 "repository": spec.repository.model_copy(update={"claim_name": claim}),
-                "image": self.image,
-                "image_pull_secrets": self.image_pull_secrets,
             }
         )
 

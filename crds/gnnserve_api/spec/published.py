@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.edges import Direction
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, Sha256, text
 
 _Sha256ByFile = Annotated[dict[str, Sha256], Field(max_length=16)]
@@ -18,7 +19,7 @@ class PublishedSource(ApiModel):
 
     direction: Direction = Direction.UNDIRECTED
     """Which way messages go along the published edges."""
-    mirror: (
+    mirror: Annotated[
         Annotated[
             str,
             text(
@@ -27,8 +28,10 @@ class PublishedSource(ApiModel):
                 2048,
             ),
         ]
-        | None
-    ) = None
+        | None,
+        # A data set is the same wherever it is fetched from.
+        Audience.GENERATION | Audience.RETURN | Audience.EMBEDDINGS,
+    ] = None
     """Where the published files are found instead: a web address or, for machines without a network, a folder."""
     sha256: _Sha256ByFile = {}  # noqa: RUF012 - pydantic copies it
     """Expected SHA-256 by file name, as in `{arxiv.zip: …}`. Files that differ are refused."""

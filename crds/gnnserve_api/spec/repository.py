@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, text
 from gnnserve_api.spec.rules import rule, server_rule
 
@@ -23,12 +24,12 @@ DEFAULT_STORAGE = "10Gi"
 
 
 class RepositoryClaim(ApiModel):
-    storage: Annotated[str, text(r"^[1-9][0-9]{0,5}(Mi|Gi|Ti)$", "a size, as in 500Mi, 10Gi or 1Ti", 8)] = (
-        DEFAULT_STORAGE
-    )
+    storage: Annotated[
+        str, text(r"^[1-9][0-9]{0,5}(Mi|Gi|Ti)$", "a size, as in 500Mi, 10Gi or 1Ti", 8), Audience.OPERATOR
+    ] = DEFAULT_STORAGE
     """Size of the claim, at least. It may grow later where the storage class allows that, and cannot become less than
     what the claim has (`status.repositoryStorage`)."""
-    storage_class_name: ObjectName | None = None
+    storage_class_name: Annotated[ObjectName | None, Audience.OPERATOR] = None
     """Absent: the cluster's default class."""
     access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
     """Which pods may mount it."""
@@ -43,6 +44,8 @@ class RepositoryClaim(ApiModel):
 
 class RepositoryPlace(ApiModel):
     """The volume on which revisions are kept."""
+
+    default_audience = Audience.PODS
 
     claim_name: ObjectName | None = None
     """A PersistentVolumeClaim of yours, which several services may share. It outlives what names it."""
@@ -77,7 +80,7 @@ class RepositoryPlace(ApiModel):
 class RepositorySpec(RepositoryPlace):
     """Where revisions are kept, and how many. The claim is a cluster's; `gnnserve run` has `--repository`."""
 
-    history: Annotated[int, Field(ge=2, le=1000)] | None = None
+    history: Annotated[Annotated[int, Field(ge=2, le=1000)] | None, Audience.GENERATION | Audience.RETURN] = None
     """Number of models of this service that are kept, the one that answers included: whenever a revision is published
     or gone back to, what answered longest ago is removed. Absent: all are kept."""
 

@@ -7,12 +7,15 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.routing import RoutingMode
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.canary import CanarySpec
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import MAX_VARIANT_NAME
 
 MOST_SHADOW_PERMILLE = 100
+_VariantName = Annotated[str, Field(max_length=MAX_VARIANT_NAME)]
+_Weights = Annotated[dict[str, Annotated[int, Field(ge=0, le=1_000_000)]], Field(min_length=1, max_length=48)]
 
 
 class PrometheusSpec(ApiModel):
@@ -31,21 +34,19 @@ class PrometheusSpec(ApiModel):
 class RoutingSpec(ApiModel):
     """Which variant answers which request."""
 
-    mode: RoutingMode = RoutingMode.ADAPTIVE
+    mode: Annotated[RoutingMode, Audience.WORKERS] = RoutingMode.ADAPTIVE
     """Who chooses, and from what."""
-    variant: Annotated[str, Field(max_length=MAX_VARIANT_NAME)] | None = None
+    variant: Annotated[_VariantName | None, Audience.WORKERS] = None
     """Mode Static: the variant that answers."""
-    weights: (
-        Annotated[dict[str, Annotated[int, Field(ge=0, le=1_000_000)]], Field(min_length=1, max_length=48)] | None
-    ) = None
+    weights: Annotated[_Weights | None, Audience.WORKERS] = None
     """Mode Weights: the share of the requests that each variant answers, as in `{x1: 9, x4: 1}`."""
-    interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
+    interval_seconds: Annotated[int, Field(ge=1, le=3600), Audience.OPERATOR] = 15
     """How often the operator looks at the measured load and latency."""
-    shadow_permille: Annotated[int, Field(ge=0, le=MOST_SHADOW_PERMILLE)] = 0
+    shadow_permille: Annotated[int, Field(ge=0, le=MOST_SHADOW_PERMILLE), Audience.WORKERS] = 0
     """Most of a worker's time, in permille, in which it computes answers again by the most accurate variant while no
     request waits, to tell how often the variants agree with it. 5 cannot be noticed in the 99th percentile; 0: it
     does not."""
-    prometheus: PrometheusSpec = with_defaults(PrometheusSpec)
+    prometheus: Annotated[PrometheusSpec, Audience.OPERATOR] = with_defaults(PrometheusSpec)
     """Where they are measured."""
     canary: CanarySpec | None = None
     """A second revision, which answers a share of the requests. Absent: one revision answers all of them."""

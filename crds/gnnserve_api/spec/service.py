@@ -13,11 +13,19 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec import canary, pooled, typed_rules
 from gnnserve_api.spec import task as task_rules
+from gnnserve_api.spec.audience import Audience, selection
 from gnnserve_api.spec.cascade import MAX_PERCENTS
 from gnnserve_api.spec.channels import channels_are_left, channels_are_of_hidden_layers
 from gnnserve_api.spec.embeddings import EmbeddingsSpec, sinks_have_secrets_of_their_own
 from gnnserve_api.spec.endpoint import EndpointSpec
-from gnnserve_api.spec.fields import NAME_PATTERN, ApiModel, ObjectName, text, with_defaults
+from gnnserve_api.spec.fields import (
+    NAME_PATTERN,
+    ApiModel,
+    ImageReference,
+    ObjectName,
+    RevisionName,
+    with_defaults,
+)
 from gnnserve_api.spec.following import fixed_names
 from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
@@ -59,13 +67,13 @@ _COUNT_OF_OTHERS = (
 class GNNServiceSpec(ApiModel):
     graph: Graph
     """The graph that is served."""
-    model: Model = with_defaults(Model)
+    model: Annotated[Model, Audience.REVISION] = with_defaults(Model)
     """The model that is trained on it, or given."""
-    task: task_rules.Task = with_defaults(task_rules.Task)
+    task: Annotated[task_rules.Task, Audience.REVISION] = with_defaults(task_rules.Task)
     """What is answered: classes of nodes, unless it says links."""
-    variants: Variants = with_defaults(Variants)
+    variants: Annotated[Variants, Audience.REVISION] = with_defaults(Variants)
     """The variants that are generated from the model."""
-    objective: ObjectiveSpec = with_defaults(ObjectiveSpec)
+    objective: Annotated[ObjectiveSpec, Audience.WORKERS] = with_defaults(ObjectiveSpec)
     """What requests get that state no objective of their own."""
     routing: RoutingSpec = with_defaults(RoutingSpec)
     """Which variant answers which request."""
@@ -80,19 +88,17 @@ class GNNServiceSpec(ApiModel):
     updates: UpdatesSpec | None = None
     """Changes of the graph while it is served, by `POST /v1/changes` with one of `endpoint.writeTokens`. Absent: the
     graph stays as it was generated."""
-    embeddings: EmbeddingsSpec | None = None
+    embeddings: Annotated[EmbeddingsSpec | None, Audience.EMBEDDINGS] = None
     """Embeddings of every revision: an index for `POST /v1/recommend`, and rows in databases. Absent: none are made."""
-    image: (
-        Annotated[str, text(r"^[^\s]+$", "a reference without spaces, as in registry/gnnserve/worker:1", 512)] | None
-    ) = None
+    image: Annotated[ImageReference | None, Audience.PODS] = None
     """Image of generation and worker pods. Absent: the operator's setting."""
-    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8), Audience.PODS] = ()
     """Secrets to pull the image with, by name."""
-    revision: Annotated[str, text(r"^[0-9a-f]{12}$", "a revision's name: 12 hexadecimal digits", 12)] | None = None
+    revision: Annotated[RevisionName | None, Audience.RETURN] = None
     """A published revision to go back to, by name: workers answer from it, whatever graph, model and variants say, and
     nothing is trained. Where changes were compacted since, its model answers over the graph as it is now. Absent: they
     answer from what graph, model and variants describe."""
-    suspend: bool = False
+    suspend: Annotated[bool, Audience.OPERATOR] = False
     """Stop generation and every worker, and keep the data."""
 
     @rule(
@@ -332,13 +338,12 @@ class GNNServiceSpec(ApiModel):
         # Cached: a spec never changes, and each plan of a service compares its recipe several times.
         if self.revision is not None:
             return digest_of_recipe({"revision": self.revision})
-        parts = {
-            "graph": self.graph.canonical(),
+        canonical = {
             "model": self.model.canonical(is_trained=self.trains_networks),
             "variants": self.variants.canonical(),
-            "task": self.task,
         }
-        return digest_of_recipe({name: part.model_dump(mode="json") for name, part in parts.items()})
+        made_of = selection(type(self), Audience.REVISION)
+        return digest_of_recipe(super().model_copy(update=canonical).model_dump(mode="json", include=made_of))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copied = super().model_copy(update=update, deep=deep)

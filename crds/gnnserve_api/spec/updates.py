@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT
 from gnnserve_api.quantity import is_more
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.endpoint import EndpointSpec
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Uid, text, with_defaults
 from gnnserve_api.spec.rules import rule
@@ -63,17 +64,17 @@ class UpdatesSpec(ApiModel):
     """Changes of the graph while it is served. Without `endpoint.writeTokens` workers follow a log that no request
     writes."""
 
-    log: UpdatesLog
+    log: Annotated[UpdatesLog, Audience.PODS]
     """Where changes last. Each service has a log of its own, named by its uid: a service that is deleted and made again
     begins another."""
-    adopt: Uid | None = None
+    adopt: Annotated[Uid | None, Audience.PODS] = None
     """uid of an earlier service whose log this one goes on with, in place of one of its own: `metadata.uid` of a
     GNNService that was deleted. The graphs that the log is part of must still be in the repository, where it was
     compacted."""
-    max_delta: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] = "2Gi"
+    max_delta: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9), Audience.PODS] = "2Gi"
     """Memory that the changes may take in each worker, beside what it takes without any. Beyond it no further ones are
     taken, and requests are answered as before."""
-    compaction: Compaction = with_defaults(Compaction)
+    compaction: Annotated[Compaction, Audience.OPERATOR] = with_defaults(Compaction)
     """When the changes are made a part of the stored graph."""
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.device import SIZE, SIZE_REQUIREMENT, CachePolicy, Device
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, PoolName, text, with_defaults
 from gnnserve_api.spec.placement import TopologySpreadConstraints
 from gnnserve_api.spec.pods import Gpu, PodSettings
@@ -74,7 +75,9 @@ _PODS_ARE_THE_POOLS = (
 class Worker(PodSettings):
     """The pods that answer. But for `device`, `gpuMemory`, `cache`, `batching` and `share`, in a cluster only."""
 
-    replicas: Replicas = 1
+    default_audience = Audience.PODS
+
+    replicas: Annotated[Replicas, Audience.OPERATOR] = 1
     """Number of workers."""
     device: Device = Device.AUTO
     """On what they compute."""
@@ -90,11 +93,11 @@ class Worker(PodSettings):
     Absent: with such a repository they are spread over nodes where that is possible."""
     tracing: Tracing | None = None
     """Traces of predictions. Absent: there are none."""
-    batching: BatchingSpec = with_defaults(BatchingSpec)
+    batching: Annotated[BatchingSpec, Audience.WORKERS] = with_defaults(BatchingSpec)
     """How requests are queued and grouped."""
-    pool_ref: PoolRef | None = None
+    pool_ref: Annotated[PoolRef | None, Audience.OPERATOR] = None
     """A GNNWorkerPool whose pods answer for this service, beside others. Absent: it has pods of its own."""
-    share: Annotated[int, Field(ge=1, le=1000)] = 1
+    share: Annotated[int, Field(ge=1, le=1000), Audience.WORKERS] = 1
     """The weight by which services that one worker answers for divide its time, where all of them could use it."""
 
     @property

@@ -17,6 +17,7 @@ from gnnserve_operator.decide.job_failure import describe_attempt, explain_failu
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import (
+    JobResult,
     Published,
     ended_well,
     is_result_awaited,
@@ -24,6 +25,7 @@ from gnnserve_operator.decide.published import (
 )
 from gnnserve_operator.decide.repository import RepositoryDecision, holds_leaving_claim, is_of_lost_claim
 from gnnserve_operator.desired.children import kinds_under
+from gnnserve_operator.desired.job import handed_recipe
 from gnnserve_operator.kinds import JOB
 from gnnserve_operator.observed import Observed, ObservedJob
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
@@ -283,17 +285,26 @@ def _after_the_end(
             GenerationStage.WAITING, f"The result of Job {exact.name} is being read.", delete=jobs.all_but(exact)
         )
     if result.unreadable is not None:
-        problem = Problem(
-            Reason.RESULT_UNREADABLE,
-            f"Job {exact.name} is done, but {result.unreadable}: its image and the operator are of different versions. "
-            f"Correct spec.image, or upgrade the operator; then delete the Job (`kubectl delete job {exact.name}`).",
-            needs_person=True,
-        )
+        words = f"Job {exact.name} is done, but {result.unreadable}: {_cause_of_unreadable(result, exact.name, spec)}"
+        problem = Problem(Reason.RESULT_UNREADABLE, words, needs_person=True)
         return GenerationDecision(GenerationStage.FAILED, problem.message, delete=jobs.all_but(exact), problem=problem)
     message = (
         f"Job {exact.name} is done and its pod gone; it is made again to tell the revision, without training anew."
     )
     return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
+
+
+def _cause_of_unreadable(result: JobResult, job: str, spec: GNNServiceSpec) -> str:
+    """Why a result cannot be used, and what helps."""
+    if result.is_of_another_recipe and (handed := handed_recipe(spec)) != spec.recipe():
+        return (
+            f"the operator handed the Job a part of the spec only, whose recipe is {handed!r}. That is a defect of the "
+            "operator, which no other image cures: report it with the spec, and upgrade the operator once it is mended."
+        )
+    return (
+        "its image and the operator are of different versions. Correct spec.image, or upgrade the operator; then "
+        f"delete the Job (`kubectl delete job {job}`)."
+    )
 
 
 def _running_words(job: ObservedJob, spec: GNNServiceSpec, observed: Observed) -> str:

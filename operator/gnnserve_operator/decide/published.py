@@ -43,6 +43,8 @@ class JobResult:
     result: GenerationResult | None = None
     unreadable: str | None = None
     """Why its message is not a result."""
+    is_of_another_recipe: bool = False
+    """Whether it is unreadable because it is the result of another recipe than the Job's."""
 
 
 def decide_published(recipe: str, repository: RepositoryDecision, observed: Observed) -> Published | None:
@@ -125,6 +127,7 @@ def read_result(job: ObservedJob, pods: Iterable[ObservedPod]) -> JobResult:
     # A Job without its label was edited by hand; what it published is published all the same.
     if job.recipe and result.recipe != job.recipe:
         return JobResult(
-            unreadable=f"pod {pod.name} generated recipe {sentence(result.recipe)!r}, not {job.recipe!r} as asked"
+            unreadable=f"pod {pod.name} generated recipe {sentence(result.recipe)!r}, not {job.recipe!r} as asked",
+            is_of_another_recipe=True,
         )
     return JobResult(result=result)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from gnnserve_api import pods
 from gnnserve_api.device import CachePolicy, Device, size_bytes
-from gnnserve_api.spec.endpoint import EndpointOverlay, EndpointService
+from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import Worker
 from gnnserve_operator.desired import endpoint, tracing, updates
+from gnnserve_operator.desired.handed import handed
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name
@@ -85,15 +86,7 @@ def deployment_of(parent: Parent, spec: GNNServiceSpec, claim: MountedClaim, tem
 def digest_of_pods(spec: GNNServiceSpec) -> str:
     """Digest of the spec's part about worker pods, except their number. It does not depend on the operator's
     settings."""
-    endpoint_of_pods = spec.endpoint.model_copy(update={"service": EndpointService(), "overlay": EndpointOverlay()})
-    said = spec.model_copy(update={"endpoint": endpoint_of_pods}).model_dump(
-        mode="json",
-        by_alias=True,
-        exclude_defaults=True,
-        include={"image", "image_pull_secrets", "worker", "endpoint", "repository", "updates"},
-        exclude={"worker": {"replicas", "batching", "share"}, "updates": {"compaction"}},
-    )
-    return digest_of(said)
+    return digest_of(handed(spec, Audience.PODS))
 
 
 def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: MountedClaim) -> Manifest:

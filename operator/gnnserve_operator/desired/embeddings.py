@@ -6,11 +6,11 @@ other service's Job. It has no time to live: that it succeeded is the record tha
 
 from __future__ import annotations
 
-import json
-
 from gnnserve_api import pods
-from gnnserve_api.spec.service import API_VERSION, KIND, GNNServiceSpec
+from gnnserve_api.spec.audience import Audience
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.updates import URI_KEY
+from gnnserve_operator.desired.handed import as_manifest, handed
 from gnnserve_operator.desired.labels import Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import embeddings_job_name
@@ -84,14 +84,4 @@ def _build_template(
 
 def _manifest(parent: Parent, spec: GNNServiceSpec) -> str:
     """The GNNService as this Job needs it."""
-    parts = spec.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, include={"graph": {"source"}, "embeddings": True}
-    )
-    document = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": parent.name, "namespace": parent.namespace},
-        # All fields at their defaults: the section is empty, and asked for.
-        "spec": {"embeddings": {}, **parts},
-    }
-    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return as_manifest(parent, handed(spec, Audience.EMBEDDINGS))

@@ -6,11 +6,13 @@ It has no time to live: a failed Job is the record of the failure, which deletin
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 from gnnserve_api import pods
-from gnnserve_api.spec.service import API_VERSION, KIND, GNNServiceSpec
+from gnnserve_api.spec.audience import Audience
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired import updates
+from gnnserve_operator.desired.handed import as_manifest, handed
 from gnnserve_operator.desired.labels import REPAIR_ANNOTATION, Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import job_name
@@ -100,30 +102,23 @@ def build_generation_template(
 
 
 def generation_manifest(parent: Parent, spec: GNNServiceSpec) -> str:
-    """The GNNService as generation needs it; nothing in it changes with what generation does not depend on.
+    """The GNNService as generation needs it; nothing in it changes with what generation does not depend on."""
+    return as_manifest(parent, _generation_parts(spec))
 
-    Defaults are left out, so that an operator which knows a new field asks for the same Job as its predecessor. Of a
-    spec that names a revision, that is all but the graph's source, in which compacted changes have no features.
-    """
-    described: dict[str, set[str] | bool] = {
-        "graph": {"source", "normalization"}, "model": True, "variants": True
-    }  # fmt: skip
-    named: dict[str, set[str] | bool] = {"graph": {"source"}, "revision": True}
-    parts = spec.model_dump(
-        mode="json",
-        by_alias=True,
-        exclude_defaults=True,
-        include=described if spec.revision is None else named,
-    )
-    if spec.repository.history is not None:
-        parts["repository"] = {"history": spec.repository.history}
-        if spec.routing.canary is not None:
-            # So that it is kept too. Its share is none of the Job's.
-            parts["routing"] = {"canary": {"revision": spec.routing.canary.revision, "percent": 0}}
-    document = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": parent.name, "namespace": parent.namespace},
-        "spec": parts,
-    }
-    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+def handed_recipe(spec: GNNServiceSpec) -> str:
+    """The recipe of what the Job is handed, which is the spec's where nothing is missing."""
+    return GNNServiceSpec.model_validate(_generation_parts(spec)).recipe()
+
+
+def _generation_parts(spec: GNNServiceSpec) -> dict[str, Any]:
+    """A Job that goes back to a revision needs the graph's source, in which compacted changes have no features."""
+    audience = Audience.REVISION | Audience.GENERATION if spec.revision is None else Audience.RETURN
+    parts = handed(spec, audience)
+    if "routing" in parts and spec.repository.history is None:
+        # A canary is told so that it is kept.
+        del parts["routing"]
+    elif "routing" in parts:
+        # Its share must be there, and is none of the Job's.
+        parts["routing"]["canary"]["percent"] = 0
+    return parts

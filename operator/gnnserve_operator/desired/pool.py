@@ -60,8 +60,7 @@ def claim_of(pool: str, spec: GNNWorkerPoolSpec) -> str:
 
 def as_service(pool: str, spec: GNNWorkerPoolSpec) -> GNNServiceSpec:
     """A service's spec with the pool's pods, for what is asked and built of pods alone. Its graph is no one's."""
-    worker = _A_SERVICE.worker.model_copy(update={"topology_spread_constraints": spec.topology_spread_constraints})
-    lent = spec.lend(_A_SERVICE.model_copy(update={"worker": worker}), claim_of(pool, spec))
+    lent = spec.lend(_A_SERVICE, claim_of(pool, spec))
     # With the pool's own claim, whose access mode says where pods may be.
     return lent.model_copy(update={"repository": lent.repository.model_copy(update=_place_of(spec))})
 
