@@ -1,5 +1,8 @@
 """How far an accuracy that was counted over so many nodes can be from the one that it stands for.
 
+Whether two networks were told apart is asked of the same nodes in pairs (McNemar's exact test, Psychometrika 12, 1947):
+nodes that both get right, or both wrong, say nothing about which is better.
+
 Score intervals, since accuracies come near to 1, where the usual p ± z·√(p(1−p)/n) fails: Wilson's for one share
 (JASA 22, 1927), Newcombe's hybrid of two for a difference (Statistics in Medicine 17, 1998, method 10).
 """
@@ -48,3 +51,16 @@ def difference_interval(
         difference - math.hypot(first - one.low, other.high - second),
         difference + math.hypot(one.high - first, second - other.low),
     )
+
+
+def are_told_apart(first_only: int, second_only: int) -> bool:
+    """Whether the two-sided exact test tells that one is right more often. `first_only`: draws where only the first was
+    right, or more so than the second."""
+    differing = first_only + second_only
+    fewer = min(first_only, second_only)
+    # In logarithms: 2 ** differing exceeds a float from 1,024 on.
+    logarithms = [
+        math.lgamma(differing + 1) - math.lgamma(k + 1) - math.lgamma(differing - k + 1) - differing * math.log(2)
+        for k in range(fewer + 1)
+    ]
+    return 2 * math.fsum(math.exp(each) for each in logarithms) < _CHANCE

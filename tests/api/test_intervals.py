@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnserve_api.intervals import difference_interval, share_interval
+from gnnserve_api.intervals import are_told_apart, difference_interval, share_interval
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,21 @@ def test_intervals_of_several_comparisons_are_as_wide_as_all_of_them_need() -> N
 
 def test_no_nodes_tell_nothing() -> None:
     assert (share_interval(0.0, 0).low, share_interval(0.0, 0).high) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("first_only", "second_only", "told"),
+    [
+        (0, 0, False),
+        (1, 0, False),
+        (5, 0, False),  # 2 / 2**5 = 0.0625
+        (6, 0, True),  # 0.031
+        (12, 4, False),  # 0.077
+        (13, 4, True),  # 0.049
+        (4, 13, True),
+        (2_000, 1_900, False),
+        (2_000, 1_800, True),
+    ],
+)
+def test_mcnemars_exact_test_counts_nodes_that_differ(first_only: int, second_only: int, told: bool) -> None:
+    assert are_told_apart(first_only, second_only) is told

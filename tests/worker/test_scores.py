@@ -11,7 +11,8 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_cli.render import METRIC_NAMES
-from gnnserve_worker.generation.scores import evaluate, metric_of
+from gnnserve_worker.generation.scores import evaluate, majority_score, metric_of, right_labels
+from gnnserve_worker.graph.store import Splits
 
 
 def test_accuracy_is_the_share_of_right_classes() -> None:
@@ -134,3 +135,18 @@ def test_every_metric_has_a_measure_and_words() -> None:
     for metric in {*get_args(Metric)} - {"mrr", "recallAtK"}:  # of links: test_links.py
         scores, labels = SEVERAL if metric == "f1Micro" else SINGLE
         assert 0 <= evaluate(scores, labels, metric) <= 1
+
+
+def test_the_majority_is_the_most_frequent_class_of_training_nodes() -> None:
+    labels = np.array([0, 0, 1, 0, 1, 1, 0, 2])
+    splits = Splits(np.arange(4), np.arange(4, 8), np.arange(0))
+    assert majority_score(labels, 3, splits, "accuracy") == 0.25
+    several = np.eye(3, dtype=np.uint8)[labels]
+    assert majority_score(several, 3, splits, "f1Micro") == pytest.approx(0.25)
+
+
+def test_right_labels_are_counted_by_node_where_a_metric_judges_nodes() -> None:
+    scores = np.array([[2.0, 1.0, -1.0], [0.5, -1.0, 3.0]], np.float32)
+    assert right_labels(scores, np.array([0, 1]), "accuracy") == pytest.approx([1, 0])
+    assert right_labels(scores, np.array([[1, 1, 0], [0, 1, 1]], np.uint8), "f1Micro") == pytest.approx([3, 1])
+    assert right_labels(scores, np.array([0, 1]), "rocAuc") is None

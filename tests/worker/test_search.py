@@ -16,10 +16,8 @@ from gnnserve_worker.generation import variants
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.generation.search import search
-from gnnserve_worker.generation.search.search import least_accuracy
 from gnnserve_worker.generation.search.training import Promise
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData, Splits
@@ -129,13 +127,3 @@ def test_no_network_is_trained_that_the_budget_does_not_suffice_for(
     assert record is not None
     assert "x4" not in {verdict.name for verdict in record.variants}
     assert ("train x4", "left out: budget.seconds would not suffice") in {(one.stage, one.detail) for one in said}
-
-
-def test_the_least_accuracy_is_that_of_the_most_frequent_class() -> None:
-    labels = np.array([0, 0, 1, 0, 1, 1, 1, 2])
-    splits = Splits(np.arange(4), np.arange(4, 8), np.arange(0))
-    graph = random_graph(8, 0)
-    data = TrainingSet(graph, graph, labels, 3, splits)
-    assert least_accuracy(data, "accuracy") == 0  # class 0 is the most frequent in training
-    several = TrainingSet(graph, graph, np.eye(3, dtype=np.uint8)[labels], 3, splits)
-    assert least_accuracy(several, "f1Micro") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +110,44 @@ def test_what_adds_next_to_nothing_goes_though_the_budget_has_room() -> None:
     found = verdicts(variant("x1", 0.9, 10), variant("x2", 0.8, 1), variant("x4", 0.7999, 0.9999))
     assert not found["x4"].is_kept
     assert found["x4"].why == "it would add less than 0.1 % of the area"
+
+
+NODES = 2_131
+
+
+def right(hits: int, *, from_node: int = 0) -> np.ndarray:
+    found = np.zeros(NODES, np.int64)
+    found[from_node : from_node + hits] = 1
+    return found
+
+
+def told(better: int, only_other: int, nodes: int = NODES) -> list[str]:
+    """Names that are kept of a slow and a fast variant, of which so many nodes are right by one alone."""
+    slow = variant("slow", 0.9 + (better - only_other) / nodes, 20)
+    others = variant("fast", 0.9, 2), variant("fastest", 0.6, 1)
+    labels = {"slow": right(1_900), "fast": right(1_900 - better + only_other, from_node=better), "fastest": right(900)}
+    return [each.name for each in select((slow, *others), LEAST, 8, labels) if each.is_kept]
+
+
+def test_one_node_of_thousands_decides_for_nobody_and_the_faster_stays() -> None:
+    assert told(1, 0) == ["fast", "fastest"]
+    assert told(40, 30) == ["fast", "fastest"]
+
+
+def test_what_the_validation_nodes_tell_to_be_better_stays() -> None:
+    assert told(20, 2) == ["slow", "fast", "fastest"]
+
+
+def test_a_tie_is_said_with_what_was_measured() -> None:
+    slow, fast = variant("slow", 0.9 + 1 / NODES, 20), variant("fast", 0.9, 2)
+    labels = {"slow": right(1_919), "fast": right(1_918)}
+    found = {each.name: each for each in select((slow, fast), LEAST, 8, labels)}
+    assert found["fast"].why.startswith("the most accurate that answers")
+    assert (
+        found["slow"].why
+        == "fast is as accurate as far as the validation nodes tell (-0.05 points) and 10 times as fast"
+    )
+    assert found["slow"].beaten_by == ("fast",)
 
 
 FAMILIES = st.sampled_from([FamilyName.PRUNED, FamilyName.STORED, FamilyName.STORED_DEEPER])

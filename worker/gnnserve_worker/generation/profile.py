@@ -21,7 +21,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.profile import CascadeProfile, LatencyProfile, Metric, NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.generation.links.exam import JudgedLinks, LinkExam
-from gnnserve_worker.generation.scores import evaluate, metric_of
+from gnnserve_worker.generation.scores import evaluate, metric_of, right_labels
 from gnnserve_worker.generation.thresholds import fit_thresholds
 from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
@@ -85,6 +85,7 @@ def measure_profile(
     budget_s: float = BUDGET_S,
     cascades: Sequence[FittedCascade] = (),
     exam: LinkExam | None = None,
+    right_labels: dict[str, np.ndarray] | None = None,
 ) -> Profile:
     """Measure every variant of a loaded revision.
 
@@ -92,6 +93,8 @@ def measure_profile(
     `report(done, total)` counts batch sizes and variants.
     `metric` None: accuracy, or micro F1 where a node may have several classes. `budget_s`: for each batch size.
     `exam`: what variants are judged by where links are scored; None: labels.
+    `right_labels` is filled with how many labels each variant got right of each validation node, where the metric
+    judges nodes by themselves; None: nothing reads them.
     """
     metric = metric or metric_of(revision.multi_label)
     subject = _Subject.of(revision, cascades)
@@ -111,6 +114,7 @@ def measure_profile(
         for name, of_new in _measure_new_nodes(subject, revision.splits.validation, seeds, budget_s).items():
             new_nodes[name].append(of_new)
     accuracy_of = partial(_measure_accuracy, subject, metric=metric)
+    on_validation = partial(accuracy_of, nodes=revision.splits.validation, right=right_labels)
     variants: list[VariantProfile] = []
     for done, known in enumerate(generated, start=2 * len(BATCH_SEEDS) + 1):
         report(done, total)
@@ -127,7 +131,7 @@ def measure_profile(
                 projected=variant.table.projected,
                 compute=made.compute,
                 validation_accuracy=(
-                    accuracy_of(name, revision.splits.validation, thresholds=made.thresholds)
+                    on_validation(name, thresholds=made.thresholds)
                     if judged is None
                     else judged.validation_accuracy(metric)
                 ),
@@ -160,7 +164,7 @@ def measure_profile(
                 factor=1,
                 fanouts=(),
                 cascade=CascadeProfile(first=made_of.first, then=made_of.then, passed_on=cascade.passed_on),
-                validation_accuracy=accuracy_of(made_of.name, revision.splits.validation),
+                validation_accuracy=on_validation(made_of.name),
                 test_accuracy=accuracy_of(made_of.name, test) if len(test) else None,
                 latency=tuple(latencies[made_of.name]),
                 test_latency=on_test.get(made_of.name),
@@ -265,10 +269,17 @@ def scores_of(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> np.n
 
 
 def _measure_accuracy(
-    subject: _Subject, variant: str, nodes: np.ndarray, metric: Metric, thresholds: Sequence[float] | None = None
+    subject: _Subject,
+    variant: str,
+    nodes: np.ndarray,
+    metric: Metric,
+    thresholds: Sequence[float] | None = None,
+    right: dict[str, np.ndarray] | None = None,
 ) -> float:
-    scores = decisive_scores(_scores_of(subject, variant, nodes), thresholds)
-    return evaluate(scores, subject.revision.labels[nodes], metric)
+    scores, labels = decisive_scores(_scores_of(subject, variant, nodes), thresholds), subject.revision.labels[nodes]
+    if right is not None and (found := right_labels(scores, labels, metric)) is not None:
+        right[variant] = found
+    return evaluate(scores, labels, metric)
 
 
 def _scores_of(subject: _Subject, variant: str, nodes: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.scoring import MetricChoice
+from gnnserve_worker.graph.store import Splits
 
 _FIELD = "spec.variants.metric"
 Measure = Callable[[np.ndarray, np.ndarray], float]
@@ -126,3 +127,24 @@ def evaluate(scores: np.ndarray, labels: np.ndarray, metric: Metric | None = Non
     `metric` None: accuracy, or micro F1 where a node may have several classes.
     """
     return _MEASURES[metric or metric_of(labels.ndim == 2)](scores, labels)
+
+
+_OF_LABELS: frozenset[Metric] = frozenset({"accuracy", "f1Micro", "f1Macro"})
+"""Metrics of the labels that scores become; the others are of the order of scores, and judge no node by itself."""
+
+
+def right_labels(scores: np.ndarray, labels: np.ndarray, metric: Metric) -> np.ndarray | None:
+    """int64 [nodes]: how many labels of each node are right, to compare two networks node by node. None: the metric
+    judges no node by itself."""
+    if metric not in _OF_LABELS:
+        return None
+    if labels.ndim == 2:
+        return np.count_nonzero((scores > 0) == (labels != 0), axis=1)
+    return (scores.argmax(axis=1) == labels).astype(np.int64)
+
+
+def majority_score(labels: np.ndarray, classes: int, splits: Splits, metric: Metric | None = None) -> float:
+    """The metric on validation nodes of the same scores for all: the classes' shares of the training nodes."""
+    trained, expected = labels[splits.train], labels[splits.validation]
+    counts = trained.sum(axis=0) - len(trained) / 2 if trained.ndim == 2 else np.bincount(trained, minlength=classes)
+    return evaluate(np.broadcast_to(counts.astype(np.float32), (len(expected), classes)), expected, metric)

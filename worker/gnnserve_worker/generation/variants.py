@@ -182,8 +182,9 @@ def _measure(
         check_stages(spec.variants, [*loaded.variants])
     cascades = fit_cascades(loaded, planned)
     report = partial(_report_profile, progress)
-    profile = measure_profile(loaded, generated, report, metric, budget_s, cascades, exam)
-    return Measured(generated, profile, [cascade.manifest for cascade in cascades])
+    right: dict[str, np.ndarray] = {}
+    profile = measure_profile(loaded, generated, report, metric, budget_s, cascades, exam, right)
+    return Measured(generated, profile, right, [cascade.manifest for cascade in cascades])
 
 
 def _report_profile(progress: ProgressListener, done: int, total: int) -> None:

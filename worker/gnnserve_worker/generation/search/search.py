@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.profile import Metric, Profile
@@ -23,10 +22,10 @@ from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, 
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.profile import GeneratedVariant
-from gnnserve_worker.generation.scores import evaluate
+from gnnserve_worker.generation.scores import majority_score
 from gnnserve_worker.generation.search.candidates import Shapes, candidates_of
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel
-from gnnserve_worker.generation.search.selection import select
+from gnnserve_worker.generation.search.selection import RightLabels, select
 from gnnserve_worker.generation.search.training import Promise, model_of, predicted, promises
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -38,6 +37,8 @@ class Measured:
     generated: Sequence[GeneratedVariant]
     """With the thresholds that suit them."""
     profile: Profile
+    right_labels: RightLabels
+    """By variant, as `selection.select` compares them."""
     cascades: Sequence[CascadeManifest] = ()
     """With the thresholds that suit the shares to be passed on."""
 
@@ -75,7 +76,8 @@ class Subject:
 def search(subject: Subject, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
     """Writes variants; what is not kept stays written."""
     started = time.monotonic()
-    made_from, least = subject.made_from, least_accuracy(subject.data, subject.metric)
+    made_from, data = subject.made_from, subject.data
+    least = majority_score(data.labels, data.classes, data.splits, subject.metric)
     variants, model = made_from.spec.variants, made_from.spec.model
     plans = [
         plan
@@ -90,7 +92,7 @@ def search(subject: Subject, staged: StagedRevision, measure: Measure, progress:
         # All once more: what is compared is measured at the same time.
         measured = measure(_in_order([*measured.generated, *_write(trained, staged, progress)]))
     profile = measured.profile
-    verdicts = select(profile.variants, least, variants.budget.variants)
+    verdicts = select(profile.variants, least, variants.budget.variants, measured.right_labels)
     record = SearchRecord(seconds=round(time.monotonic() - started, 1), variants=verdicts)
     kept = {verdict.name for verdict in verdicts if verdict.is_kept}
     progress(Progress("search", 1, 1, f"{len(kept)} of {len(verdicts)} variants are kept"))
@@ -153,14 +155,3 @@ def _in_order(generated: Sequence[GeneratedVariant]) -> list[GeneratedVariant]:
     """In the order of the families, as profiles are."""
     families = [family.name for family in FAMILIES]
     return sorted(generated, key=lambda made: families.index(made.variant.family))
-
-
-def least_accuracy(data: TrainingSet, metric: Metric) -> float:
-    """The metric on validation nodes of the same scores for all: the classes' shares of the training nodes."""
-    trained, nodes = data.labels[data.splits.train], data.splits.validation
-    if trained.ndim == 2:
-        shares = trained.mean(axis=0) - 0.5
-    else:
-        shares = np.bincount(trained, minlength=data.classes) / len(trained)
-    scores = np.broadcast_to(shares.astype(np.float32), (len(nodes), data.classes))
-    return evaluate(scores, data.labels[nodes], metric)

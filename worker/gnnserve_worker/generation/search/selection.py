@@ -7,26 +7,48 @@ others. Areas begin at the slowest of all variants and at the accuracy of always
 are, in this order: the most accurate of the variants that can answer what
 any of them can; the most accurate of all; then, one by one, the variant that adds most, as far as the budget goes and
 as long as it adds something.
+
+An accuracy counts as higher only where the validation nodes tell so, compared one by one: variants that they do not
+tell from a more accurate one count as accurate as it, so that the faster of them are kept. Otherwise one node of
+thousands would decide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
 
 from gnnserve_api.domination import beats
 from gnnserve_api.families import Capabilities, OfFamily, family_of
+from gnnserve_api.intervals import are_told_apart
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.search import SearchedVariant
 
+_LEAST_POINTS = 0.005
+"""Least difference of accuracies that is said: two decimals show no less."""
 LEAST_GAIN = 1e-3
 """Share of the area that a variant must add: what is less comes and goes between two measurements."""
 
 
-def select(variants: Sequence[VariantProfile], least_accuracy: float, most: int) -> tuple[SearchedVariant, ...]:
+RightLabels = Mapping[str, np.ndarray]
+"""By variant, int64 [validation nodes]: how many labels of each node it got right (`scores.right_labels`)."""
+NOT_COMPARED: RightLabels = MappingProxyType({})
+"""No variants to compare node by node: their accuracies count as they were measured."""
+
+
+def select(
+    variants: Sequence[VariantProfile], least_accuracy: float, most: int, right_labels: RightLabels = NOT_COMPARED
+) -> tuple[SearchedVariant, ...]:
     """A verdict on each, those that are kept first, and otherwise in the given order. All were measured at the same
-    sizes. `least_accuracy`: of always giving the most frequent answer. `most`: how many may be kept."""
+    sizes. `least_accuracy`: of always giving the most frequent answer. `most`: how many may be kept. `right_labels`:
+    those of variants that are compared node by node."""
+    measured = {variant.name: variant.validation_accuracy for variant in variants}
+    variants = level(variants, right_labels)
     areas = Areas.over(variants, least_accuracy)
     required = dict(_required(variants)[:most])
     names = _chosen(variants, [*required], areas, most)
@@ -35,7 +57,30 @@ def select(variants: Sequence[VariantProfile], least_accuracy: float, most: int)
         SearchedVariant(name=v.name, is_kept=True, why=required.get(v.name) or _says_added(v, kept, areas))
         for v in kept
     ]
-    return (*stay, *(_dropped(v, kept, areas, most) for v in variants if v.name not in names))
+    return (*stay, *(_dropped(v, kept, areas, most, measured) for v in variants if v.name not in names))
+
+
+def level(variants: Sequence[VariantProfile], right_labels: RightLabels) -> list[VariantProfile]:
+    """The variants in their order, each with the accuracy of the most accurate one that the validation nodes do not
+    tell it from."""
+    counted: dict[str, float] = {}
+    by_accuracy = sorted(variants, key=lambda variant: -variant.validation_accuracy)
+    for leader in by_accuracy:
+        if leader.name in counted:
+            continue
+        for variant in by_accuracy:
+            if variant.name not in counted and (variant is leader or _is_tied(leader, variant, right_labels)):
+                counted[variant.name] = leader.validation_accuracy
+    return [msgspec.structs.replace(variant, validation_accuracy=counted[variant.name]) for variant in variants]
+
+
+def _is_tied(leader: VariantProfile, other: VariantProfile, right_labels: RightLabels) -> bool:
+    if other.validation_accuracy == leader.validation_accuracy:
+        return True
+    if leader.name not in right_labels or other.name not in right_labels:
+        return False
+    leads = right_labels[leader.name] - right_labels[other.name]
+    return not are_told_apart(int(np.count_nonzero(leads > 0)), int(np.count_nonzero(leads < 0)))
 
 
 def _chosen(variants: Sequence[VariantProfile], required: Sequence[str], areas: Areas, most: int) -> set[str]:
@@ -160,13 +205,16 @@ def _says_added(variant: VariantProfile, kept: Sequence[VariantProfile], areas: 
     return f"{other} is as accurate and as fast at {_nodes(sizes)}: {share:.3g} % of the area"
 
 
-def _dropped(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Areas, most: int) -> SearchedVariant:
+def _dropped(
+    variant: VariantProfile, kept: Sequence[VariantProfile], areas: Areas, most: int, measured: Mapping[str, float]
+) -> SearchedVariant:
+    """`measured`: accuracies by name, of which those of `variant` and `kept` may be the higher ones of others."""
     able = answers(variant)
     beaters = [other for other in kept if answers(other).cover(able) and beats(other, variant)]
     if beaters:
         best = min(beaters, key=lambda other: other.latency[-1].p50_ms)
         return SearchedVariant(
-            name=variant.name, is_kept=False, why=_says_better(best, variant), beaten_by=(best.name,)
+            name=variant.name, is_kept=False, why=_says_better(best, variant, measured), beaten_by=(best.name,)
         )
     at_sizes = [_at(size, variant, kept) for size in range(len(variant.latency))]
     if all(at_sizes):
@@ -182,9 +230,14 @@ def _dropped(variant: VariantProfile, kept: Sequence[VariantProfile], areas: Are
     return SearchedVariant(name=variant.name, is_kept=False, why=why)
 
 
-def _says_better(best: VariantProfile, variant: VariantProfile) -> str:
-    points = 100 * (best.validation_accuracy - variant.validation_accuracy)
-    accurate = "as accurate" if points < 0.005 else f"{points:.2f} points more accurate"
+def _says_better(best: VariantProfile, variant: VariantProfile, measured: Mapping[str, float]) -> str:
+    points = 100 * (measured[best.name] - measured[variant.name])
+    if abs(points) < _LEAST_POINTS:
+        accurate = "as accurate"
+    elif best.validation_accuracy == variant.validation_accuracy:
+        accurate = f"as accurate as far as the validation nodes tell ({points:+.2f} points)"
+    else:
+        accurate = f"{points:.2f} points more accurate"
     ratios = [theirs.p50_ms / mine.p50_ms for mine, theirs in zip(best.latency, variant.latency, strict=True)]
     least, most = f"{min(ratios):.2g}", f"{max(ratios):.2g}"
     faster = f"{least} times" if least == most else f"{least} to {most} times"
