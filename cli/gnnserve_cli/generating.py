@@ -16,7 +16,7 @@ from gnnserve_api.errors import GnnserveError
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.training import says_rising
+from gnnserve_api.training import says_rising, says_unlearnt
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
@@ -83,6 +83,8 @@ def generating_visibly(
 
 def advise(published: RevisionManifest, repository: Repository) -> None:
     """Say how far its training and its profile can be trusted."""
+    if (advice := says_unlearnt(published.training)) is not None:
+        typer.echo(f"warning: {advice}", err=True)
     if (advice := says_rising(published.training)) is not None:
         typer.echo(f"warning: {advice}", err=True)
     if (advice := says_dominated(published.profile, features=len(published.ranking.columns))) is not None:

@@ -1,4 +1,4 @@
-"""How networks were trained: for how long, and whether longer would have been better.
+"""How networks were trained: for how long, whether longer would have been better, and whether anything was learnt.
 
 Recorded in a revision, so that its report can say what its log said.
 """
@@ -11,10 +11,21 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gnnserve_api.intervals import share_interval
 from gnnserve_api.profile import Count, Share
 
 Source = Literal["labels", "scores", "both", "links"]
 """What a network learns from: true labels, the scores of the model that it is to stand in for, both, or links."""
+
+
+class TrainingAttempt(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """One training of a network that was trained several times."""
+
+    seed: Count
+    learning_rate: Annotated[float, Meta(gt=0)]
+    epochs: Count
+    best_epoch: Count
+    validation: Share
 
 
 class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -36,6 +47,25 @@ class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     learnt_from: Annotated[Source, Meta(description="`labels`, the `scores` of the model, `both`, or `links`.")] = (
         "labels"
     )
+    attempts: Annotated[
+        tuple[TrainingAttempt, ...],
+        Meta(
+            description="With epochs: Auto, all trainings of a network that was trained again, because the first one "
+            "was not told from the most frequent class. The one with the best validation is kept. Empty: it was "
+            "trained once."
+        ),
+    ] = ()
+
+
+class Majority(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The network that a trained one must be better than: it gives every node the most frequent classes."""
+
+    score: Annotated[Share, Meta(description="Its validation score.")]
+    nodes: Annotated[Count, Meta(description="Validation nodes.")]
+
+    def is_beaten_by(self, validation: float) -> bool:
+        """Whether the validation nodes tell a network of this score from it: the 95 % interval lies above."""
+        return share_interval(validation, self.nodes).low > self.score
 
 
 class TrainingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -43,6 +73,10 @@ class TrainingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
 
     epochs: Annotated[int | None, Meta(description="As the manifest states it; null: Auto.")]
     runs: tuple[TrainingRun, ...]
+    majority: Annotated[
+        Majority | None,
+        Meta(description="What networks must be better than; null where links are scored, and from earlier versions."),
+    ] = None
 
 
 def says_rising(training: TrainingManifest | None) -> str | None:
@@ -61,6 +95,37 @@ def says_rising(training: TrainingManifest | None) -> str | None:
         f"validation{where} was still rising at epoch {most:,} of {training.epochs:,}: use spec.model.training.epochs: "
         "Auto or more"
     )
+
+
+def says_unlearnt(training: TrainingManifest | None) -> str | None:
+    """The warning that networks learnt hardly anything; None where all are told from the most frequent class, or where
+    it is not known."""
+    if training is None or (majority := training.majority) is None:
+        return None
+    weak = [run for run in training.runs if not majority.is_beaten_by(run.validation)]
+    if not weak:
+        return None
+    scores = _names([f"{run.validation:.3f}" for run in weak])
+    tried = max(len(run.attempts) for run in weak)
+    if training.epochs is not None:
+        cure = "spec.model.training.epochs: Auto tries a smaller learningRate and other seeds"
+    elif tried > 1:
+        cure = f"{tried} trainings with other learning rates and seeds found none, so look at features and labels"
+    else:
+        cure = "try another learningRate or seed in spec.model.training"
+    names = _names([run.name for run in weak])
+    return (
+        f"{names} reached {scores} on {majority.nodes:,} validation nodes, which is not told from the "
+        f"{majority.score:.3f} of always giving the most frequent class: {cure}"
+    )
+
+
+def says_attempts(run: TrainingRun) -> str:
+    """`validation 0.572 with seed 0 and learning rate 0.01, 0.798 with …`, of a network that was trained again."""
+    said = [
+        f"{one.validation:.3f} with seed {one.seed} and learning rate {one.learning_rate:g}" for one in run.attempts
+    ]
+    return f"validation {', '.join(said)}"
 
 
 def says_length(training: TrainingManifest) -> str:

@@ -10,8 +10,9 @@ import pytest
 from gnnserve_api.errors import InputError
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.scoring import MetricChoice
+from gnnserve_api.training import Majority
 from gnnserve_cli.render import METRIC_NAMES
-from gnnserve_worker.generation.scores import evaluate, majority_score, metric_of, right_labels
+from gnnserve_worker.generation.scores import evaluate, majority_of, metric_of, right_labels
 from gnnserve_worker.graph.store import Splits
 
 
@@ -140,9 +141,9 @@ def test_every_metric_has_a_measure_and_words() -> None:
 def test_the_majority_is_the_most_frequent_class_of_training_nodes() -> None:
     labels = np.array([0, 0, 1, 0, 1, 1, 0, 2])
     splits = Splits(np.arange(4), np.arange(4, 8), np.arange(0))
-    assert majority_score(labels, 3, splits, "accuracy") == 0.25
+    assert majority_of(labels, 3, splits, "accuracy") == Majority(score=0.25, nodes=4)
     several = np.eye(3, dtype=np.uint8)[labels]
-    assert majority_score(several, 3, splits, "f1Micro") == pytest.approx(0.25)
+    assert majority_of(several, 3, splits, "f1Micro").score == pytest.approx(0.25)
 
 
 def test_right_labels_are_counted_by_node_where_a_metric_judges_nodes() -> None:

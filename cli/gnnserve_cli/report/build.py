@@ -16,7 +16,7 @@ from gnnserve_api.live_accuracy import ObservedShare
 from gnnserve_api.profile import LatencyProfile, Metric, Profile
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.tiers import Point, Within, frontier, most_accurate, points_of, stated_tiers, tiers
-from gnnserve_api.training import says_rising
+from gnnserve_api.training import says_rising, says_unlearnt
 from gnnserve_cli.render import METRIC_NAMES, format_bytes
 from gnnserve_cli.report import captions
 from gnnserve_cli.report.data import (
@@ -179,6 +179,8 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
     ]
     if (advice := says_dominated(profile, subject.features)) is not None:
         found.append(f"{advice[0].upper()}{advice[1:]}")
+    if (advice := says_unlearnt(subject.provenance.training)) is not None:
+        found.append(f"{advice[0].upper()}{advice[1:]}.")
     if (advice := says_rising(subject.provenance.training)) is not None:
         found.append(f"More training would give better variants: {advice}.")
     if profile.validation_nodes < _FEW_NODES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import NOT_RANKED, AttentionManifest
 from gnnserve_api.spec.model import column_blocks, reads_embeddings, says_hops
-from gnnserve_api.training import TrainingManifest, TrainingRun, says_learnt, says_length
+from gnnserve_api.training import TrainingManifest, TrainingRun, says_attempts, says_learnt, says_length
 from gnnserve_cli.report.data import ModelFit, Report
 from gnnserve_cli.report.words import ms, number
 
@@ -56,6 +56,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         *([] if made.given and made.ranking_method == NOT_RANKED else [("Weights", weights)]),
         *((f"Weights of {name}", f"given: SHA-256 {digest}") for name, digest in made.given.items()),
         *([] if made.training is None else [("Trained for", says_length(made.training))]),
+        *((f"{run.name} was trained again", says_attempts(run)) for run in _runs(made.training) if run.attempts),
         *((f"{run.name} learnt from", says_learnt(run)) for run in _runs(made.training) if run.tried),
         ("Ranking", "none" if made.ranking_method == NOT_RANKED else f"{made.ranking_method}{settings}"),
     ]

@@ -114,7 +114,7 @@ Epochs = Annotated[
 class Training(ApiModel):
     epochs: Epochs = 30
     """Passes over the training nodes; the epoch with the best validation score is kept. Auto: until validation has not
-    improved for a while, of each variant on its own; right for small graphs too, where 30 epochs are few steps."""
+    improved for a while, of each variant on its own, and again with other rates where hardly anything was learnt."""
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     """Training nodes per step."""
     scope: Scope = Scope.INDUCTIVE

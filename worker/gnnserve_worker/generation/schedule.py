@@ -37,13 +37,15 @@ class Schedule:
     most: int
 
 
-def schedule_of(epochs: int | Literal["Auto"], steps_per_epoch: int) -> Schedule:
+def schedule_of(epochs: int | Literal["Auto"], steps_per_epoch: int, most_epochs: int | None = None) -> Schedule:
+    """`most_epochs`: a limit below that of the settings, with `Auto`; None: theirs."""
     if epochs != "Auto":
         return Schedule(epochs, None, epochs)
+    most = max(_epochs(MOST_STEPS, steps_per_epoch), MOST_EPOCHS)
     return Schedule(
         least=_epochs(LEAST_STEPS, steps_per_epoch),
         patience=max(_epochs(PATIENCE_STEPS, steps_per_epoch), PATIENCE_EPOCHS),
-        most=max(_epochs(MOST_STEPS, steps_per_epoch), MOST_EPOCHS),
+        most=most if most_epochs is None else min(most, most_epochs),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.scoring import MetricChoice
+from gnnserve_api.training import Majority
 from gnnserve_worker.graph.store import Splits
 
 _FIELD = "spec.variants.metric"
@@ -139,12 +140,15 @@ def right_labels(scores: np.ndarray, labels: np.ndarray, metric: Metric) -> np.n
     if metric not in _OF_LABELS:
         return None
     if labels.ndim == 2:
-        return np.count_nonzero((scores > 0) == (labels != 0), axis=1)
-    return (scores.argmax(axis=1) == labels).astype(np.int64)
+        several: np.ndarray = np.count_nonzero((scores > 0) == (labels != 0), axis=1)
+        return several
+    one: np.ndarray = (scores.argmax(axis=1) == labels).astype(np.int64)
+    return one
 
 
-def majority_score(labels: np.ndarray, classes: int, splits: Splits, metric: Metric | None = None) -> float:
+def majority_of(labels: np.ndarray, classes: int, splits: Splits, metric: Metric | None = None) -> Majority:
     """The metric on validation nodes of the same scores for all: the classes' shares of the training nodes."""
     trained, expected = labels[splits.train], labels[splits.validation]
     counts = trained.sum(axis=0) - len(trained) / 2 if trained.ndim == 2 else np.bincount(trained, minlength=classes)
-    return evaluate(np.broadcast_to(counts.astype(np.float32), (len(expected), classes)), expected, metric)
+    scores = np.broadcast_to(counts.astype(np.float32), (len(expected), classes))
+    return Majority(score=evaluate(scores, expected, metric), nodes=len(expected))

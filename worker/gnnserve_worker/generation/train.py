@@ -145,12 +145,13 @@ def train(
     lesson: Lesson | None = None,
     initial: Tensors | None = None,
     course: Course | None = None,
+    most_epochs: int | None = None,
 ) -> Trained:
     """Train with Adam, and keep the weights of the epoch with the best validation score.
 
     On the CPU the result depends on the seed and on `initial` alone. `lesson` None: the labels of training nodes, by
     cross-entropy. `initial`: weights to begin with; None: drawn from the seed. `course`: what to train on in place of
-    a lesson about nodes.
+    a lesson about nodes. `most_epochs`: a limit below that of the settings; None: theirs.
     """
     settings = model.training
     if course is None:
@@ -167,7 +168,7 @@ def train(
     optimizer = torch.optim.Adam(trained.parameters(), lr=learning_rate, weight_decay=settings.weight_decay)
     weighted = is_weighted(architecture.aggregator)
     judge = SubgraphSampler(data.graph.indptr, data.graph.indices, weighted=weighted)
-    schedule = schedule_of(settings.epochs, -(-course.items // settings.batch_size))
+    schedule = schedule_of(settings.epochs, -(-course.items // settings.batch_size), most_epochs)
     history = History()
     best_score, best_epoch = -1.0, 0
     best_state: dict[str, torch.Tensor] = {}

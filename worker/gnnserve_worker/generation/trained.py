@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.model import Model, Training
 from gnnserve_api.training import Source, TrainingRun
+from gnnserve_worker.generation.attempts import learn_with_retries
 from gnnserve_worker.generation.channels import narrow_aloud
 from gnnserve_worker.generation.features import keep_columns
 from gnnserve_worker.generation.networks import to_tensors
@@ -17,6 +18,7 @@ from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.train import Course, Lesson, Trained, train
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
 
 
@@ -60,14 +62,39 @@ class TrainedModels:
         return to_tensors(self._train(self._features, name, model).module)
 
     def _train_recorded(self, features: Features, name: str) -> Tensors:
-        trained = self._train(features, name, self._model)
-        self._runs.append(run_of(name, trained, self.learns_from))
+        model = self._model
+
+        def learn(training: Training, most_epochs: int | None = None) -> tuple[Trained, TrainingRun]:
+            chosen = model.model_copy(update={"training": training})
+            trained = self._train(features, name, chosen, most_epochs=most_epochs)
+            return trained, run_of(name, trained, self.learns_from)
+
+        learning_rate = model.training.learning_rate or ARCHITECTURES[model.architecture].learning_rate
+        steps = -(-len(self._data.splits.train) // model.training.batch_size)
+        trained, run = learn_with_retries(
+            learn, model.training, learning_rate, steps, self._data.majority, self._progress
+        )
+        self._runs.append(run)
         return to_tensors(trained.module)
 
-    def _train(self, features: Features, name: str, model: Model, initial: Tensors | None = None) -> Trained:
-        stage, course = f"train {name}", self._course(model)
+    def _train(
+        self,
+        features: Features,
+        name: str,
+        model: Model,
+        initial: Tensors | None = None,
+        most_epochs: int | None = None,
+    ) -> Trained:
         return train_aloud(
-            stage, self._data, features, model, self._progress, self._device, initial=initial, course=course
+            f"train {name}",
+            self._data,
+            features,
+            model,
+            self._progress,
+            self._device,
+            initial=initial,
+            course=self._course(model),
+            most_epochs=most_epochs,
         )
 
     def _course(self, model: Model) -> Course | None:
@@ -85,6 +112,7 @@ def train_aloud(
     lesson: Lesson | None = None,
     initial: Tensors | None = None,
     course: Course | None = None,
+    most_epochs: int | None = None,
 ) -> Trained:
     """Train, and tell each epoch and what it came to."""
 
@@ -92,7 +120,7 @@ def train_aloud(
         if done < ends_at:  # the last epoch is reported below, with the result
             progress(Progress(stage, done, ends_at, f"validation {score:.3f}"))
 
-    trained = train(data, features, model, report, device, lesson, initial, course)
+    trained = train(data, features, model, report, device, lesson, initial, course, most_epochs)
     came_to = f"validation {trained.validation_score:.3f} at epoch {trained.epoch:,}, {trained.steps:,} steps"
     progress(Progress(stage, trained.epochs, trained.epochs, came_to))
     return trained

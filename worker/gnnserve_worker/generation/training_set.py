@@ -11,6 +11,8 @@ import numpy as np
 
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.model import Scope
+from gnnserve_api.training import Majority
+from gnnserve_worker.generation.scores import majority_of
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Graph, Splits
 
@@ -31,6 +33,13 @@ class TrainingSet:
     """Metric by which the best epoch is chosen; None: accuracy, or micro F1 where a node may have several classes."""
     links: LinkSet | None = None
     """What is learnt instead of labels: links; None: labels are."""
+
+    @property
+    def majority(self) -> Majority | None:
+        """What networks must be better than; None where links are learnt."""
+        if self.links is not None:
+            return None
+        return majority_of(self.labels, self.classes, self.splits, self.metric)
 
 
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:

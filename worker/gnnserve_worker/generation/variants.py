@@ -29,12 +29,12 @@ from gnnserve_api.repository import (
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.spec.model import AUTO
 from gnnserve_api.spec.pruning import RankingMethod
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.training import TrainingManifest
+from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage, variant_name
+from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.cascades import check_cascades, check_stages, fit_cascades
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
@@ -138,7 +138,7 @@ def generate_revision(
             profile=found.profile,
             generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-            training=_training_of(spec, models, one_rows),
+            training=training_of(training, runs, data.majority) if (runs := _runs_of(models, one_rows)) else None,
             row_source=_write_row_source(graph, normalized, found.plans, variants, staged),
             edge_rules=graph.edge_rules,
             cascades=found.cascades,
@@ -191,11 +191,9 @@ def _report_profile(progress: ProgressListener, done: int, total: int) -> None:
     progress(Progress("profile", done, total))
 
 
-def _training_of(spec: GNNServiceSpec, models: Models | None, one_rows: OneRowModels | None) -> TrainingManifest | None:
-    """How all networks were trained; None: all weights are given."""
-    runs = tuple(run for source in (models, one_rows) if source is not None for run in source.runs)
-    stated = spec.model.training.epochs
-    return TrainingManifest(epochs=None if stated == AUTO else stated, runs=runs) if runs else None
+def _runs_of(models: Models | None, one_rows: OneRowModels | None) -> tuple[TrainingRun, ...]:
+    """How all networks were trained; empty: all weights are given."""
+    return tuple(run for source in (models, one_rows) if source is not None for run in source.runs)
 
 
 def _moments(normalized: Normalized) -> Tensors:

@@ -30,7 +30,7 @@ from gnnserve_api.pods import (
 )
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.tiers import points_of, stated_tiers
-from gnnserve_api.training import says_rising
+from gnnserve_api.training import says_rising, says_unlearnt
 from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.updates import read_updates
 
@@ -142,6 +142,8 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
         print(f"removed: revision {removed}, by spec.repository.history", file=sys.stderr, flush=True)
     # Workers may have to write in this folder, which they mount apart from the rest; the kubelet would make it as root.
     make_folder(ServicePaths(repository.folder).updates)
+    if (advice := says_unlearnt(manifest.training)) is not None:
+        print(f"warning: {advice}", file=sys.stderr, flush=True)
     if (advice := says_rising(manifest.training)) is not None:
         print(f"warning: {advice}", file=sys.stderr, flush=True)
     if (advice := says_dominated(manifest.profile, features=len(manifest.ranking.columns))) is not None:

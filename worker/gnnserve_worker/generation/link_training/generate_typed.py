@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
-from gnnserve_api.spec.model import AUTO, Scope
+from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
-from gnnserve_api.training import TrainingManifest, TrainingRun
+from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
@@ -79,7 +80,6 @@ def generate_typed_links(
                 loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric,
                 profile_budget, exam=exam,
             )  # fmt: skip
-            stated = spec.model.training.epochs
             return staged.commit(
                 scope=Scope.TRANSDUCTIVE,
                 ranking=RankingManifest(NOT_RANKED, settings={}, columns=tuple(range(typed.target.features or 0))),
@@ -87,7 +87,7 @@ def generate_typed_links(
                 profile=profile,
                 generator=trainer(),
                 created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-                training=TrainingManifest(epochs=None if stated == AUTO else stated, runs=tuple(runs)),
+                training=training_of(spec.model.training, tuple(runs), None),
                 row_source=write_row_source(subject, states, layers[0], staged),
                 links=exam.describe(decoder),
             )

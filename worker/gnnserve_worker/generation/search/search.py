@@ -22,7 +22,7 @@ from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, 
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.profile import GeneratedVariant
-from gnnserve_worker.generation.scores import majority_score
+from gnnserve_worker.generation.scores import majority_of
 from gnnserve_worker.generation.search.candidates import Shapes, candidates_of
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel
 from gnnserve_worker.generation.search.selection import RightLabels, select
@@ -77,7 +77,7 @@ def search(subject: Subject, staged: StagedRevision, measure: Measure, progress:
     """Writes variants; what is not kept stays written."""
     started = time.monotonic()
     made_from, data = subject.made_from, subject.data
-    least = majority_score(data.labels, data.classes, data.splits, subject.metric)
+    least = majority_of(data.labels, data.classes, data.splits, subject.metric).score
     variants, model = made_from.spec.variants, made_from.spec.model
     plans = [
         plan

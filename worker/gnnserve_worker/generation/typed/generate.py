@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.spec.model import AUTO
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.typed import TypedSource
-from gnnserve_api.training import TrainingManifest, TrainingRun
+from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.checkpoint import read_checkpoint
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.findings import report_findings
@@ -100,7 +100,6 @@ def generate_typed(
                 loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric,
                 profile_budget,
             )  # fmt: skip
-            stated = spec.model.training.epochs
             return staged.commit(
                 scope=spec.model.training.scope,
                 # The columns of the type that is classified, as its source has them.
@@ -109,9 +108,7 @@ def generate_typed(
                 profile=profile,
                 generator=generator,
                 created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-                training=TrainingManifest(epochs=None if stated == AUTO else stated, runs=tuple(runs))
-                if runs
-                else None,
+                training=training_of(spec.model.training, tuple(runs), subject.majority) if runs else None,
                 row_source=write_row_source(subject, states, layers[0], staged),
             )
 

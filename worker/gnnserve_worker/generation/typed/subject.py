@@ -11,8 +11,10 @@ import scipy.sparse as sp
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
+from gnnserve_api.training import Majority
 from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.generation.features import Normalized, fit_normalization
+from gnnserve_worker.generation.scores import majority_of
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed import Relation, TypedGraphData
 
@@ -28,6 +30,11 @@ class TypedTrainingSet:
     visible_means: Sequence[sp.csr_array]
     """The same over the edges that training may see."""
     metric: Metric
+
+    @property
+    def majority(self) -> Majority:
+        """What networks that classify must be better than."""
+        return majority_of(self.data.labels, len(self.data.classes), self.data.splits, self.metric)
 
 
 def typed_training_set(

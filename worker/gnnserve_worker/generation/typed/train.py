@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from gnnserve_api.spec.model import Model
+from gnnserve_api.spec.model import Model, Training
 from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.attempts import learn_with_retries
 from gnnserve_worker.generation.networks import CPU, Rows, SparseRows
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.scores import evaluate
@@ -54,7 +56,22 @@ def train_typed(
 ) -> tuple[Tensors, TrainingRun]:
     """Weights under the keys of the architecture's checkpoints, of the epoch with the best validation score. On the CPU
     they depend on the seed alone."""
-    settings, splits, labels = model.training, subject.data.splits, subject.data.labels
+    learn = partial(_train_once, spec, shape, subject, name, progress, device)
+    learning_rate = model.training.learning_rate or spec.learning_rate
+    return learn_with_retries(learn, model.training, learning_rate, 1, subject.majority, progress)
+
+
+def _train_once(
+    spec: TypedArchitectureSpec,
+    shape: TypedShape,
+    subject: TypedTrainingSet,
+    name: str,
+    progress: ProgressListener,
+    device: torch.device,
+    settings: Training,
+    most_epochs: int | None = None,
+) -> tuple[Tensors, TrainingRun]:
+    splits, labels = subject.data.splits, subject.data.labels
     torch.manual_seed(settings.seed)
     embedded = embedding_keys(shape)
     weights = drawn_weights(spec, shape, EMBEDDING_BOUND, device)
@@ -65,7 +82,7 @@ def train_typed(
         {"params": [weights[key] for key in sorted(embedded)], "lr": learning_rate * EMBEDDING_RATE},
     ]
     optimizer = torch.optim.Adam(groups, lr=learning_rate, weight_decay=settings.weight_decay)
-    schedule, history, stage = schedule_of(settings.epochs, 1), History(), f"train {name}"
+    schedule, history, stage = schedule_of(settings.epochs, 1, most_epochs), History(), f"train {name}"
     train, validation = (torch.from_numpy(np.array(nodes)).to(device) for nodes in (splits.train, splits.validation))
     best_score, best_epoch, epoch = -1.0, 0, 0
     best: Tensors = {}
