@@ -76,7 +76,7 @@ from gnnserve_worker.serving.routing_metrics import RoutingSample
 
 HTTP, CLI, METRICS = read_page("http.md"), read_page("cli.md"), read_page("metrics.md")
 UPDATES = read_page("updates.md")
-REPOSITORY, DATA = read_page("repository.md"), read_page("data.md")
+REPOSITORY, DATA, MODELS = read_page("repository.md"), read_page("data.md"), read_page("models.md")
 COMMANDS: dict[str, Any] = {
     f"{name} {inner}".strip(): command
     for name, outer in typer.main.get_command(app).commands.items()
@@ -301,7 +301,7 @@ def test_every_normalization_is_explained() -> None:
 
 
 def test_the_example_writes_a_graph_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, program, _ = code_blocks(DATA, "python")
+    _, program = code_blocks(DATA, "python")
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
     service = load_manifest(tmp_path / "communities.yaml")
@@ -311,7 +311,7 @@ def test_the_example_writes_a_graph_that_is_accepted(tmp_path: Path, monkeypatch
 
 
 def test_the_example_of_tables_is_imported_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, _, _ = code_blocks(DATA, "python")
+    program, _ = code_blocks(DATA, "python")
     monkeypatch.chdir(tmp_path)
     exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
     graph = load_source(load_manifest(tmp_path / "people.yaml").spec.graph.source, Path("unused"))
@@ -326,11 +326,12 @@ def test_the_example_of_tables_is_imported_as_the_page_says(tmp_path: Path, monk
 
 
 def test_the_example_of_given_weights_is_generated_and_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, make_graph, train = code_blocks(DATA, "python")
+    _, make_graph = code_blocks(DATA, "python")
+    (train,) = code_blocks(MODELS, "python")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(profile_module, "_ROUNDS", (2, 2))
     for program in (make_graph, train):
-        exec(compile(program, "docs/data.md", "exec"), {})  # noqa: S102  (our own page)
+        exec(compile(program, "docs/models.md", "exec"), {})  # noqa: S102  (our own page)
     service = load_manifest(tmp_path / "given.yaml")
     shown = generate(service, Repository(tmp_path / "repository", "default", "given")).profile
     assert {"x1", "x2-int8", "x8"} <= {variant.name for variant in shown.variants}

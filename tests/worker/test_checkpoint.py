@@ -169,8 +169,8 @@ def _without(key: str) -> dict[str, torch.Tensor]:
     [
         pytest.param(
             _state("GIN"), {},
-            "has convs.0.nn.lins.0.bias, so it holds a GIN, and spec.model.architecture is GraphSAGE; "
-            "set spec.model.architecture to GIN", id="another architecture",
+            "looks like 2 GINConv layers (convs.0, convs.1), so it holds a GIN, and spec.model.architecture is "
+            "GraphSAGE; set spec.model.architecture to GIN", id="another architecture",
         ),
         pytest.param(
             _state(layers=3), {}, "has 3 layers, and spec.model.fanouts has 2 entries; give 3 fan-outs, one per layer",
@@ -188,7 +188,17 @@ def _without(key: str) -> dict[str, torch.Tensor]:
         pytest.param(
             _state(), {"classes": 5},
             "convs.1.lin_l.weight is [3, 8], expected [5, 8]; the labels of the graph have 5 classes, and the model "
-            "gives 3: label a node of each class", id="other classes",
+            "gives 3: give the labels that the model was trained on", id="fewer classes",
+        ),
+        pytest.param(
+            _state(classes=5), {},
+            "convs.1.lin_l.weight is [5, 8], expected [3, 8]; the labels of the graph have 3 classes, and the model "
+            "gives 5: label a node of each class", id="more classes",
+        ),
+        pytest.param(
+            _state(classes=1), {},
+            "the model gives 1, as a regression does, or one logit for two classes: neither is served yet",
+            id="one number for each node",
         ),
         pytest.param(
             _state("GIN", classes=4), {"architecture": "GIN"},
@@ -207,8 +217,8 @@ def _without(key: str) -> dict[str, torch.Tensor]:
         ),
         pytest.param(
             _state("GIN"), {"architecture": "GIN", "mlp_hidden": 5},
-            "convs.0.nn.lins.1.weight is [8, 8], expected [8, 5]; set spec.model.mlpHidden to 8, or leave it out for a "
-            "torch_geometric.nn.GIN as it is", id="a GIN as it is, where the manifest wants another",
+            "convs.0.nn.lins.1.weight is [8, 8], expected [8, 5]; leave out spec.model.mlpHidden",
+            id="a GIN as it is, where the manifest wants another",
         ),
         pytest.param(
             {key.replace("convs.0", "one").replace("convs.1", "two"): tensor for key, tensor in _state().items()}, {},
@@ -221,29 +231,31 @@ def _without(key: str) -> dict[str, torch.Tensor]:
         ),
         pytest.param(
             {"conv1.lin.weight": torch.ones(8, 6), "conv1.att": torch.ones(1, 1, 8)}, {},
-            "has no layer of a GraphSAGE; expected lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv, under "
-            "convs.0, convs.1 … or conv1, conv2 …; it has conv1.att, conv1.lin.weight; save the state dict of",
+            "looks like a Linear without a bias, or an Embedding (conv1.lin) and tensors of no layer that is known "
+            "(conv1.att); conv1.lin.weight, conv1.att were not read; such a model is not served yet, and no setting "
+            "changes that",
             id="another kind of convolution",
         ),
         pytest.param(
             {"conv1.lin.weight": torch.ones(8, 6), "conv1.bias": torch.ones(8)}, {},
-            "has conv1.lin.weight, so it holds a GCN, and spec.model.architecture is GraphSAGE; set "
-            "spec.model.architecture to GCN", id="a GCN for a GraphSAGE",
+            "looks like a GCNConv (conv1), so it holds a GCN, and spec.model.architecture is GraphSAGE; set "
+            "spec.model.architecture to GCN, and give 1 fan-outs, one per layer", id="a GCN for a GraphSAGE",
         ),
         pytest.param(
             {"conv1.lin.weight": torch.ones(8, 6), "conv1.bias": torch.ones(8), "conv2.lin.weight": torch.ones(3, 8)},
             {"architecture": "GCN"},
-            "has no conv2.bias, expected it [3]; it has conv1.bias, conv1.lin.weight, conv2.lin.weight; save the whole "
-            "state dict of a torch_geometric.nn.GCN", id="a GCN without a bias",
+            "looks like a GCNConv (conv1) and a GCNConv with bias=False (conv2); add conv2.bias [3] of zeros",
+            id="a GCN without a bias",
         ),
         pytest.param(
             {**_tutorial_state("GraphSAGE"), "lin.weight": torch.ones(3, 3)}, {},
-            "has lin.weight, which a torch_geometric.nn.GraphSAGE of 2 layers does not have; use a model without norm, "
-            "jk, project and normalize, and without layers beside its convolutions", id="a layer after them",
+            "looks like 2 SAGEConv layers (conv1, conv2) and a Linear without a bias, or an Embedding (lin); "
+            "lin.weight was not read; such a model is not served yet, and no setting changes that",
+            id="a layer after them",
         ),
         pytest.param(
             {key: tensor for key, tensor in _tutorial_state("GraphSAGE").items() if key != "conv2.lin_l.bias"}, {},
-            "has no conv2.lin_l.bias, expected it [3]; it has conv1.lin_l.bias, conv1.lin_l.weight, conv1.lin_r.weight",
+            "looks like a SAGEConv (conv1) and a SAGEConv with bias=False (conv2); add conv2.lin_l.bias [3] of zeros",
             id="a tutorial's without a bias",
         ),
         pytest.param(
@@ -253,28 +265,31 @@ def _without(key: str) -> dict[str, torch.Tensor]:
         ),
         pytest.param(
             _tutorial_state("GIN"), {},
-            "has conv1.nn.0.bias, so it holds a GIN, and spec.model.architecture is GraphSAGE; set "
-            "spec.model.architecture to GIN", id="a tutorial's GIN for a GraphSAGE",
+            "looks like 2 GINConv layers (conv1, conv2), so it holds a GIN, and spec.model.architecture is GraphSAGE; "
+            "set spec.model.architecture to GIN", id="a tutorial's GIN for a GraphSAGE",
         ),
         pytest.param({}, {}, "it has nothing", id="an empty file"),
         pytest.param(
             _without("convs.0.lin_r.weight"), {},
-            "has no convs.0.lin_r.weight, expected it [8, 6]; it has convs.0.lin_l.bias",
+            "looks like a SAGEConv with root_weight=False (convs.0) and a SAGEConv (convs.1); add convs.0.lin_r.weight "
+            "[8, 6] of zeros",
             id="no weight of the node itself",
         ),
         pytest.param(
             {**_state(), "norms.0.weight": torch.ones(8)}, {},
-            "has norms.0.weight, which a torch_geometric.nn.GraphSAGE of 2 layers does not have; use a model without",
+            "looks like 2 SAGEConv layers (convs.0, convs.1) and a PReLU, or a norm without a bias (norms.0); "
+            "norms.0.weight was not read",
             id="normalization layers",
         ),
         pytest.param(
             _tutorial_state("GraphSAGE") | torch.nn.BatchNorm1d(8).state_dict(prefix="bn1."), {},
-            "has bn1.bias, which a torch_geometric.nn.GraphSAGE of 2 layers does not have; use a model without norm",
+            "looks like 2 SAGEConv layers (conv1, conv2) and a BatchNorm (bn1); bn1.bias, bn1.running_mean, "
+            "bn1.running_var, bn1.weight were not read; such a model is not served yet",
             id="a tutorial's with batch normalization, which has a counter of integers",
         ),
         pytest.param(
             {**_state(), "convs.0.lin_l.bias": torch.ones(1, 8)}, {},
-            "convs.0.lin_l.bias is [1, 8], expected [8]; save the weights of a torch_geometric.nn.GraphSAGE",
+            "convs.0.lin_l.bias is [1, 8], expected [8]; save the whole state dict of a torch_geometric.nn.GraphSAGE",
             id="another number of dimensions",
         ),
         pytest.param(

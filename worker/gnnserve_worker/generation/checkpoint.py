@@ -16,18 +16,29 @@ import numpy as np
 import safetensors
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.model import Checkpoint, Model
+from gnnserve_api.spec.model import Architecture, Checkpoint, Model, column_blocks
+from gnnserve_worker.generation.checkpoint_description import (
+    Refusal,
+    architecture_of,
+    describe,
+    looks,
+    refusal_of,
+)
 from gnnserve_worker.generation.checkpoint_layout import Layout, LayoutError, layout_of
+from gnnserve_worker.generation.checkpoint_settings import needed_settings, sizes_of, tells_hops
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import file_path, pinned_digest
 from gnnserve_worker.models.architecture import Axis
 from gnnserve_worker.models.build import head_sizes
+from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.registry import ARCHITECTURES
 
 FIELD = "spec.model.checkpoint"
 _HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
 _PICKLES = (b"PK\x03\x04", b"\x80")
 """First bytes of files that torch.save writes, in its new and its old format."""
+_COUNTERS = ("num_batches_tracked", "n_averaged")
+"""Integers that count, in norms and in averages of weights (torch.optim.swa_utils): no scores depend on them."""
 _FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
 
@@ -45,17 +56,83 @@ def load_checkpoint(
     `columns_remedy`: what to change if the first layer reads another number of columns, which replaces `{}`.
     """
     path, tensors = file_path(given.uri), read_checkpoint(given, digest)
+    architecture = _fitting_architecture(path, tensors, model, _GraphSizes(columns, classes, columns_remedy))
     try:
-        layout = layout_of(tensors, model.architecture)
+        layout = layout_of(tensors, architecture)
     except LayoutError as error:
         raise _error(path, error.problem, error.remedy) from None
     renamed = {key: tensors[found] for key, found in layout.keys.items()}
-    read = _Axis(
-        columns,
-        columns_remedy or f"the graph has {columns} feature columns: give the graph that the model was trained on",
-    )
-    _check(path, renamed, layout, model, read, classes)
+    graph = _GraphSizes(columns, classes, columns_remedy)
+    needed = _needed(path, {key: tensor.shape for key, tensor in renamed.items()}, architecture, model, graph)
+    if architecture is not model.architecture:
+        says = looks(describe({key: tensor.shape for key, tensor in tensors.items()}))
+        problem = f"{says}, so it holds a {architecture}, and spec.model.architecture is {model.architecture}"
+        raise _error(path, problem, needed)
+    _check(path, renamed, layout, model, graph, needed)
     return renamed
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphSizes:
+    """What a network has to read and to give."""
+
+    columns: int
+    """What its first layer reads of a node."""
+    classes: int
+    columns_remedy: str | None
+    """What to change where it reads other columns, which replaces `{}`; None: the graph is another one."""
+
+
+def _fitting_architecture(path: Path, tensors: Tensors, model: Model, graph: _GraphSizes) -> Architecture:
+    """The architecture that all layers of the file are of. InputError: there is none, and what would help."""
+    description = describe({key: tensor.shape for key, tensor in tensors.items()})
+    if (refusal := refusal_of(description)) is None:
+        return _known(architecture_of(description))
+    if refusal.shapes is None:
+        raise _error(path, refusal.problem, refusal.remedy)
+    # Once its tensors have other names, nothing else may be in the way.
+    architecture = _known(architecture_of(describe(refusal.shapes)))
+    try:
+        layout = layout_of(refusal.shapes, architecture)
+    except LayoutError as error:
+        raise _error(path, f"{refusal.problem}, and {error.problem}", f"{refusal.remedy}; {error.remedy}") from None
+    renamed = {key: refusal.shapes[found] for key, found in layout.keys.items()}
+    needed = _needed(path, renamed, architecture, model, graph)
+    raise _error(path, refusal.problem, f"{refusal.remedy}, and {needed}" if needed else refusal.remedy)
+
+
+def _known(architecture: Architecture | None) -> Architecture:
+    if architecture is None:
+        raise ValueError("layers that are not refused are of one architecture")
+    return architecture
+
+
+def _needed(path: Path, shapes: Shapes, architecture: Architecture, model: Model, graph: _GraphSizes) -> str:
+    """All that has to change, in one sentence; empty: nothing. `shapes`: under torch_geometric's keys. InputError:
+    nothing that a manifest can say fits."""
+    layers = 1 + max(int(key.split(".")[1]) for key in shapes)
+    sizes = sizes_of(shapes, architecture, layers)
+    features = graph.columns // column_blocks(model.architecture, model.network(1).hops)
+    needed = needed_settings(sizes, architecture, model, features)
+    if isinstance(needed, Refusal):
+        raise _error(path, needed.problem, needed.remedy)
+    inputs, outputs = sizes.of(Axis.INPUTS), sizes.of(Axis.OUTPUTS)
+    fits = tells_hops(architecture) and any("spec.model.hops" in one for one in needed)
+    expected = features if architecture is not model.architecture else graph.columns
+    if inputs and inputs[0] != expected and not fits:
+        of_graph = f"the graph has {expected} feature columns: give the graph that the model was trained on"
+        needed.append(of_graph if graph.columns_remedy is None else graph.columns_remedy.format(inputs[0]))
+    if outputs and outputs[-1] != graph.classes:
+        needed.append(_other_classes(outputs[-1], graph.classes))
+    return ", and ".join(needed)
+
+
+def _other_classes(found: int, classes: int) -> str:
+    has = f"the labels of the graph have {classes} classes, and the model gives {found}"
+    if found == 1:
+        return f"{has}, as a regression does, or one logit for two classes: neither is served yet"
+    more = found > classes
+    return f"{has}: {'label a node of each class' if more else 'give the labels that the model was trained on'}"
 
 
 def read_checkpoint(given: Checkpoint, digest: str) -> Tensors:
@@ -84,8 +161,7 @@ def _parse(path: Path, data: bytes) -> Tensors:
             problem = "is a pickle, as torch.save writes it, which may run code when it is read"
         raise _error(path, problem, _HOW_TO_WRITE) from error
     tensors = {}
-    # Counters of normalization layers are skipped: models with such layers are refused by the names of their weights.
-    for key, entry in sorted(one for one in entries if not one[0].endswith(".num_batches_tracked")):
+    for key, entry in sorted(one for one in entries if one[0].rpartition(".")[2] not in _COUNTERS):
         values = _to_float32(entry["dtype"], entry["data"])
         if values is None:
             raise _error(path, f"{key} is {entry['dtype']}, expected floats", "convert the tensor")
@@ -104,82 +180,36 @@ def _to_float32(dtype: str, data: bytes) -> np.ndarray | None:
         return np.frombuffer(data, dtype=_FLOATS[dtype]).astype(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """One dimension of a weight: its size, and what to change where a file has another one."""
-
-    size: int
-    remedy: str
-    """What to change; the found size times `factor` replaces `{}`."""
-    factor: int = 1
-
-
 def _check(
-    path: Path, tensors: Mapping[str, np.ndarray], layout: Layout, model: Model, read: _Axis, classes: int
+    path: Path, tensors: Mapping[str, np.ndarray], layout: Layout, model: Model, graph: _GraphSizes, needed: str
 ) -> None:
-    """Check names and shapes. Messages use the names in the file."""
-    _check_layers(path, len(layout.layers), len(model.fanouts))
-    expected = _expected(model, read, classes)
-    for key, axes in expected.items():
+    """Check names and shapes. Messages use the names in the file. `needed`: all that has to change, which each of them
+    advises together."""
+    layers, stated = len(layout.layers), len(model.fanouts)
+    if layers != stated:
+        raise _error(path, f"has {layers} layers, and spec.model.fanouts has {stated} entries", needed)
+    for key, shape in _expected(model, graph).items():
+        whole = f"the whole state dict of a torch_geometric.nn.{_module_of(model)}"
         if key not in tensors:
-            raise _error(
-                path, f"has no {layout.shown(key)}, expected it {[axis.size for axis in axes]}; it has "
-                f"{', '.join(sorted(layout.keys.values()))}",
-                f"save the whole state dict of a torch_geometric.nn.{_module_of(model)}",
-            )  # fmt: skip
-        found, shape = list(tensors[key].shape), [axis.size for axis in axes]
-        if found == shape:
-            continue
-        remedy = f"save the weights of a torch_geometric.nn.{_module_of(model)}"
-        if len(found) == len(shape):
-            size, axis = next((size, axis) for size, axis in zip(found, axes, strict=True) if size != axis.size)
-            remedy = axis.remedy.format(size * axis.factor)
-        raise _error(path, f"{layout.shown(key)} is {found}, expected {shape}", remedy)
-    for key in tensors:
-        if key not in expected:
-            raise _error(
-                path, f"has {layout.keys[key]}, which a torch_geometric.nn.{_module_of(model)} of "
-                f"{len(model.fanouts)} layers does not have",
-                "use a model without norm, jk, project and normalize, and without layers beside its convolutions, none "
-                "of which are served",
-            )  # fmt: skip
+            there = ", ".join(sorted(layout.keys.values()))
+            problem = f"has no {layout.shown(key)}, expected it {list(shape)}; it has {there}"
+            raise _error(path, problem, f"save {whole}{f', and {needed}' if needed else ''}")
+        if tensors[key].shape != shape:
+            problem = f"{layout.shown(key)} is {list(tensors[key].shape)}, expected {list(shape)}"
+            raise _error(path, problem, needed or f"save {whole}")
+    if beyond := sorted(layout.keys[key] for key in tensors.keys() - _expected(model, graph).keys()):
+        problem = f"has {', '.join(beyond)}, which a torch_geometric.nn.{_module_of(model)} does not have"
+        raise _error(path, problem, needed or f"save {whole}")
 
 
-def _check_layers(path: Path, found: int, layers: int) -> None:
-    if found != layers:
-        raise _error(
-            path,
-            f"has {found} layers, and spec.model.fanouts has {layers} entries",
-            f"give {found} fan-outs, one per layer",
-        )
-
-
-def _expected(model: Model, read: _Axis, classes: int) -> dict[str, tuple[_Axis, ...]]:
-    hidden = _Axis(model.hidden, "set spec.model.hidden to {}")
-    given = _Axis(
-        classes,
-        f"the labels of the graph have {classes} classes, and the model gives {{}}: label a node of each class",
-    )
-    one = _Axis(1, f"save the weights of a torch_geometric.nn.{_module_of(model)}")
-    as_it_is = (
-        "" if model.mlp_hidden is None else f", or leave it out for a torch_geometric.nn.{_module_of(model)} as it is"
-    )
-    network = model.network(classes)
-    axes = [read, *[hidden] * (len(model.fanouts) - 1), given]
-    shapes: dict[str, tuple[_Axis, ...]] = {}
-    for layer, (inputs, outputs) in enumerate(pairwise(axes)):
-        inner = _Axis(model.mlp_hidden or outputs.size, f"set spec.model.mlpHidden to {{}}{as_it_is}")
-        of_heads = head_sizes(network, layer, outputs.size)
-        heads, each = of_heads[Axis.HEADS], of_heads[Axis.HEAD_OUTPUTS]
-        is_last = layer == len(axes) - 2
+def _expected(model: Model, graph: _GraphSizes) -> dict[str, tuple[int, ...]]:
+    network = model.network(graph.classes)
+    widths = [graph.columns, *[model.hidden] * (len(model.fanouts) - 1), graph.classes]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer, (inputs, outputs) in enumerate(pairwise(widths)):
         sizes = {
-            Axis.INPUTS: inputs,
-            Axis.INNER: inner,
-            Axis.OUTPUTS: outputs,
-            Axis.HEADS: _Axis(heads, f"set spec.model.{'outputHeads' if is_last else 'heads'} to {{}}"),
-            Axis.HEAD_OUTPUTS: _Axis(each, outputs.remedy, factor=1 if is_last else heads),
-            Axis.ALL_OUTPUTS: _Axis(of_heads[Axis.ALL_OUTPUTS], one.remedy),
-            Axis.ONE: one,
-        }
+            **head_sizes(network, layer, outputs), Axis.INPUTS: inputs, Axis.INNER: model.mlp_hidden or outputs,
+            Axis.OUTPUTS: outputs, Axis.ONE: 1,
+        }  # fmt: skip
         shapes |= ARCHITECTURES[model.architecture].shapes_of(layer, sizes)
     return shapes

@@ -2,7 +2,8 @@
 
 `torch_geometric.nn.GraphSAGE` and `GIN` call their layers `convs.0`, `convs.1`, …; a model as PyG's tutorial writes it
 calls them `conv1`, `conv2`, or whatever its attributes are. Layers whose names differ in their number alone are taken
-in the order of these numbers; anything else is refused, with the keys to rename. Only names are looked at here.
+in the order of these numbers; anything else is refused, with the keys to rename. Only names are looked at here; which
+layers a file has is `checkpoint_description.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from gnnserve_worker.models.architecture import key_of
 from gnnserve_worker.models.registry import ARCHITECTURES
 
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)$")
-_SHOWN_KEYS = 12
 
 
 class LayoutError(Exception):
@@ -42,11 +42,9 @@ class Layout:
 
 
 def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
-    """Recognise the layers by their keys. LayoutError: there are none, or their order is unclear."""
+    """Recognise the layers by their keys, which are all of that architecture. LayoutError: their order is unclear."""
     found = sorted(keys)
     recognised = ARCHITECTURES[architecture].recognise(found)
-    if not recognised:
-        raise _nothing_known(found, architecture)
     order = _in_order({known.layer for known in recognised.values()})
     names = {}
     for key in found:
@@ -68,20 +66,3 @@ def _in_order(layers: Iterable[str]) -> list[str]:
             f"rename the keys by the order in which the model applies its layers, as in {renamed}",
         )
     return sorted(found, key=lambda layer: int(numbered[layer]["number"]))
-
-
-def _nothing_known(found: list[str], architecture: Architecture) -> LayoutError:
-    for other, spec in ARCHITECTURES.items():
-        mark = next(iter(spec.recognise(found)), None)
-        if other is not architecture and mark is not None:
-            return LayoutError(
-                f"has {mark}, so it holds a {other}, and spec.model.architecture is {architecture}",
-                f"set spec.model.architecture to {other}",
-            )
-    shown = ", ".join(found[:_SHOWN_KEYS]) + ", …" * (len(found) > _SHOWN_KEYS)
-    spec = ARCHITECTURES[architecture]
-    return LayoutError(
-        f"has no layer of a {architecture}; expected {spec.layer_tensors}, under {spec.layer_names}; it has "
-        f"{shown or 'nothing'}",
-        f"save the state dict of a torch_geometric.nn.{spec.module}, or of a model of such layers alone",
-    )

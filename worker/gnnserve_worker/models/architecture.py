@@ -21,6 +21,7 @@ from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, take
 from gnnserve_worker.tables.gather import Aggregator
 
@@ -103,6 +104,10 @@ class ArchitectureSpec(ABC):
     """What a checkpoint may call its layers, for messages."""
     aggregator: ClassVar[Aggregator]
     """How a layer aggregates neighbours."""
+    layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()
+    """Layers of files that it reads, as they are or once their tensors have other names."""
+    own_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of spec.model that few architectures have, this one among them."""
     stores_own: ClassVar[bool] = False
     """Whether a projected table has a second matrix of rows, for the node itself."""
     learning_rate: ClassVar[float]

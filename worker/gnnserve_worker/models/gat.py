@@ -21,6 +21,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, Projection, key_of
 from gnnserve_worker.models.dense import Linear, PerHead, Product, preferred_compute
 from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.tables.attention import Attention
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
@@ -43,6 +44,22 @@ class GatSpec(ArchitectureSpec):
     first_products = (_WEIGHT, _SOURCE, _TARGET)
     module = "GAT"
     layer_tensors = "lin.weight, att_src, att_dst and bias of each GATConv"
+    layer_kinds = (
+        LayerKind("GATConv", r"(lin|lin_src)\.weight|att_(src|dst)|bias",
+                  (r"(lin|lin_src)\.weight", "att_src", "att_dst", "bias")),
+        LayerKind(
+            "GATConv with lin_src and lin_dst", r"lin_(src|dst)\.weight|att_(src|dst)|bias",
+            (r"lin_src\.weight", r"lin_dst\.weight", "att_src", "att_dst", "bias"),
+            renamed={"lin_src.weight": _WEIGHT, "lin_dst.weight": ""},
+            note="before torch_geometric 2.3 both are equal; where they are not, the layer is not served over one type",
+        ),
+        LayerKind(
+            "GATConv of torch_geometric below 2.0", r"lin_[lr]\.weight|att_[lr]|bias",
+            (r"lin_l\.weight", "att_l", "att_r", "bias"),
+            renamed={"lin_l.weight": _WEIGHT, "att_l": _SOURCE, "att_r": _TARGET, "lin_r.weight": ""},
+        ),
+    )  # fmt: skip
+    own_fields = ("heads", "output_heads", "negative_slope")
     aggregator = Aggregator.ATTENTION
     learning_rate = 0.005
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import Axis, LayerKey
+from gnnserve_worker.models.layer_kind import LayerKind, Shapes
 from gnnserve_worker.models.single_product import WEIGHT, SingleProductSpec
 from gnnserve_worker.tables.gather import Aggregator
 
@@ -23,12 +24,30 @@ _MARKS_OF_OTHERS = ("lin.bias", "att", "att_src")
 """Tensors beside a `lin.weight` that only other convolutions have: projecting SAGEConv, GATv2Conv, GATConv."""
 
 
+def _is_transposed(shapes: Shapes) -> bool:
+    """Whether a matrix is [inputs, outputs]; a Linear's is [outputs, inputs]."""
+    rows, columns = shapes["weight"]
+    return rows != columns and shapes["bias"] == (columns,)
+
+
 class GcnSpec(SingleProductSpec):
     architecture = Architecture.GCN
     shapes: ClassVar = {WEIGHT: (Axis.OUTPUTS, Axis.INPUTS), _BIAS: (Axis.OUTPUTS,)}
     bias = _BIAS
     module = "GCN"
     layer_tensors = "lin.weight and bias of each GCNConv"
+    layer_kinds = (
+        LayerKind("GCNConv", r"lin\.weight|bias", (r"lin\.weight", "bias")),
+        LayerKind(
+            "GCNConv with bias=False", r"lin\.weight", (r"lin\.weight",),
+            added={_BIAS: lambda shapes: shapes[WEIGHT][:1]},
+        ),
+        LayerKind(
+            "GCNConv of torch_geometric below 2.0 (or GraphConv of DGL)", r"weight|bias", ("weight", "bias"),
+            {"weight": 2}, _is_transposed, renamed={"weight": WEIGHT}, transposed=("weight",),
+            note="DGL's GraphConv adds no self-loops, so that its scores would be others",
+        ),
+    )  # fmt: skip
     aggregator = Aggregator.NORMALISED_SUM
     learning_rate = 0.01
 

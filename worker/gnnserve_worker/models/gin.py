@@ -21,6 +21,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, key_of
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.layer_kind import LayerKind, Shapes
 from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
@@ -29,6 +30,12 @@ _FIRST, _FIRST_BIAS, _SECOND, _SECOND_BIAS = (
 )
 _EPSILON = "eps"
 _KEY = re.compile(r"^(?P<layer>.+)\.(?:nn\.(?:lins\.)?(?P<product>[0-9]+)\.(?P<weight>weight|bias)|(?P<eps>eps))$")
+
+
+def _are_two_products(shapes: Shapes) -> bool:
+    """Whether the layer has two matrices: a norm between them has a weight of one dimension."""
+    weights = [len(shape) for name, shape in shapes.items() if name.endswith("weight")]
+    return weights == [2, 2]
 
 
 class GinSpec(ArchitectureSpec):
@@ -47,6 +54,11 @@ class GinSpec(ArchitectureSpec):
         "nn.0.weight, nn.0.bias, nn.2.weight, nn.2.bias and eps of each GINConv over "
         "Sequential(Linear, ReLU, Linear), or nn.lins.0 and nn.lins.1 of one over an MLP"
     )
+    layer_kinds = (
+        LayerKind("GINConv", r"nn\.(lins\.)?\d+\.(weight|bias)|eps", (r"nn\.(lins\.)?\d+\.weight", "eps"),
+                  accepts=_are_two_products),
+    )  # fmt: skip
+    own_fields = ("mlp_hidden",)
     aggregator = Aggregator.SUM
     learning_rate = 0.001
 

@@ -20,11 +20,14 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, key_of
 from gnnserve_worker.models.dense import Linear, preferred_compute
 from gnnserve_worker.models.first_layer import FirstLayer
+from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
 _NEIGHBOURS, _OWN, _BIAS = "lin_l.weight", "lin_r.weight", "lin_l.bias"
 _KEY = re.compile(r"^(?P<layer>.+)\.(?P<weight>lin_l\.weight|lin_l\.bias|lin_r\.weight)$")
+
+SAGE_CONV = LayerKind("SAGEConv", r"lin_[lr]\.weight|lin_l\.bias", (r"lin_l\.weight", r"lin_r\.weight", r"lin_l\.bias"))
 
 
 class GraphSageSpec(ArchitectureSpec):
@@ -38,6 +41,21 @@ class GraphSageSpec(ArchitectureSpec):
     module = "GraphSAGE"
     layer_tensors = "lin_l.weight, lin_l.bias and lin_r.weight of each SAGEConv"
     aggregator = Aggregator.MEAN
+    layer_kinds = (
+        SAGE_CONV,
+        LayerKind(
+            "SAGEConv with bias=False", r"lin_[lr]\.weight", (r"lin_l\.weight", r"lin_r\.weight"),
+            added={_BIAS: lambda shapes: shapes[_NEIGHBOURS][:1]},
+        ),
+        LayerKind(
+            "SAGEConv with root_weight=False", r"lin_l\.(weight|bias)", (r"lin_l\.weight", r"lin_l\.bias"),
+            added={_OWN: lambda shapes: shapes[_NEIGHBOURS]},
+        ),
+        LayerKind(
+            "SAGEConv of DGL", r"fc_(self|neigh)\.weight|bias", (r"fc_self\.weight", r"fc_neigh\.weight", "bias"),
+            renamed={"fc_neigh.weight": _NEIGHBOURS, "fc_self.weight": _OWN, "bias": _BIAS},
+        ),
+    )  # fmt: skip
     stores_own = True
     learning_rate = 0.01
 

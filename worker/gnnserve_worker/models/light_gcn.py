@@ -21,6 +21,7 @@ class LightGcnSpec(SgcSpec):
     architecture = Architecture.LIGHT_GCN
     module = "LightGCN"
     layer_tensors = "embedding.weight"
+    layer_kinds = ()
 
     def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
         del compute

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import Axis, LayerKey
+from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.single_product import WEIGHT, SingleProductSpec
 from gnnserve_worker.tables.gather import Aggregator
 
@@ -29,6 +30,10 @@ class SgcSpec(SingleProductSpec):
     bias = _BIAS
     module = "SGConv"
     layer_tensors = "lin.weight and lin.bias of one SGConv"
+    layer_kinds: ClassVar[tuple[LayerKind, ...]] = (
+        LayerKind("SGConv", r"lin\.weight|lin\.bias", (r"lin\.weight", r"lin\.bias")),
+    )
+    own_fields = ("hops",)
     aggregator = Aggregator.NONE
     learning_rate = 0.05
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import Axis, LayerKey
+from gnnserve_worker.models.layer_kind import LINEAR
 from gnnserve_worker.models.single_product import SingleProductSpec
 from gnnserve_worker.tables.gather import Aggregator
 
@@ -32,6 +33,8 @@ class SignSpec(SingleProductSpec):
     module = "MLP"
     layer_names = "lins.0, lins.1 …"
     layer_tensors = "weight and bias of each layer of an MLP"
+    layer_kinds = (LINEAR,)
+    own_fields = ("hops",)
     aggregator = Aggregator.NONE
     learning_rate = 0.01
 

@@ -2,41 +2,213 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.model import Model
+from gnnserve_api.repository import AttentionManifest
+from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.generation.checkpoint import FIELD
+from gnnserve_worker.generation.checkpoint_description import (
+    Description,
+    describe,
+    looks,
+    refused_layers,
+    typed_architecture_of,
+)
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.files import file_path
+from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, TypedShape
+from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 
-_SHOWN_KEYS = 12
+_SHOWN = 12
+_RELATION = re.compile(r"<?(?P<source>.+?)_{2,3}(?P<name>.+?)_{2,3}(?P<target>[^>]+)>?")
+"""Names of a relation's module: HeteroConv's of torch_geometric, and those of to_hetero and of earlier versions."""
+_LAYER = re.compile(r"(?:^|.*\.)(?P<stem>[A-Za-z_]+\.?)(?P<number>\d+)$")
 
 
 def check_typed(tensors: Tensors, architecture: TypedArchitectureSpec, shape: TypedShape, model: Model) -> Tensors:
-    """The tensors that the architecture has. InputError names the first one that is missing, misshapen or unknown."""
-    expected = architecture.shapes(shape)
+    """The tensors that the architecture has. InputError says what the file looks like, and all that would have to
+    change."""
+    found = {key: tensor.shape for key, tensor in tensors.items()}
+    if found == dict(architecture.shapes(shape)):
+        return tensors
     path = Path() if model.checkpoint is None else file_path(model.checkpoint.uri)
+    problem, remedy = _misfit(found, architecture, shape)
+    raise InputError(f"{FIELD}.uri", f"{path}: {problem}", remedy)
+
+
+def _misfit(found: Shapes, architecture: TypedArchitectureSpec, shape: TypedShape) -> tuple[str, str]:
+    """The problem and its remedy."""
+    description = describe(found)
+    new_names = _names_here(description)
+    renamed = {new_names.get(key, key): size for key, size in found.items()}
+    expected_names = {*architecture.shapes(shape)}
+    unread = [
+        layer
+        for layer in description.layers
+        if typed_architecture_of(layer) is None
+        and not {new_names.get(key, key) for key in layer.tensors} <= expected_names
+        and not _is_input(layer.name)
+    ]
+    others = tuple(key for key in description.others if new_names.get(key, key) not in expected_names)
+    if unread or others:
+        refusal = refused_layers(replace(description, others=others), unread)
+        return refusal.problem, refusal.remedy
+    owners = {typed_architecture_of(layer) for layer in description.layers}
+    kinds = [one for one in owners if one is not None]
+    if len(kinds) > 1:
+        refusal = refused_layers(description, [])
+        return refusal.problem, refusal.remedy
+    held = next(iter(kinds), architecture.architecture)
+    settings, fitting = _settings(renamed, held, shape)
+    expected = TYPED_ARCHITECTURES[held].shapes(fitting)
+    if held is not architecture.architecture:
+        problem = f"{looks(description)}, so it holds a {held}, and spec.model.architecture is "
+        problem += f"{architecture.architecture}"
+        settings = [f"set spec.model.architecture to {held}", *settings]
+    else:
+        problem = _first_misfit(found, architecture.shapes(shape), looks(description))
+    changed = {old: new for old, new in new_names.items() if old != new}
+    steps = [*([_says_renamed(changed)] if changed else []), *settings]
+    if renamed == dict(expected):
+        return problem, ", and ".join(steps)
+    problem = _first_misfit(renamed, expected, looks(description))
+    missing, beyond = sorted(expected.keys() - renamed.keys()), sorted(renamed.keys() - expected.keys())
+    if missing or beyond:
+        module = TYPED_ARCHITECTURES[held].module
+        remedy = f"give the weights of a {module} over the relations that `gnnserve graph inspect` lists, which has "
+        parts = ([f"{_listed(missing)} beside these"] if missing else []) + (
+            [f"no {_listed(beyond)}"] if beyond else []
+        )
+        return problem, remedy + " and ".join(parts) + "".join(f", and {step}" for step in steps)
+    other = "give the graph that the model was trained on, whose types have other columns or other classes"
+    return problem, ", and ".join([other, *steps])
+
+
+def _first_misfit(found: Shapes, expected: Shapes, what_it_is: str) -> str:
     for key, sizes in expected.items():
-        if key not in tensors:
-            there = ", ".join(sorted(tensors)[:_SHOWN_KEYS])
-            raise InputError(
-                f"{FIELD}.uri", f"{path}: has no {key}, expected it {list(sizes)}; it has {there}"
-                f"{' …' if len(tensors) > _SHOWN_KEYS else ''}",
-                f"save the state dict of a model of {architecture.module} whose layers are a ModuleList `convs`, with "
-                "the relations that `gnnserve graph inspect` lists",
-            )  # fmt: skip
-        if tensors[key].shape != sizes:
-            raise InputError(
-                f"{FIELD}.uri", f"{path}: {key} is {list(tensors[key].shape)}, expected {list(sizes)}",
-                "give the graph that the model was trained on, and spec.model.hidden as it had",
-            )  # fmt: skip
-    for key in tensors:
-        if key not in expected:
-            raise InputError(
-                f"{FIELD}.uri", f"{path}: has {key}, which a model of {architecture.module} of {shape.layers} layers "
-                "over these relations does not have",
-                "leave the tensor out, or give as many fan-outs as the model has layers",
-            )  # fmt: skip
-    return tensors
+        if key not in found:
+            return f"has no {key}, expected it {list(sizes)}; it {what_it_is}"
+        if tuple(found[key]) != tuple(sizes):
+            return f"{key} is {list(found[key])}, expected {list(sizes)}"
+    beyond = sorted(found.keys() - expected.keys())
+    return f"has {_listed(beyond)}, which such a model over these relations does not have"
+
+
+def _settings(found: Shapes, held: Architecture, shape: TypedShape) -> tuple[list[str], TypedShape]:
+    """What spec.model has to say, and the network that it then is. `found`: under the names that are read."""
+    layers = 1 + max((int(match[1]) for key in found if (match := re.match(r"convs\.(\d+)\.", key))), default=0)
+    hidden, settings = _hidden(found, layers) or shape.hidden, []
+    if layers != shape.layers:
+        settings.append(f"give {layers} fan-outs, one per layer")
+    if hidden != shape.hidden:
+        settings.append(f"set spec.model.hidden to {hidden}")
+    fitting = replace(shape, hidden=hidden, layers=layers, attention=None, bases=None)
+    own_fields = TYPED_ARCHITECTURES[held].own_fields
+    if "heads" in own_fields:
+        fitting = replace(fitting, attention=_attention(found, layers, shape, settings))
+    elif shape.attention is not None:
+        settings.append("leave out spec.model.heads and outputHeads")
+    if "bases" in own_fields:
+        bases = next((size[1] for key, size in found.items() if key.endswith(".comp")), None)
+        if bases != shape.bases:
+            settings.append(f"set spec.model.bases to {bases}" if bases is not None else "leave out spec.model.bases")
+        fitting = replace(fitting, bases=bases)
+    elif shape.bases is not None:
+        settings.append("leave out spec.model.bases")
+    return settings, fitting
+
+
+def _hidden(found: Shapes, layers: int) -> int | None:
+    """Columns between the layers, as far as tensors tell."""
+    of_layers = (
+        r"convs\.1\..*lin_l\.weight",
+        r"convs\.1\..*lin_src\.weight",
+        r"encoders\..*\.weight",
+        r"convs\.1\.root",
+    )
+    places = (1, 1, 0, 0)
+    for pattern, place in zip(of_layers, places, strict=True):
+        for key, size in found.items():
+            if layers > 1 and re.fullmatch(pattern, key) and len(size) == 2:
+                return size[place]
+    return None
+
+
+def _attention(found: Shapes, layers: int, shape: TypedShape, settings: list[str]) -> AttentionManifest:
+    heads = [
+        next((size[1] for key, size in found.items() if re.fullmatch(rf"convs\.{layer}\..*att_src", key)), 1)
+        for layer in range(layers)
+    ]
+    stated = shape.attention
+    slope = 0.2 if stated is None else stated.negative_slope
+    if stated is None or (layers > 1 and heads[0] != stated.heads):
+        settings.append(f"set spec.model.heads to {heads[0]}")
+    if heads[-1] != (heads[0] if stated is None else stated.output_heads):
+        settings.append(f"set spec.model.outputHeads to {heads[-1]}")
+    return AttentionManifest(heads=heads[0], output_heads=heads[-1], negative_slope=slope)
+
+
+def _names_here(description: Description) -> Mapping[str, str]:
+    """The name that each tensor would have here, as far as one can be made of its own: another prefix, `conv1` for
+    `convs.0`, and relations as to_hetero writes them."""
+    convolutions = [layer for layer in description.layers if typed_architecture_of(layer) is not None]
+    layers, relations = {}, {}
+    for layer in convolutions:
+        steps = re.findall(r"(?:<[^>]*>|[^.])+", layer.name)
+        relation = _RELATION.fullmatch(steps[-1]) if steps else None
+        if relation is not None:
+            relations[layer.name] = f"convs.<{relation['source']}___{relation['name']}___{relation['target']}>"
+            steps = steps[:-1]
+            if len(steps) > 1 and steps[-1] == "convs":
+                steps = steps[:-1]
+        layers[layer.name] = ".".join(steps)
+    order = _in_order({*layers.values()})
+    if order is None:
+        return {}
+    names: dict[str, str] = {}
+    for layer in convolutions:
+        of_relation = [relations[layer.name]] if layer.name in relations else []
+        new = ".".join([f"convs.{order.index(layers[layer.name])}", *of_relation])
+        names |= {f"{layer.name}.{name}": f"{new}.{name}" for name in layer.shapes}
+    for layer in description.layers:
+        if typed_architecture_of(layer) is None and (
+            match := re.fullmatch(r"(?:.*\.)?((?:encoders|embeddings)\..+)", layer.name)
+        ):
+            names |= {f"{layer.name}.{name}": f"{match[1]}.{name}" for name in layer.shapes}
+    return names
+
+
+def _in_order(layers: set[str]) -> list[str] | None:
+    """Layers by their numbers; None: they have none, or differ in more."""
+    matches = {layer: match for layer in layers if (match := _LAYER.match(layer)) is not None}
+    stems = {layer[: match.start("number")] for layer, match in matches.items()}
+    if len(matches) != len(layers) or len(stems) > 1:
+        return None
+    return sorted(layers, key=lambda layer: int(matches[layer]["number"]))
+
+
+def _is_input(layer: str) -> bool:
+    """Whether the layer brings nodes of a type to a network: an embedding, or RGCN's Linear."""
+    return re.fullmatch(r"(?:.*\.)?(?:encoders|embeddings)\..+", layer) is not None
+
+
+def _says_renamed(names: Mapping[str, str]) -> str:
+    """New names, a beginning for all tensors of a layer."""
+    pairs = dict(_beginnings(old, new) for old, new in names.items())
+    return "rename " + ", ".join(f"{old}.* to {new}.*" for old, new in sorted(pairs.items()))
+
+
+def _beginnings(old: str, new: str) -> tuple[str, str]:
+    """Both names without the steps at their ends that are the same."""
+    while "." in old and "." in new and old.rpartition(".")[2] == new.rpartition(".")[2]:
+        old, new = old.rpartition(".")[0], new.rpartition(".")[0]
+    return old, new
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + ", …" * (len(names) > _SHOWN)

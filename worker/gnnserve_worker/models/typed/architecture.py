@@ -24,6 +24,7 @@ import numpy as np
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest
+from gnnserve_worker.models.layer_kind import LayerKind
 
 Array = Any
 """A numpy array; or, while a network is trained, a tensor of torch."""
@@ -148,6 +149,10 @@ class TypedArchitectureSpec(ABC):
     """What of torch_geometric.nn a checkpoint is of, for messages."""
     learning_rate: ClassVar[float]
     """Step size of Adam where the manifest gives none."""
+    layer_kinds: ClassVar[tuple[LayerKind, ...]]
+    """Layers of files that it reads."""
+    own_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of spec.model that few architectures have, this one among them."""
     gives_own_part: ClassVar[bool] = False
     """Whether a type that reads nothing keeps its own part through all layers."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnserve_api.spec.model import Architecture
+from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.typed.architecture import (
     Array,
     Heads,
@@ -31,6 +32,11 @@ class TypedGatSpec(TypedArchitectureSpec):
     architecture = Architecture.GAT
     module = "HeteroConv of GATConv without self-loops"
     learning_rate = 0.005
+    layer_kinds = (
+        LayerKind("GATConv with lin_src and lin_dst", r"lin_(src|dst)\.weight|att_(src|dst)|bias",
+                  (r"lin_src\.weight", r"lin_dst\.weight", "att_src", "att_dst", "bias")),
+    )  # fmt: skip
+    own_fields = ("heads", "output_heads", "negative_slope")
 
     def layer_shapes(self, shape: TypedShape) -> Shapes:
         found: dict[str, tuple[int, ...]] = {}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.typed import RelationManifest
+from gnnserve_worker.models.graphsage import SAGE_CONV
 from gnnserve_worker.models.typed.architecture import (
     Array,
     RelationalLayer,
@@ -27,6 +28,7 @@ class TypedGraphSageSpec(TypedArchitectureSpec):
     architecture = Architecture.GRAPHSAGE
     module = "HeteroConv of SAGEConv"
     learning_rate = 0.01
+    layer_kinds = (SAGE_CONV,)
 
     def layer_shapes(self, shape: TypedShape) -> Shapes:
         found: dict[str, tuple[int, ...]] = {}

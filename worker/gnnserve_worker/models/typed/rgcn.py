@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnserve_api.spec.model import Architecture
+from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.typed.architecture import (
     Array,
     RelationalLayer,
@@ -26,6 +27,10 @@ class RgcnSpec(TypedArchitectureSpec):
     architecture = Architecture.RGCN
     module = "RGCNConv"
     learning_rate = 0.01
+    layer_kinds = (
+        LayerKind("RGCNConv", r"weight|root|bias|comp", ("weight", "root", "bias"), {"weight": 3}),
+    )  # fmt: skip
+    own_fields = ("bases",)
     gives_own_part = True
 
     def layer_shapes(self, shape: TypedShape) -> Shapes:

@@ -1,0 +1,138 @@
+"""Messages about files of weights over several types, and advice about them that is not refused next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.support.typed import shop, typed_source, write_folder
+from tests.support.typed_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
+from torch import nn
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.spec.model import Checkpoint, Model
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.typed.checkpoint import check_typed
+from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.models.typed.architecture import TypedShape
+from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> TypedGraphData:
+    folder = tmp_path_factory.mktemp("typed")
+    return load_typed_source(typed_source(write_folder(folder / "graph", shop())))
+
+
+def _state(model: nn.Module, data: TypedGraphData) -> Tensors:
+    with torch.no_grad():
+        model(data)  # lazy widths
+    return {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+
+
+def _renamed(state: Tensors, pattern: str, new: Any) -> Tensors:
+    return {re.sub(pattern, new, key): tensor for key, tensor in state.items()}
+
+
+def _to_hetero(state: Tensors) -> Tensors:
+    return _renamed(
+        state, r"convs\.(\d)\.convs\.<(\w+?)___(\w+?)___(\w+?)>",
+        lambda found: f"conv{int(found[1]) + 1}.{found[2]}__{found[3]}__{found[4]}",
+    )  # fmt: skip
+
+
+_FILES: dict[str, tuple[Callable[[TypedGraphData], Tensors], str]] = {
+    "as it is": (lambda data: _state(HeteroModel(data), data), ""),
+    "a prefix": (
+        lambda data: {f"module.{key}": tensor for key, tensor in _state(HeteroModel(data), data).items()},
+        "rename module.convs.* to convs.*, module.embeddings.* to embeddings.*",
+    ),
+    "attributes in place of a list": (
+        lambda data: _renamed(
+            _state(HeteroModel(data), data), r"convs\.(\d)\.convs", lambda found: f"conv{int(found[1]) + 1}.convs"
+        ),
+        "rename conv1.* to convs.0.*, conv2.* to convs.1.*",
+    ),
+    "to_hetero": (
+        lambda data: _to_hetero(_state(HeteroModel(data), data)),
+        "rename conv1.",
+    ),
+    "attention": (
+        lambda data: _state(AttentionModel(data), data),
+        "so it holds a GAT, and spec.model.architecture is GraphSAGE; set spec.model.architecture to GAT, and set "
+        "spec.model.heads to 2, and set spec.model.outputHeads to 3",
+    ),
+    "RGCN with bases": (
+        lambda data: _state(RelationalModel(data, 2), data),
+        "so it holds a RGCN, and spec.model.architecture is GraphSAGE; set spec.model.architecture to RGCN, and set "
+        "spec.model.bases to 2",
+    ),
+    "three layers": (
+        lambda data: _state(HeteroModel(data, layers=3), data),
+        "give 3 fan-outs, one per layer",
+    ),
+    "a head": (
+        lambda data: {**_state(HeteroModel(data), data), "lin.weight": np.ones((CLASSES, CLASSES), np.float32),
+                      "lin.bias": np.ones(CLASSES, np.float32)},
+        "and a Linear behind the last convolution (lin); lin.weight, lin.bias were not read; such a model is not "
+        "served yet",
+    ),
+    "a Linear for each type": (
+        lambda data: {**_state(HeteroModel(data), data),
+                      **{f"lin_dict.{kind.name}.{name}": np.ones(shape, np.float32) for kind in data.types
+                         for name, shape in {"weight": (HIDDEN, 5), "bias": (HIDDEN,)}.items()}},
+        "lin_dict.user.weight, lin_dict.user.bias were not read",
+    ),
+    "GATv2": (
+        lambda data: _renamed(_state(AttentionModel(data), data), r"att_src", "att"),
+        "were not read; such a model is not served yet",
+    ),
+    "other relations": (
+        lambda data: {key: one for key, one in _state(HeteroModel(data), data).items() if "knows" not in key},
+        "has no convs.0.convs.<user___knows___user>.lin_l.weight, expected it",
+    ),
+}  # fmt: skip
+
+
+def _check(state: Tensors, data: TypedGraphData, fields: dict[str, Any]) -> Tensors:
+    model = Model(
+        **{"hidden": HIDDEN, "fanouts": (-1, -1), **fields}, checkpoint=Checkpoint(uri="file:///data/m.safetensors")
+    )
+    network = model.network(CLASSES)
+    shape = TypedShape(describe_typed(data), model.hidden, CLASSES, network.layers, model.bases, network.attention)
+    return check_typed(state, TYPED_ARCHITECTURES[model.architecture], shape, model)
+
+
+@pytest.mark.parametrize("name", _FILES)
+def test_advice_about_a_file_over_types_is_not_refused_next(data: TypedGraphData, name: str) -> None:
+    make, said = _FILES[name]
+    state = make(data)
+    try:
+        _check(state, data, {})
+    except InputError as refused:
+        message = str(refused)
+    else:
+        assert not said
+        return
+    assert said
+    assert said in message
+    fields: dict[str, Any] = {}
+    for field, value in re.findall(r"set spec\.model\.(\w+) to (\w+)", message):
+        fields[{"outputHeads": "output_heads"}.get(field, field)] = int(value) if value.isdigit() else value
+    if (layers := re.search(r"give (\d+) fan-outs", message)) is not None:
+        fields["fanouts"] = (-1,) * int(layers[1])
+    changed = state
+    for old, new in re.findall(r"([\w.<>]+)\.\* to ([\w.<>]+)\.\*", message):
+        changed = {
+            f"{new}{key.removeprefix(old)}" if key.startswith(f"{old}.") else key: one for key, one in changed.items()
+        }
+    if changed.keys() == state.keys() and not fields:
+        assert "not served yet" in message or "gnnserve graph inspect" in message
+        return
+    _check(changed, data, fields)
