@@ -108,8 +108,9 @@ def test_mode_adaptive_says_the_base_and_chooses_by_itself() -> None:
     with routed({"mode": "Adaptive"}) as server:
         with saturated(server):
             wait_until(lambda: bool(server.changes()))
-        # Nobody else waits, so the most accurate variant answers, whatever the base is.
-        assert server.ask([1]) == "x1"
+        # Nobody else waits, so the most accurate variant answers, whatever the base is: once the costs, which were
+        # learnt on a machine that others may keep busy, allow it.
+        wait_until(lambda: server.ask([1]) == "x1")
 
 
 def test_mode_static_stays_with_its_variant() -> None:
