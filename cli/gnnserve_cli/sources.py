@@ -17,6 +17,7 @@ MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
 def parse_source(text: str) -> GraphSource:
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
+    from gnnserve_api.spec.paths import DataPath  # noqa: PLC0415
     from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
     from gnnserve_api.spec.typed import TypedFolder, TypedSource  # noqa: PLC0415
 
@@ -24,9 +25,9 @@ def parse_source(text: str) -> GraphSource:
     if path.suffix in MANIFEST_SUFFIXES:
         return load_manifest(path).spec.graph.source
     if path.suffix == ".npz":
-        return GraphSource(npz=NpzSource(uri=path.absolute().as_uri()))
+        return GraphSource(npz=NpzSource(uri=DataPath(path.absolute().as_uri())))
     if path.is_dir():
-        return GraphSource(typed=TypedSource(npz=TypedFolder(uri=path.absolute().as_uri())))
+        return GraphSource(typed=TypedSource(npz=TypedFolder(uri=DataPath(path.absolute().as_uri()))))
     if text in list(Builtin):
         return GraphSource(builtin=Builtin(text))
     if text in list(OgbName):

@@ -20,6 +20,7 @@ from gnnserve_api.excerpts import printable, shown
 from gnnserve_api.manifest_problems import describe, is_said_elsewhere
 from gnnserve_api.manifest_yaml import FLATTEN, read_yaml
 from gnnserve_api.spec.cascade import unknown_stages
+from gnnserve_api.spec.paths import BASE_CONTEXT, ManifestFolder, PathBase
 from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPool
 from gnnserve_api.spec.service import API_VERSION, KIND, GNNService, GNNServiceSpec
 
@@ -53,7 +54,17 @@ class Document:
 
 
 def load_manifest(path: Path) -> GNNService:
-    return parse_manifest(read_text(path), str(path))
+    return parse_manifest(read_text(path), str(path), folder_of(path))
+
+
+def folder_of(path: Path | None) -> ManifestFolder:
+    """Where relative paths of a manifest begin: in the folder of its file, by the name that the file was given by. Of a
+    text that comes by a pipe, `path` None or not a file, that is the working directory."""
+    folder = Path.cwd() if path is None or not path.is_file() else path.absolute().parent
+    try:
+        return ManifestFolder(folder, Path.home())
+    except RuntimeError:  # neither HOME nor an entry in the list of users
+        return ManifestFolder(folder, None)
 
 
 def read_text(path: Path) -> str:
@@ -76,14 +87,15 @@ def read_text_from(file: IO[bytes], where: str) -> str:
         raise InputError(where, f"is not UTF-8 text (byte {error.start})", "give a YAML manifest in UTF-8") from error
 
 
-def parse_manifest(text: str, where: str) -> GNNService:
-    """`where` names the text in messages: a path, or `standard input`."""
+def parse_manifest(text: str, where: str, base: PathBase | None = None) -> GNNService:
+    """`where` names the text in messages: a path, or `standard input`. `base`: where its relative paths begin; None: no
+    file that it names will be opened."""
     documents = split_documents(text, where)
     if len(documents) > 1:
         raise InputError(
             where, f"holds {len(documents)} documents, expected one GNNService", "put each into a file of its own"
         )
-    return parse_document(documents[0])
+    return parse_document(documents[0], base)
 
 
 def split_documents(text: str, where: str) -> list[Document]:
@@ -98,7 +110,8 @@ def split_documents(text: str, where: str) -> list[Document]:
     return [Document(f"{where}, document {number}", content) for number, content in enumerate(contents, start=1)]
 
 
-def parse_document(given: Document) -> GNNService:
+def parse_document(given: Document, base: PathBase | None = None) -> GNNService:
+    """The service that the document describes. `base`: where its relative paths begin."""
     where = given.where
     document, as_json = _mapping(given)
     problems = list(_identity_problems(document))
@@ -106,7 +119,9 @@ def parse_document(given: Document) -> GNNService:
         raise _input_error(where, problems)  # the fields of another kind are not ours to judge
     try:
         # Through JSON, so that strict mode still takes enums from strings and tuples from lists.
-        service = GNNService.model_validate_json(as_json, strict=True, by_alias=True, by_name=False)
+        service = GNNService.model_validate_json(
+            as_json, strict=True, by_alias=True, by_name=False, context={BASE_CONTEXT: base}
+        )
     except ValidationError as error:
         details = error.errors()
         if details[0]["type"] == "json_invalid":

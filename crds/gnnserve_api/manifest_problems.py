@@ -95,13 +95,9 @@ def _remedy(detail: ErrorDetails, found: object) -> str:
         kind = "storages"
     if kind == "string_pattern_mismatch":
         kind = "name" if location[0] == "metadata" else str(location[-1])
-        kind = "checkpoint" if kind == "uri" and "checkpoint" in location else kind
-        if kind in {"uri", "checkpoint"} and str(found).startswith("file:///") and _ENDS_A_PATH.search(str(found)):
-            kind = "encoded"
     return _REMEDIES.get(kind, "correct it")
 
 
-_ENDS_A_PATH = re.compile(r"[#?]")
 _REMEDIES = {
     "number_in_quotes": "write a plain number, without quotes or leading zeros",
     "string_type": "put it in quotes",
@@ -109,10 +105,6 @@ _REMEDIES = {
     "tuple_type": "write it as [1, 2, 4]",
     "storages": "write it as [float32, int8]",
     "model_type": "write its fields, indented, on the lines below",
-    "uri": "write file:// and an absolute path, as in file:///data/graph.npz",
-    "checkpoint": "write file:// and an absolute path, as in file:///data/model.safetensors; "
-    "safetensors.torch.save_file(model.state_dict(), PATH) makes the file",
-    "encoded": "write # as %23 and ? as %3F, since they end the path of an address",
     "claimName": "give the name of an object in the service's namespace",
     "storageClassName": "give the name of a StorageClass",
     "mountPath": "write an absolute path without ':', as in /data",

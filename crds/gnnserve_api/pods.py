@@ -56,6 +56,8 @@ TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 
 MANIFEST_VARIABLE = "GNNSERVE_MANIFEST"
 """JSON of a GNNService whose spec has the fields that are for a Job (`spec/audience.py`)."""
+DATA_VARIABLE = "GNNSERVE_DATA"
+"""Folder where relative paths of the manifest begin: the mount of the data volume. Set where the manifest has one."""
 REPOSITORY_VARIABLE = "GNNSERVE_REPOSITORY"
 SERVICE_VARIABLE = "GNNSERVE_SERVICE"
 NAMESPACE_VARIABLE = "GNNSERVE_NAMESPACE"

@@ -53,6 +53,10 @@ A `{KIND}` says which graph is served, by which model, in which variants, and wh
   value, what was expected and what to write instead; `gnnserve validate MANIFEST` does only that.
 - Unknown fields are refused, and so is a field that is given twice. A number in quotes is not a number.
 - An absent field takes its default. `null` is accepted only where the default is "none", and means the same.
+- A file or folder is named by a path, relative or absolute, or by a URI `file:///…` (absolute, percent-encoded). On a
+  laptop a relative path begins in the folder of the manifest, wherever `gnnserve` is started, and `~` is your home. In
+  a cluster it begins at the mount of the data volume, `spec.graph.volume`, which is needed then; there `~` and `..` are
+  refused ([operator.md](operator.md#graphs-of-your-own)).
 
 Another value in `spec.graph`, `spec.model`, `spec.task` or `spec.variants` changes the *recipe*: a new revision is
 generated beside the one that is there ([repository.md](repository.md)). On one machine that is the next `run` or

@@ -24,8 +24,7 @@ from examples.shop.make import new_users, read_bought
 
 from gnnserve_client import Client
 
-ROOT = Path(__file__).parents[2]
-"""The checkout, from which the manifest names its tables."""
+MANIFEST = Path(__file__).with_name("shop.yaml")
 NEW_USERS = 200
 COUNT = 10
 """Items that are recommended at a time."""
@@ -52,8 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        manifest, repository = "examples/shop/shop.yaml", str(folder.resolve())
-        with serving(ROOT, manifest, "--repository", repository) as url, Client(url) as client:
+        with serving(folder, str(MANIFEST), "--repository", ".") as url, Client(url) as client:
             moments, milliseconds = play(client)
     print_figures(moments, milliseconds)
     if options.picture is not None:

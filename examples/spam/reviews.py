@@ -4,7 +4,7 @@ A review is a node. Its figures say a little: spam is a little more extreme, sho
 Reviews of one user, and of one product within a week, are joined: spammers write many reviews, and a campaign falls on
 one product. In the last third of the stream spam imitates the others' figures, so that what was learnt of them holds
 no longer; its edges still tell. And a new app makes all reviews shorter, which is seen before any label has come. The
-same seed makes the same reviews.
+same seed makes the same reviews. Run as a program it writes the tables of the stored ones beside itself, for spam.yaml.
 """
 
 from __future__ import annotations
@@ -103,3 +103,7 @@ def write_tables(reviews: list[Review], folder: Path) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(("earlier", "review"))
         table.writerows((other, review.id) for review in reviews for other in review.links if other in known)
+
+
+if __name__ == "__main__":
+    write_tables(make_reviews()[:STORED], Path(__file__).parent)

@@ -202,6 +202,40 @@ def test_annotations_of_the_service_are_the_users_but_for_ours(api: Api) -> None
     assert (code, "annotations must not have names under gnnserve.dev/" in message) == (422, True)
 
 
+TABLES = {"nodes": {"uri": "nodes.csv", "label": "kind"}, "edges": {"uri": "file:///data/edges.csv"}}
+CHECKPOINT = {"checkpoint": {"uri": "model.safetensors"}}
+NEEDS_A_VOLUME = "graph.volume must be given where a path is relative"
+PATHS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "a-relative-table": ({"graph": {"source": {"csv": TABLES}}}, NEEDS_A_VOLUME),
+    "relative-weights": ({"model": CHECKPOINT}, NEEDS_A_VOLUME),
+    "a-relative-variant": ({"variants": {"given": [{**CHECKPOINT, "columns": [0]}]}}, NEEDS_A_VOLUME),
+    "a-relative-mirror": ({"graph": {"source": {"pyg": {"name": "Cora", "mirror": "cora"}}}}, NEEDS_A_VOLUME),
+    "a-mirror-on-the-web": ({"graph": {"source": {"pyg": {"name": "Cora", "mirror": "https://mirror/cora"}}}}, None),
+    "a-table-on-the-volume": ({"graph": {"source": {"csv": TABLES}, "volume": {"claimName": "a"}}}, None),
+    "an-absolute-path": ({"graph": {"source": {"npz": {"uri": "/data/a.npz"}}}}, None),
+    "a-home": (
+        {"graph": {"source": {"npz": {"uri": "~/a.npz"}}, "volume": {"claimName": "a"}}},
+        "must be without ~ and, where it is relative, without .. in a cluster",
+    ),
+    "a-path-out-of-the-volume": (
+        {"graph": {"source": {"npz": {"uri": "a/../../b.npz"}}, "volume": {"claimName": "a"}}},
+        "must be without ~ and, where it is relative, without .. in a cluster",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PATHS)
+def test_a_relative_path_is_on_the_volume_of_the_data_or_refused_in_a_sentence(case: str, api: Api) -> None:
+    spec, said = PATHS[case]
+    answer = applied(api, case, **spec)
+    if said is None:
+        made(answer)
+    else:
+        code, _, message = refusal(answer)
+        assert code == 422
+        assert said in message
+
+
 SQLITE: dict[str, Any] = {"log": {"sqlite": {}}}
 POSTGRES: dict[str, Any] = {"log": {"postgres": {"secretName": "log"}}}
 UPDATES = {

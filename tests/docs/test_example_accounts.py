@@ -32,9 +32,8 @@ TESTED = 300
 
 
 @pytest.fixture
-def graph(monkeypatch: pytest.MonkeyPatch) -> GraphData:
-    """The graph as generation reads it, from the root of the checkout."""
-    monkeypatch.chdir(ROOT)
+def graph() -> GraphData:
+    """The graph as generation reads it."""
     return load_source(load_manifest(FOLDER / "accounts.yaml").spec.graph.source, Path("unused"))
 
 

@@ -20,9 +20,8 @@ PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def graph(monkeypatch: pytest.MonkeyPatch) -> TypedGraphData:
-    """The graph as generation reads it, from the root of the checkout."""
-    monkeypatch.chdir(ROOT)
+def graph() -> TypedGraphData:
+    """The graph as generation reads it."""
     source = load_manifest(FOLDER / "reviews.yaml").spec.graph.source.typed
     assert source is not None
     return load_typed_source(source)

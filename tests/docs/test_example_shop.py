@@ -23,8 +23,7 @@ def test_tables_are_those_that_the_script_writes(name: str, tmp_path: Path) -> N
     assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
 
 
-def test_the_page_asks_about_pairs_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def test_the_page_asks_about_pairs_of_the_graph() -> None:
     spec = load_manifest(FOLDER / "shop.yaml").spec
     assert spec.task.links is not None
     graph, parted, _ = load_links(spec.graph.source, spec.task.links, Path("unused"))

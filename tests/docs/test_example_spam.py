@@ -9,7 +9,8 @@ import pytest
 from examples.spam import play, reviews
 from tests.support.pages import ROOT
 
-from gnnserve_api.manifest import parse_manifest
+from gnnserve_api.manifest import load_manifest
+from gnnserve_api.spec.paths import paths_of
 from gnnserve_worker.graph.sources.load import load_source
 
 FOLDER = ROOT / "examples" / "spam"
@@ -28,8 +29,8 @@ def test_reviews_are_the_same_each_time_and_joined_to_earlier_ones() -> None:
 def test_the_manifest_reads_the_tables_and_what_arrives_fits_them(tmp_path: Path) -> None:
     made = reviews.make_reviews()
     reviews.write_tables(made[: reviews.STORED], tmp_path)
-    text = (FOLDER / "spam.yaml").read_text(encoding="utf-8").replace("FOLDER", str(tmp_path))
-    service = parse_manifest(text, "spam.yaml")
+    play.write_inputs(tmp_path)
+    service = load_manifest(tmp_path / "spam.yaml")
     assert service.spec.updates is not None
     assert service.spec.embeddings is not None
     graph = load_source(service.spec.graph.source, tmp_path)
@@ -48,13 +49,12 @@ def test_roc_auc_is_how_often_spam_comes_first() -> None:
     assert play.roc_auc([1, 1, 1, 1], spam) == 0.5
 
 
-def test_addresses_of_tables_are_percent_encoded(tmp_path: Path) -> None:
+def test_tables_are_found_beside_the_manifest_whatever_the_folder_is_called(tmp_path: Path) -> None:
     folder = tmp_path / "reviews of März #1"
     folder.mkdir()
     play.write_inputs(folder)
-    source = parse_manifest((folder / "spam.yaml").read_text(encoding="utf-8"), "spam.yaml").spec.graph.source
-    assert source.csv is not None
-    assert source.csv.nodes.uri == (folder / "nodes.csv").as_uri()
+    paths = [one.value.path for one in paths_of(load_manifest(folder / "spam.yaml").spec)]
+    assert paths == [folder / "nodes.csv", folder / "edges.csv"]
 
 
 def test_what_could_not_work_is_refused_before_anything_is_made(

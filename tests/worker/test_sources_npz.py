@@ -189,7 +189,7 @@ def test_uris_are_percent_decoded(tmp_path: Path, name: str) -> None:
     source = _source(path)
 
     assert source.npz is not None
-    assert " " not in source.npz.uri
+    assert " " not in str(source.npz.uri)
     assert load_source(source, Path("unused")).graph.nodes == NODES
 
 

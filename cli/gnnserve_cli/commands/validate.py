@@ -86,6 +86,7 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
 def _check(manifest: Path) -> Iterator[_Checked]:
     # Imported here: pydantic and YAML, as above.
     from gnnserve_api.manifest import (  # noqa: PLC0415
+        folder_of,
         parse_document,
         parse_pool,
         read_text,
@@ -93,6 +94,7 @@ def _check(manifest: Path) -> Iterator[_Checked]:
     )
 
     where = _name(manifest)
+    base = folder_of(None if manifest == _STANDARD_INPUT else manifest)
     try:
         text = _standard_input() if manifest == _STANDARD_INPUT else read_text(manifest)
         documents = split_documents(text, where)
@@ -107,7 +109,7 @@ def _check(manifest: Path) -> Iterator[_Checked]:
             if document.is_pool:
                 yield _Checked(document.where, pool=parse_pool(document))
             else:
-                yield _Checked(document.where, parse_document(document))
+                yield _Checked(document.where, parse_document(document, base))
         except InputError as error:
             yield _Checked(document.where, problem=str(error))
 

@@ -7,6 +7,7 @@ from typing import Annotated, assert_never
 
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
+from gnnserve_api.spec.paths import SourcePath
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
@@ -30,8 +31,8 @@ class NpzDirection(StrEnum):
 class NpzSource(ApiModel):
     """A graph in one numpy `.npz` file."""
 
-    uri: Annotated[str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/graph.npz", 2048)]
-    """Where the file is: `file:///` and an absolute path, percent-encoded."""
+    uri: SourcePath
+    """The file. A relative path begins in the manifest's folder, and in a cluster at `graph.volume.mountPath`."""
     sha256: Sha256 | None = None
     """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
     direction: NpzDirection | None = None
@@ -77,12 +78,12 @@ class GraphSource(ApiModel):
         return [member for member in members if member is not None]
 
     def described(self) -> str:
-        """For people, in one line: `builtin Digits`, `file:///data/x.npz`, `ogbn-arxiv`."""
+        """For people, in one line: `builtin Digits`, `data/x.npz`, `ogbn-arxiv`."""
         match given := self.given():
             case Builtin():
                 return f"builtin {given}"
             case NpzSource():
-                return given.uri if given.direction is None else f"{given.uri}, {given.direction}"
+                return str(given.uri) if given.direction is None else f"{given.uri}, {given.direction}"
             case OgbSource() | PygSource():
                 return f"{given.name}, {given.direction}"
             case ParquetSource() | CsvSource():
@@ -109,18 +110,19 @@ class Normalization(StrEnum):
 
 
 class GraphVolume(ApiModel):
-    """Where `file:///` URIs are found in the cluster."""
+    """The volume of the data, where a manifest's paths are found in the cluster."""
 
     claim_name: ObjectName
     """A PersistentVolumeClaim in the namespace of the service."""
     mount_path: Annotated[str, text(r"^/[^:]*[^:/]$", "an absolute path without ':', as in /data", 1024)] = "/data"
-    """Where pods see it, read-only: `file:///data/graph.npz` is its `graph.npz`."""
+    """Where pods see it, read-only: both `graph.npz` and `file:///data/graph.npz` are its `graph.npz`."""
 
 
 class Graph(ApiModel):
     source: Annotated[GraphSource, Audience.REVISION | Audience.RETURN | Audience.EMBEDDINGS]
     """Where the graph comes from."""
     volume: Annotated[GraphVolume | None, Audience.OPERATOR] = None
-    """The volume with the source's files. In a cluster only; `gnnserve run` reads the files of its own machine."""
+    """The volume with the files that the manifest names, weights too. In a cluster only; `gnnserve run` reads the files
+    of its own machine."""
     normalization: Annotated[Normalization, Audience.REVISION] = Normalization.AUTO
     """How features are scaled before training and serving."""

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.repository import AttentionManifest, NetworkManifest
-from gnnserve_api.spec.fields import ApiModel, Sha256, text, with_defaults
+from gnnserve_api.spec.fields import ApiModel, Sha256, with_defaults
+from gnnserve_api.spec.paths import TensorsPath
 from gnnserve_api.spec.relation_fanouts import RelationFanouts, relations_sample_fewer
 from gnnserve_api.spec.rules import rule, validations
 from gnnserve_api.variants import MAX_LAYERS
@@ -133,16 +134,9 @@ class Training(ApiModel):
 class Checkpoint(ApiModel):
     """Weights that are served as they are; nothing is trained."""
 
-    uri: Annotated[
-        str,
-        text(
-            r"^file:///[^?#]+[.]safetensors$",
-            "file:/// and the absolute path of a .safetensors file, as in file:///data/model.safetensors",
-            2048,
-        ),
-    ]
+    uri: TensorsPath
     """State dict of a torch_geometric.nn.GraphSAGE, GIN, GCN or GAT, or of a model of their convolutions (conv1,
-    conv2), of one SGConv, or of a torch_geometric.nn.MLP for SIGN, percent-encoded. Its content is part of the
+    conv2), of one SGConv, or of a torch_geometric.nn.MLP for SIGN. Its content is part of the
     revision's identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not
     pruned: generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit
     without a checkpoint too."""

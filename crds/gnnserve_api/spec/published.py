@@ -9,7 +9,8 @@ from pydantic import Field
 
 from gnnserve_api.edges import Direction
 from gnnserve_api.spec.audience import Audience
-from gnnserve_api.spec.fields import ApiModel, Sha256, text
+from gnnserve_api.spec.fields import ApiModel, Sha256
+from gnnserve_api.spec.paths import MirrorPath
 
 _Sha256ByFile = Annotated[dict[str, Sha256], Field(max_length=16)]
 
@@ -19,19 +20,8 @@ class PublishedSource(ApiModel):
 
     direction: Direction = Direction.UNDIRECTED
     """Which way messages go along the published edges."""
-    mirror: Annotated[
-        Annotated[
-            str,
-            text(
-                r"^(https?://[^\s/@?#]+(/[^\s?#]*)?|file:///[^?#]+)$",
-                "an address or a folder without a user in it, as in https://mirror/ogb or file:///data/ogb",
-                2048,
-            ),
-        ]
-        | None,
-        # A data set is the same wherever it is fetched from.
-        Audience.GENERATION | Audience.RETURN | Audience.EMBEDDINGS,
-    ] = None
+    # A data set is the same wherever it is fetched from.
+    mirror: Annotated[MirrorPath | None, Audience.GENERATION | Audience.RETURN | Audience.EMBEDDINGS] = None
     """Where the published files are found instead: a web address or, for machines without a network, a folder."""
     sha256: _Sha256ByFile = {}  # noqa: RUF012 - pydantic copies it
     """Expected SHA-256 by file name, as in `{arxiv.zip: …}`. Files that differ are refused."""

@@ -31,6 +31,7 @@ from gnnserve_api.spec.generation import Generation
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.objective import ObjectiveSpec
+from gnnserve_api.spec.paths import RECIPE_CONTEXT, relative_paths_have_a_volume
 from gnnserve_api.spec.recipe import digest_of_recipe
 from gnnserve_api.spec.repository import RepositorySpec, declared_storage
 from gnnserve_api.spec.routing import RoutingSpec
@@ -274,6 +275,7 @@ class GNNServiceSpec(ApiModel):
     _log_is_not_in_the_pool = pooled.log_is_not_in_the_pool
     _canaries_do_not_follow_changes = canary.canaries_do_not_follow_changes
     _canaries_are_not_in_pools = canary.canaries_are_not_in_pools
+    _relative_paths_have_a_volume = relative_paths_have_a_volume(graph=Graph, model=Model, variants=Variants)
 
     def impossible_variants(self) -> tuple[str, ...]:
         """Variants that `routing` names and that no revision of this spec has. Not a rule of the schema: a spec that
@@ -342,8 +344,8 @@ class GNNServiceSpec(ApiModel):
             "model": self.model.canonical(is_trained=self.trains_networks),
             "variants": self.variants.canonical(),
         }
-        made_of = selection(type(self), Audience.REVISION)
-        return digest_of_recipe(super().model_copy(update=canonical).model_dump(mode="json", include=made_of))
+        made_of, canonical_spec = selection(type(self), Audience.REVISION), super().model_copy(update=canonical)
+        return digest_of_recipe(canonical_spec.model_dump(mode="json", include=made_of, context=RECIPE_CONTEXT))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         copied = super().model_copy(update=update, deep=deep)

@@ -8,13 +8,11 @@ from typing import Annotated
 from pydantic import Field
 
 from gnnserve_api.edges import Direction, Duplicates, SelfLoops
-from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.paths import TablePath
 from gnnserve_api.spec.rules import rule
 
 Column = Annotated[str, Field(min_length=1, max_length=253)]
-TableUri = Annotated[
-    str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/nodes.parquet", 2048)
-]
 
 
 class MissingFeature(StrEnum):
@@ -29,7 +27,7 @@ class MissingFeature(StrEnum):
 class NodeColumns(ApiModel):
     """What the columns of a table of nodes mean."""
 
-    uri: TableUri
+    uri: TablePath
     """A file, or a folder whose files of this format are read in the order of their names."""
     id: Column = "id"
     """Column of the ids: integers or texts, each once. Requests use them."""
@@ -67,7 +65,7 @@ class DanglingEdge(StrEnum):
 
 
 class EdgeTable(ApiModel):
-    uri: TableUri
+    uri: TablePath
     """A file, or a folder whose files of this format are read in the order of their names."""
     source: Column = "source"
     """Column of the node where an edge begins: an id of the node table."""

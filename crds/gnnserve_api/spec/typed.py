@@ -9,8 +9,9 @@ from pydantic import Field
 
 from gnnserve_api.edges import Duplicates
 from gnnserve_api.spec.fields import ApiModel, text
+from gnnserve_api.spec.paths import FolderPath, TablePath, TensorsPath
 from gnnserve_api.spec.rules import rule
-from gnnserve_api.spec.tables import Column, DanglingEdge, DecimalMark, Delimiter, NodeColumns, TableUri
+from gnnserve_api.spec.tables import Column, DanglingEdge, DecimalMark, Delimiter, NodeColumns
 
 MAX_TYPES = 64
 MAX_RELATIONS = 128
@@ -29,22 +30,15 @@ class ReverseRelations(StrEnum):
 class TypedFolder(ApiModel):
     """A folder of `.npz` files: `nodes_TYPE.npz` and `edges_SOURCE__RELATION__TARGET.npz`."""
 
-    uri: Annotated[str, text(r"^file:///[^?#]+$", "file:/// and an absolute path, as in file:///data/graph", 2048)]
-    """Where the folder is: `file:///` and an absolute path, percent-encoded."""
+    uri: FolderPath
+    """The folder."""
 
 
 class HeteroDataFile(ApiModel):
     """torch_geometric's HeteroData as a safetensors file, and beside it a JSON file of the same name."""
 
-    uri: Annotated[
-        str,
-        text(
-            r"^file:///[^?#]+[.]safetensors$",
-            "file:/// and the absolute path of a .safetensors file, as in file:///data/graph.safetensors",
-            2048,
-        ),
-    ]
-    """Where the safetensors file is; the JSON file's name ends in .json instead."""
+    uri: TensorsPath
+    """The safetensors file; the JSON file's name ends in .json instead."""
 
 
 class TypedNodeTable(NodeColumns):
@@ -59,7 +53,7 @@ class TypedNodeTable(NodeColumns):
 
 
 class TypedEdgeTable(ApiModel):
-    uri: TableUri
+    uri: TablePath
     """A file, or a folder whose files of this format are read in the order of their names."""
     source_type: TypeName
     """Type of the nodes where edges begin, whose features are read."""
@@ -152,6 +146,6 @@ class TypedSource(ApiModel):
         """For people, in one line."""
         given = self.given()
         if isinstance(given, (TypedFolder, HeteroDataFile)):
-            return given.uri
+            return str(given.uri)
         count = len(given.edges)
         return f"{len(given.nodes)} types, {given.nodes[0].uri} …, {count} {'relation' if count == 1 else 'relations'}"

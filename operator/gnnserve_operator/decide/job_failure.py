@@ -53,7 +53,7 @@ def _is_of_files(source: GraphSource) -> bool:
         or source.parquet is not None
         or source.csv is not None
         or source.typed is not None
-        or (published is not None and (published.mirror or "").startswith("file:"))
+        or (published is not None and published.mirror is not None and not published.mirror.is_address)
     )
 
 

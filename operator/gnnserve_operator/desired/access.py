@@ -138,13 +138,13 @@ def _database_ports(spec: GNNServiceSpec, settings: Settings) -> tuple[int, ...]
 def _download_ports(source: GraphSource, settings: Settings) -> set[int]:
     """Ports from which a public data set may be fetched. A policy cannot name hosts, and redirects lead to others."""
     published = source.ogb or source.pyg
-    if published is None or (published.mirror or "").startswith("file:"):
+    if published is None or (published.mirror is not None and not published.mirror.is_address):
         return set()
     proxies = (
         variable.get("value") for variable in settings.worker_extra_env
         if str(variable.get("name")).upper() in _PROXY_VARIABLES
     )  # fmt: skip
-    addresses = [published.mirror, *proxies]
+    addresses = [None if published.mirror is None else str(published.mirror), *proxies]
     return set(_WEB_PORTS.values()) | {port for address in addresses if (port := _port_of(address)) is not None}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from gnnserve_api import pods
 from gnnserve_api.spec.audience import Audience
+from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired import updates
 from gnnserve_operator.desired.handed import as_manifest, handed
@@ -85,6 +86,7 @@ def build_generation_template(
         env={
             pods.MANIFEST_VARIABLE: generation_manifest(parent, spec),
             pods.REPOSITORY_VARIABLE: pods.REPOSITORY_PATH,
+            **_data_environment(spec),
             **updates.build_generation_environment(parent, spec, compacts),
         },
         mounts=mounts,
@@ -99,6 +101,14 @@ def build_generation_template(
         "metadata": build_pod_metadata(spec.generation, labels_for(parent.name, Component.GENERATION, recipe)),
         "spec": pod,
     }
+
+
+def _data_environment(spec: GNNServiceSpec) -> dict[str, str]:
+    """Where relative paths begin. Of a spec without one it is left out: a Job of an older operator stays as it is."""
+    volume = spec.graph.volume
+    if volume is None or all(one.value.is_absolute for one in paths_of(spec)):
+        return {}
+    return {pods.DATA_VARIABLE: volume.mount_path}
 
 
 def generation_manifest(parent: Parent, spec: GNNServiceSpec) -> str:

@@ -27,7 +27,7 @@ from gnnserve_worker.generation.checkpoint_description import (
 from gnnserve_worker.generation.checkpoint_layout import Layout, LayoutError, layout_of
 from gnnserve_worker.generation.checkpoint_settings import needed_settings, sizes_of, tells_hops
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.sources.files import file_path, pinned_digest
+from gnnserve_worker.graph.sources.files import pinned_digest
 from gnnserve_worker.models.architecture import Axis
 from gnnserve_worker.models.build import head_sizes
 from gnnserve_worker.models.layer_kind import Shapes
@@ -45,7 +45,7 @@ _FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 def checkpoint_digest(model: Model) -> str | None:
     """SHA-256 of the given weights; None: the model is trained. InputError: the file is missing, or another one."""
     given = model.checkpoint
-    return None if given is None else pinned_digest(FIELD, given.uri, given.sha256)
+    return None if given is None else pinned_digest(FIELD, given.uri.path, given.sha256)
 
 
 def load_checkpoint(
@@ -55,7 +55,7 @@ def load_checkpoint(
 
     `columns_remedy`: what to change if the first layer reads another number of columns, which replaces `{}`.
     """
-    path, tensors = file_path(given.uri), read_checkpoint(given, digest)
+    path, tensors = given.uri.path, read_checkpoint(given, digest)
     architecture = _fitting_architecture(path, tensors, model, _GraphSizes(columns, classes, columns_remedy))
     try:
         layout = layout_of(tensors, architecture)
@@ -137,7 +137,7 @@ def _other_classes(found: int, classes: int) -> str:
 
 def read_checkpoint(given: Checkpoint, digest: str) -> Tensors:
     """The tensors of the file, as float32 under its own keys. InputError: it is not a file of finite numbers."""
-    path = file_path(given.uri)
+    path = given.uri.path
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != digest:
         raise InputError(f"{FIELD}.uri", f"{path} changed while it was read", "start again when it is written")

@@ -36,7 +36,7 @@ class GivenVariant:
 def given_digests(variants: Variants) -> dict[str, str]:
     """SHA-256 of the file of each given variant, by its name. InputError: one is missing, or not the pinned one."""
     return {
-        name: pinned_digest(f"{_field(place)}.checkpoint", given.checkpoint.uri, given.checkpoint.sha256)
+        name: pinned_digest(f"{_field(place)}.checkpoint", given.checkpoint.uri.path, given.checkpoint.sha256)
         for place, (name, given) in enumerate(zip(variants.given_names(), variants.given, strict=True))
     }
 

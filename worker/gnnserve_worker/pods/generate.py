@@ -21,6 +21,7 @@ from gnnserve_api.errors import DamagedError, GnnserveError, InputError, lack_of
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_message
 from gnnserve_api.pods import (
     COMPACT_VARIABLE,
+    DATA_VARIABLE,
     MANIFEST_VARIABLE,
     REPOSITORY_VARIABLE,
     RETRAIN_VARIABLE,
@@ -113,6 +114,7 @@ def cut(message: str) -> bytes:
 def _generate(environ: Mapping[str, str]) -> GenerationResult:
     # Imported here: they take seconds, and a signal must find its handler before.
     from gnnserve_api.manifest import parse_manifest  # noqa: PLC0415
+    from gnnserve_api.spec.paths import DataVolume  # noqa: PLC0415
     from gnnserve_worker.progress import LineListener  # noqa: PLC0415
     from gnnserve_worker.repository.files import make_folder  # noqa: PLC0415
     from gnnserve_worker.repository.history import keep_history  # noqa: PLC0415
@@ -125,7 +127,8 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
         leave_message(environ, words)
 
     exit_on_memory_fault(say, PodExit.REPOSITORY)
-    service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")
+    base = DataVolume(Path(environ[DATA_VARIABLE]) if environ.get(DATA_VARIABLE) else None)
+    service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}", base)
     root = Path(required(environ, REPOSITORY_VARIABLE))
     repository = Repository(root, service.metadata.namespace, service.metadata.name)
     listener = LineListener(sys.stderr, time.monotonic)

@@ -19,7 +19,6 @@ from gnnserve_worker.generation.checkpoint_description import (
     typed_architecture_of,
 )
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.sources.files import file_path
 from gnnserve_worker.models.layer_kind import Shapes
 from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, TypedShape
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
@@ -36,7 +35,7 @@ def check_typed(tensors: Tensors, architecture: TypedArchitectureSpec, shape: Ty
     found = {key: tensor.shape for key, tensor in tensors.items()}
     if found == dict(architecture.shapes(shape)):
         return tensors
-    path = Path() if model.checkpoint is None else file_path(model.checkpoint.uri)
+    path = Path() if model.checkpoint is None else model.checkpoint.uri.path
     problem, remedy = _misfit(found, architecture, shape)
     raise InputError(f"{FIELD}.uri", f"{path}: {problem}", remedy)
 

@@ -243,8 +243,8 @@ class _Download:
         raise InputError(
             f"{self._wanted.field}.mirror",
             f"{self._wanted.url} answers with {found}",
-            f"try later if a quota is used up, or fetch {self._wanted.name} with a browser and set mirror to file:/// "
-            "and the folder that it is in",
+            f"try later if a quota is used up, or fetch {self._wanted.name} with a browser and set mirror to the "
+            "folder that it is in",
         )
 
     # --- the part that has arrived
@@ -299,7 +299,7 @@ class _Download:
     def _unreachable(self, problem: str) -> ResourceError:
         return ResourceError(
             f"{self._wanted.url}: {problem}; check the network and HTTPS_PROXY, or set {self._wanted.field}.mirror to "
-            f"an address that has {self._wanted.name}, or to file:/// and a folder that it is in"
+            f"an address that has {self._wanted.name}, or to a folder that it is in"
         )
 
     def _unconnected(self, error: httpx.ConnectError | httpx.ConnectTimeout) -> Exception:

@@ -1,22 +1,16 @@
-"""Files that a manifest names by `file:///` URIs: their paths, and whether they match a pinned digest."""
+"""Files that a manifest names: whether they can be read, and whether they match a pinned digest."""
 
 from __future__ import annotations
 
 import hashlib
 import stat
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from gnnserve_api.errors import InputError, remedy_of
 
 
-def file_path(uri: str) -> Path:
-    return Path(unquote(urlsplit(uri).path))
-
-
-def pinned_digest(field: str, uri: str, sha256: str | None) -> str:
+def pinned_digest(field: str, path: Path, sha256: str | None) -> str:
     """SHA-256 of the file. Raises InputError when it cannot be read or does not match `sha256`. `field` holds both."""
-    path = file_path(uri)
     digest = digest_of(f"{field}.uri", path)
     if sha256 not in {None, digest}:
         raise InputError(

@@ -16,7 +16,7 @@ from gnnserve_worker.graph.edges import BothDirections
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
 from gnnserve_worker.graph.sources.checks import check_node_count
-from gnnserve_worker.graph.sources.files import file_path, pinned_digest
+from gnnserve_worker.graph.sources.files import pinned_digest
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
 
 FIELD = "spec.graph.source.npz"
@@ -25,12 +25,12 @@ FIELD = "spec.graph.source.npz"
 def identity(source: NpzSource) -> str:
     """SHA-256 of the file, and the direction where it is stated. Raises InputError when the file cannot be read or is
     not the pinned one."""
-    digest = pinned_digest(FIELD, source.uri, source.sha256)
+    digest = pinned_digest(FIELD, source.uri.path, source.sha256)
     return digest if source.direction is None else f"{digest} {source.direction}"
 
 
 def load(source: NpzSource, digest: str) -> GraphData:
-    path = file_path(source.uri)
+    path = source.uri.path
     with (
         reading(f"{FIELD}.uri", path, ".npz", "write arrays of numbers with numpy.savez"),
         archive.opened(path) as arrays,
@@ -49,7 +49,7 @@ def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str) -> GraphDat
     findings += sparse_finding(features) if isinstance(given, np.ndarray) else ()
     labels, classes, known = arrays.labels(graph.nodes)
     splits = arrays.splits(known)
-    return GraphData(source.uri, digest, graph, features, labels, classes, splits, rules, findings=findings)
+    return GraphData(str(source.uri), digest, graph, features, labels, classes, splits, rules, findings=findings)
 
 
 def _with_direction(graph: Graph, stated: NpzDirection | None) -> tuple[Graph, EdgeRules, tuple[Finding, ...]]:

@@ -21,7 +21,7 @@ from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset
 from gnnserve_worker.graph.sources.checks import check_class_count, check_node_count
 from gnnserve_worker.graph.sources.download import fetch
 from gnnserve_worker.graph.sources.download_folder import Wanted, fetched_digest
-from gnnserve_worker.graph.sources.files import digest_of, file_path, require_file
+from gnnserve_worker.graph.sources.files import digest_of, require_file
 from gnnserve_worker.graph.sources.raw import RawGraph
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.store import GraphData, Splits
@@ -103,7 +103,7 @@ def _field_of(source: PublishedSource) -> str:
 
 
 def _folder_of(source: PublishedSource) -> Path | None:
-    return file_path(source.mirror) if source.mirror is not None and source.mirror.startswith("file:") else None
+    return None if source.mirror is None or source.mirror.is_address else source.mirror.path
 
 
 def _fetched(
@@ -111,7 +111,7 @@ def _fetched(
 ) -> dict[str, Path]:
     files = {}
     for file in dataset.files:
-        url = file.url if source.mirror is None else f"{source.mirror.rstrip('/')}/{quote(file.name)}"
+        url = file.url if source.mirror is None else f"{str(source.mirror).rstrip('/')}/{quote(file.name)}"
         wanted = Wanted(file.name, url, file.begins, source.sha256.get(file.name), _field_of(source))
         files[file.name] = fetch(wanted, folder, progress)
     return files

@@ -35,10 +35,10 @@ _MIB = 1 << 20
 class CsvTable(SourceTable):
     """A CSV table. Every value is a text, and an empty one is missing: whether `007` is a number depends on its use."""
 
-    def __init__(self, field: str, uri: str, delimiter: str, decimal: DecimalMark = DecimalMark.POINT) -> None:
+    def __init__(self, field: str, path: Path, delimiter: str, decimal: DecimalMark = DecimalMark.POINT) -> None:
         self._delimiter = delimiter
         self._decimal = decimal
-        super().__init__(field, uri, CSV_SUFFIXES)
+        super().__init__(field, path, CSV_SUFFIXES)
 
     def numbers(self, array: Any) -> np.ndarray:
         return numbers_of(array, self._decimal)

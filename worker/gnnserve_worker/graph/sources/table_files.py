@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnnserve_api.errors import InputError, remedy_of
-from gnnserve_worker.graph.sources.files import file_path, require_file, why_unreadable
+from gnnserve_worker.graph.sources.files import require_file, why_unreadable
 from gnnserve_worker.graph.sources.table_columns import kind_of, numbers_of
 from gnnserve_worker.progress import Progress, ProgressListener
 
@@ -40,9 +40,9 @@ class TableRows:
 class SourceTable(ABC):
     """A table of nodes or edges. `field` is the manifest's field that names it: `spec.graph.source.csv.nodes`."""
 
-    def __init__(self, field: str, uri: str, suffixes: Sequence[str]) -> None:
+    def __init__(self, field: str, path: Path, suffixes: Sequence[str]) -> None:
         self.field = field
-        self.paths = table_paths(field, uri, suffixes)
+        self.paths = table_paths(field, path, suffixes)
         self.columns = self._columns_of(self.paths[0])
         """Columns of the first file with their pyarrow types, in the file's order; all are texts in a CSV."""
 
@@ -159,9 +159,8 @@ class ReadingReporter:
         self._progress(Progress(self._stage, self._total, self._total, f"{self._rows:,} rows"))
 
 
-def table_paths(field: str, uri: str, suffixes: Sequence[str]) -> list[Path]:
+def table_paths(field: str, path: Path, suffixes: Sequence[str]) -> list[Path]:
     """The file, or the files of a folder that end in one of `suffixes`."""
-    path = file_path(uri)
     try:
         if not path.is_dir():
             require_file(f"{field}.uri", path)

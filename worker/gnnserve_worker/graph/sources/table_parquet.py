@@ -25,8 +25,8 @@ _BUFFER_BYTES = 1 << 20
 
 
 class ParquetTable(SourceTable):
-    def __init__(self, field: str, uri: str) -> None:
-        super().__init__(field, uri, PARQUET_SUFFIXES)
+    def __init__(self, field: str, path: Path) -> None:
+        super().__init__(field, path, PARQUET_SUFFIXES)
 
     def place(self, path: Path, row: int) -> str:
         return f"{path}: row {row}"

@@ -14,7 +14,7 @@ from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.tables import CsvSource, EdgeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
-from gnnserve_worker.graph.sources.files import digest_of, file_path
+from gnnserve_worker.graph.sources.files import digest_of
 from gnnserve_worker.graph.sources.table_csv import CSV_SUFFIXES, CsvTable
 from gnnserve_worker.graph.sources.table_edges import End, read_ends
 from gnnserve_worker.graph.sources.table_files import SourceTable, table_paths
@@ -31,9 +31,9 @@ def identity(source: ParquetSource | CsvSource) -> str:
     suffixes = PARQUET_SUFFIXES if isinstance(source, ParquetSource) else CSV_SUFFIXES
     files: list[tuple[str, str, Path]] = []
     for name, table in (("nodes", source.nodes), ("edges", source.edges)):
-        is_folder = file_path(table.uri).is_dir()
+        is_folder = table.uri.path.is_dir()
         field = f"{_field(source)}.{name}"
-        paths = table_paths(field, table.uri, suffixes)
+        paths = table_paths(field, table.uri.path, suffixes)
         files += [(f"{name}/{path.name if is_folder else ''}", f"{field}.uri", path) for path in paths]
     digests = map_parallel(lambda each: digest_of(*files[each][1:]), len(files))
     options = source.model_dump_json(exclude={"nodes": {"uri"}, "edges": {"uri"}}, exclude_defaults=True)
@@ -87,18 +87,18 @@ def _tables(source: ParquetSource | CsvSource) -> tuple[SourceTable, SourceTable
         return (
             CsvTable(
                 nodes,
-                source.nodes.uri,
+                source.nodes.uri.path,
                 checked_delimiter(_field(source), source.delimiter, nodes, source.nodes.delimiter),
                 source.decimal,
             ),
             CsvTable(
                 edges,
-                source.edges.uri,
+                source.edges.uri.path,
                 checked_delimiter(_field(source), source.delimiter, edges, source.edges.delimiter),
                 source.decimal,
             ),
         )
-    return ParquetTable(nodes, source.nodes.uri), ParquetTable(edges, source.edges.uri)
+    return ParquetTable(nodes, source.nodes.uri.path), ParquetTable(edges, source.edges.uri.path)
 
 
 def checked_delimiter(source: str, of_source: str, table: str, of_table: str | None) -> str:

@@ -15,7 +15,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.typed import TYPE_PATTERN, TypedFolder, TypedSource
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
-from gnnserve_worker.graph.sources.files import digest_of, file_path, why_unreadable
+from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.sources.table_nodes import Labelled
 from gnnserve_worker.graph.sources.typed_assembly import FIELD, GivenRelation, GivenType, assemble
@@ -57,7 +57,7 @@ def load(
 
 def _files(folder: TypedFolder) -> list[Path]:
     """Files of nodes, then those of edges, by name."""
-    path = file_path(folder.uri)
+    path = folder.uri.path
     try:
         found = sorted(path.iterdir())
     except (OSError, ValueError) as error:

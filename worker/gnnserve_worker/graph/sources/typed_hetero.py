@@ -19,7 +19,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.typed import HeteroDataFile, TypedSource
 from gnnserve_worker.graph.sources.archive import Header
 from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
-from gnnserve_worker.graph.sources.files import digest_of, file_path, why_unreadable
+from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
 from gnnserve_worker.graph.sources.typed_assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.typed_folder import check_name, read_type
 from gnnserve_worker.graph.store import Finding
@@ -71,7 +71,7 @@ def load(
 
 
 def _paths(given: HeteroDataFile) -> tuple[Path, Path]:
-    path = file_path(given.uri)
+    path = given.uri.path
     return path, path.with_suffix(".json")
 
 

@@ -19,7 +19,7 @@ from gnnserve_api.spec.typed import (
     TypedParquet,
     TypedSource,
 )
-from gnnserve_worker.graph.sources.files import digest_of, file_path
+from gnnserve_worker.graph.sources.files import digest_of
 from gnnserve_worker.graph.sources.table_csv import CSV_SUFFIXES, CsvTable
 from gnnserve_worker.graph.sources.table_edges import End, read_ends
 from gnnserve_worker.graph.sources.table_files import SourceTable, table_paths
@@ -38,11 +38,12 @@ def identity(given: TypedParquet | TypedCsv) -> str:
     """Identity of the files' content and of every option, independent of the files' location."""
     suffixes = CSV_SUFFIXES if isinstance(given, TypedCsv) else PARQUET_SUFFIXES
     files: list[tuple[str, str, Path]] = []
-    for part, uris in (("nodes", [one.uri for one in given.nodes]), ("edges", [one.uri for one in given.edges])):
-        for place, uri in enumerate(uris):
-            is_folder = file_path(uri).is_dir()
+    nodes, edges = [one.uri.path for one in given.nodes], [one.uri.path for one in given.edges]
+    for part, tables in (("nodes", nodes), ("edges", edges)):
+        for place, table in enumerate(tables):
+            is_folder = table.is_dir()
             where = f"{_field(given)}.{part}[{place}]"
-            paths = table_paths(where, uri, suffixes)
+            paths = table_paths(where, table, suffixes)
             files += [(f"{part}[{place}]/{path.name if is_folder else ''}", f"{where}.uri", path) for path in paths]
     digests = map_parallel(lambda each: digest_of(*files[each][1:]), len(files))
     without_uris = {part: {"__all__": {"uri"}} for part in ("nodes", "edges")}
@@ -129,9 +130,9 @@ class _Pairs:
 
 def _table(given: TypedParquet | TypedCsv, where: str, table: TypedNodeTable | TypedEdgeTable) -> SourceTable:
     if isinstance(given, TypedParquet):
-        return ParquetTable(where, table.uri)
+        return ParquetTable(where, table.uri.path)
     own = table.delimiter if isinstance(table, (TypedCsvNodeTable, TypedCsvEdgeTable)) else None
-    return CsvTable(where, table.uri, checked_delimiter(_field(given), given.delimiter, where, own), given.decimal)
+    return CsvTable(where, table.uri.path, checked_delimiter(_field(given), given.delimiter, where, own), given.decimal)
 
 
 def _field(given: TypedParquet | TypedCsv) -> str:
