@@ -47,7 +47,7 @@ def case(name: str, text: str, *expected: str):
         case(
             "an unknown field without a neighbour lists the known ones",
             HEAD + "spec: {graph: {source: {npz: {uri: 'file:///a.npz', shape: 3}}}}",
-            "spec.graph.source.npz.shape: unknown field (value 3); known fields here: uri, sha256",
+            "spec.graph.source.npz.shape: unknown field (value 3); known fields here: uri, sha256, direction",
         ),
         case(
             "the Python name of a field is not a field",
