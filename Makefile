@@ -119,7 +119,7 @@ bench-sweep: .venv/installed ## throughput, latency and its five parts against c
 bench-conformance: .venv/installed ## the Open Inference Protocol call by call: gnnserve, Triton and MLServer, and by KServe's clients; the others are installed, 4 minutes
 	$(BIN)/python -m benchmarks.conformance $(if $(QUICK),--quick)
 
-bench-shared: .venv/installed ## several services in one server: fairness beside an overloaded one, memory and throughput; 6 minutes. PART=generate, fairness, four: one part alone
+bench-shared: .venv/installed wrk ## several services in one server: fairness beside an overloaded one and beside many connections, memory and throughput; 9 minutes. PART=generate, fairness, four, connections: one part alone
 	$(BIN)/python -m benchmarks.shared_worker $(if $(QUICK),--quick) $(addprefix --part ,$(PART))
 
 bench-tracing: .venv/installed wrk ## what traces cost: none, the default share, all requests; 4 minutes

@@ -5,7 +5,8 @@ service is offered about two thirds of its share; first alone, then beside the o
 its own share. Then four services in one server beside four servers of one service each, all on both cores: memory of
 their own once each has answered, and seeds a second by closed loops on all four at once, in turns.
 
-Each service has ogbn-arxiv's shape and answers by x1 alone, so that a share is a number of seeds.
+Each service has ogbn-arxiv's shape and answers by x1 alone, so that a share is a number of seeds. A fourth part loads
+services over the digits with few and many connections (`shared_connections.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,6 +31,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import shared_connections
 from benchmarks.memory import read_memory
 from benchmarks.peers.servers import service_manifest
 from benchmarks.results import write_result
@@ -47,6 +49,7 @@ _START_LIMIT_S = 600.0
 _SPARE_S = 60.0
 _PATIENCE_MS = 60_000
 _DURATION_S, _ROUNDS = 12.0, 4
+_CONNECTIONS_S, _CONNECTIONS_ROUNDS = 10, 5
 _MIB = 2**20
 
 Report = dict[str, Any]
@@ -75,7 +78,7 @@ class Bench:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-PARTS = ("generate", "fairness", "four")
+PARTS = ("generate", "fairness", "four", "connections")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -109,11 +112,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             known["fairness"] = measure_fairness(bench, duration_s, rounds)
         if "four" in parts:
             known["four"] = measure_savings(bench, duration_s / 2, rounds)
+        if "connections" in parts:
+            known["connections"] = measure_connections(bench, quick=quick)
+            shared_connections.show(known["connections"])
+            for subject, verdict in shared_connections.judge(known["connections"]).items():
+                print(f"{subject}: {verdict['measured']}, wanted {verdict['wanted']}")
     measured.write_text(json.dumps(known))
-    if not {"fairness", "four"} <= known.keys():
+    if not {"fairness", "four", "connections"} <= known.keys():
         print(f"measured so far: {', '.join(sorted(known)) or 'nothing'}; run the other parts too")
         return
-    verdicts = judge(known["fairness"], known["four"])
+    verdicts = judge(known["fairness"], known["four"]) | shared_connections.judge(known["connections"])
     show(known["fairness"], known["four"])
     body = {"verdicts": verdicts, "shape": "arxiv", "variant": "x1", **known}
     write_result("shared_worker", quick, body)
@@ -248,6 +256,17 @@ def _load_all(bench: Bench, servers: Sequence[Served], duration_s: float) -> flo
         bench.load(bench.all_cores, url, duration_s, *options) for server in servers for url in server.urls.values()
     ]
     return sum(report_of(load, duration_s)["seedsPerSecond"] for load in loads)
+
+
+def measure_connections(bench: Bench, *, quick: bool) -> dict[str, Any]:
+    """A service with few connections, alone and beside one with many."""
+    over_digits = replace(bench, manifests=shared_connections.write_manifests(bench.scratch))
+    generate(over_digits, anew=False)
+    with serving(over_digits, bench.worker_core, shared_connections.NAMES) as served:
+        ports = [int(served.urls[name].rpartition(":")[2]) for name in shared_connections.NAMES]
+        before = ("taskset", "--cpu-list", bench.generator_core)
+        seconds, rounds = (1, 1) if quick else (_CONNECTIONS_S, _CONNECTIONS_ROUNDS)
+        return shared_connections.measure(ports, bench.scratch, before, seconds, rounds)
 
 
 def judge(fairness: dict[str, Any], savings: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -190,7 +191,32 @@ def shared_worker(results: Results) -> str:
         )
     )
     columns = ("", "requests/s offered", "seeds/s answered", "p50 ms", "p99 ms", "on time, worst round")
-    return f"{verdict_table(found)}\n\n{table(columns, rows)}"
+    parts = [verdict_table(found), table(columns, rows)]
+    if "connections" in found:
+        parts.append(_shared_connections(found["connections"]))
+    return "\n\n".join(parts)
+
+
+def _shared_connections(found: dict[str, Any]) -> str:
+    """Medians over the rounds of a service with few connections, and of one with many."""
+
+    def median(name: str, figure: str) -> float:
+        return statistics.median(one[figure] for one in found[name])
+
+    rows = (
+        (
+            label, str(found["connections"][kind]), f"{median(name, 'requests_per_s'):,.0f}",
+            f"{median(name, 'p50_ms'):.2f}", f"{median(name, 'p99_ms'):.2f}",
+            f"{median(name, 'generators_busy'):.0%}" if name != "other" else "",
+        )
+        for name, kind, label in (
+            ("alone", "few", "a service with few connections, alone"),
+            ("beside", "few", "the same beside the other one"),
+            ("other", "many", "the other one"),
+        )
+    )  # fmt: skip
+    columns = ("", "connections", "requests/s", "p50 ms", "p99 ms", "generators' processor time, of a core")
+    return table(columns, rows)
 
 
 @figures("tracing")

@@ -51,20 +51,30 @@ def write_requests(path: Path, requests: Iterable[bytes]) -> None:
 
 def generate_load(port: int, requests: Path, connections: int, seconds: int) -> Load:
     """SystemExit where wrk itself fails; a server's errors are part of the result."""
+    return finish_load(start_load(port, requests, connections, seconds), seconds)
+
+
+def start_load(
+    port: int, requests: Path, connections: int, seconds: int, before: Iterable[str] = ()
+) -> subprocess.Popen[str]:
+    """Begin a load. `before`: words of the command line before those of wrk, as `taskset`'s."""
     command = [
-        "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", f"{_TIMEOUT_S}s", "-s", str(_SCRIPT),
+        *before, "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", f"{_TIMEOUT_S}s", "-s", str(_SCRIPT),
         f"http://127.0.0.1:{port}", "--", str(requests),
     ]  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 2 * _TIMEOUT_S, check=False)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     except FileNotFoundError:
         raise SystemExit("wrk is not installed: apt-get install wrk") from None
+
+
+def finish_load(load: subprocess.Popen[str], seconds: int) -> Load:
+    """Wait for the end of a load of so many seconds."""
+    said, complained = load.communicate(timeout=seconds + 2 * _TIMEOUT_S)
     try:
-        return parse_output(done.stdout)
+        return parse_output(said)
     except ValueError as error:
-        raise SystemExit(
-            f"wrk ended with {done.returncode}: {error}: {done.stdout[-300:]}{done.stderr[-300:]}"
-        ) from None
+        raise SystemExit(f"wrk ended with {load.returncode}: {error}: {said[-300:]}{complained[-300:]}") from None
 
 
 def parse_output(output: str) -> Load:

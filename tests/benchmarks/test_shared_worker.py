@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from benchmarks import shared_connections
 from benchmarks.shared_worker import judge
 
 
@@ -28,3 +29,14 @@ def test_a_service_is_judged_beside_what_it_has_alone(beside: dict[str, Any], pa
     verdicts = judge({"alone": served(10.0), "beside": beside}, four)
     assert [one["passed"] for one in verdicts.values()] == [*passed, True, True]
     assert [one["measured"] for one in verdicts.values()][2:] == ["150 and 400 MiB", "0.90 (900 and 1,000)"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "p99_ratio", "passed"), [(0.40, 3.0, [True, True]), (0.39, 2.0, [False, True]), (0.5, 3.1, [True, False])]
+)
+def test_a_service_with_few_connections_is_judged_by_what_it_keeps(
+    kept: float, p99_ratio: float, passed: list[bool]
+) -> None:
+    figures = [{"requests_per_s": 100.0, "p99_ms": 1.0}]
+    measured = {"alone": figures, "beside": figures, "kept": kept, "p99_ratio": p99_ratio}
+    assert [one["passed"] for one in shared_connections.judge(measured).values()] == passed

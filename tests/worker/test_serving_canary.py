@@ -301,9 +301,11 @@ def test_revisions_of_one_service_do_not_shorten_each_others_turns() -> None:
     table = service({"latencyMs": 50}).spec.routing_table(FIRST)
     for model in engine.models.values():
         model.switch(FakeWorker(FIRST).revision(), table)
-    assert [longest_turn_of(engine._models, model) for model in engine.models.values()] == [2.5] * 3
+    assert [longest_turn_of(engine._time.models, model) for model in engine.models.values()] == [2.5] * 3
     engine.remove("other")
-    assert [longest_turn_of(engine._models, model) for model in (engine.models["digits"], second)] == [math.inf] * 2
+    assert [longest_turn_of(engine._time.models, model) for model in (engine.models["digits"], second)] == [
+        math.inf
+    ] * 2
 
 
 class DirectCalls(LoopCalls):
@@ -388,7 +390,7 @@ def test_the_first_has_all_of_the_services_weight_while_the_second_gets_no_reque
     canary = ServedCanary("digits", SECOND, engine, first, DirectCalls(), 2.0, lambda _: None)
 
     def weights() -> list[float]:
-        return [*engine._turns._weights.values()]
+        return [*engine._time._turns._weights.values()]
 
     canary.open(25)
     assert weights() == [2.0, 0.5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import socket
@@ -10,17 +11,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from tests.support.connections import predict
 from tests.support.serving import FakeWorker, service
 from tests.support.waiting import WAIT_S
 from tritonclient.utils import InferenceServerException
 
 from gnnserve_api.errors import GnnserveError
 from gnnserve_worker.serving import server
+from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.wire.limits import Room
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.model import ModelState
@@ -297,3 +301,56 @@ def test_grpc_comes_and_goes_with_its_service() -> None:
                 with pytest.raises(InferenceServerException):
                     client.infer("third", [nodes], client_timeout=WAIT_S)
         assert running.ask("first").status_code == 200
+
+
+def test_requests_of_a_service_are_read_between_those_that_wait_for_another_one() -> None:
+    connections, read = 200, list[str]()
+
+    def record(name: str, predict: Predict) -> None:
+        start = predict.start
+
+        def start_and_record(*arguments: Any) -> Any:
+            read.append(name)
+            return start(*arguments)
+
+        predict.start = start_and_record  # type: ignore[method-assign]
+
+    with started() as running, contextlib.ExitStack() as open_sockets:
+        for name in NAMES:
+            running.switch(name, FakeWorker())
+            record(name, running.server.services[name].app.predict)
+
+        def connect(name: str) -> socket.socket:
+            address = running.server.services[name].sock.getsockname()
+            return open_sockets.enter_context(socket.create_connection(address, WAIT_S))
+
+        clients = [connect(name) for name in ("first",) * connections + ("second",)]
+        # All of them have been read from before they send at once.
+        for client in clients:
+            client.sendall(predict(b'{"nodes":[3]}'))
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        read.clear()
+        is_blocked, may_go_on = threading.Event(), threading.Event()
+        running.server.call_later(lambda: (is_blocked.set(), may_go_on.wait(WAIT_S)))
+        assert is_blocked.wait(WAIT_S)
+        for client in clients:
+            client.sendall(predict(b'{"nodes":[3]}'))
+        may_go_on.set()
+        for client in clients:
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+    assert read.count("first") == connections
+    assert read.index("second") < connections // 2
+
+
+def test_connections_from_before_go_on_when_a_second_service_comes() -> None:
+    with started(names=("first",)) as running, httpx.Client(timeout=WAIT_S) as client:
+        running.switch("first", FakeWorker())
+        url = f"{running.urls['first']}/v1/predict"
+        assert client.post(url, json={"nodes": [3]}).json()["labels"] == [40]
+        (connection,) = running.server.services["first"].listener.shared.connections
+        running.add("second")
+        running.switch("second", FakeWorker())
+        assert client.post(url, json={"nodes": [3]}).json()["labels"] == [40]
+        assert running.ask("second").status_code == 200
+        assert running.server.services["first"].listener.shared.connections == {connection}
+        assert connection.transport.get_protocol() is not connection

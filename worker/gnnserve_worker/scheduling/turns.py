@@ -16,6 +16,10 @@ before. Models that are all within their shares are all behind, by the limit whe
 turns: only those beyond their share have to wait for a claim, and no longer than the limit for the claims of all others
 together.
 
+Beside its batches a model has other work of the event loop: its input is read, its answers are written. That is charged
+too (`charge_work`), and input is read in turns as well, for so short a time (`input_ms`) that another model's requests,
+which come meanwhile, need not wait for all that has arrived.
+
 It is pure: durations are arguments.
 """
 
@@ -42,6 +46,13 @@ MOST_STALLED_MS = 500.0
 """The most that one stall, or several in a row, may take without being charged."""
 LEAST_TURN_MS = 1.0
 """No turn is cut shorter: below it, what every batch costs would be most of it."""
+INPUT_MS = 0.06
+"""How long a turn's input is read while other services are active. The batch of what was read, its answers and their
+sockets take about as long again each, and the other service's next requests wait for all of it."""
+MOST_INPUT_MS = 1.0
+"""How long while no other is active: more brings a batch little, and the next request of another one waits longer."""
+ACTIVE_MS = 100.0
+"""How long after a turn a service counts as active."""
 Model = TypeVar("Model", bound=Hashable)
 
 
@@ -114,6 +125,15 @@ class Turns(Generic[Model]):
         self._tags[model] += charged_ms / self._weights[model]
         self._virtual_ms += charged_ms / self._all_weights
 
+    def charge_work(self, model: Model, took_ms: float) -> None:
+        """Note time that the worker worked for this model beside its batches."""
+        self._tags[model] += took_ms / self._weights[model]
+        self._virtual_ms += took_ms / self._all_weights
+
+    def first_of(self, models: Iterable[Model]) -> Model | None:
+        """The model that has had least of its share, without a turn for it; None: there are none."""
+        return min(models, key=lambda model: (self._tags[model], self._last[model]), default=None)
+
     def pass_idle(self, idle_ms: float) -> None:
         """Note time in which no model had requests: each has left its share of it."""
         self._waiting.clear()
@@ -132,6 +152,34 @@ class Turns(Generic[Model]):
     def _note_turn(self, model: Model) -> None:
         self._last[model] = self._count
         self._count += 1
+
+
+class RecentModels(Generic[Model]):
+    """Which of the models that share a worker had turns lately."""
+
+    def __init__(self) -> None:
+        self._turns_ms: dict[Model, float] = {}
+        """When each had its last one, the latest last."""
+
+    def note(self, model: Model, now_ms: float) -> None:
+        self._turns_ms.pop(model, None)
+        self._turns_ms[model] = now_ms
+
+    def forget(self, model: Model) -> None:
+        self._turns_ms.pop(model, None)
+
+    def has_others(self, model: Model, now_ms: float) -> bool:
+        """Whether others than this one are active."""
+        return any(at_ms > now_ms - ACTIVE_MS for other, at_ms in self._turns_ms.items() if other != model)
+
+    def are_several(self, now_ms: float) -> bool:
+        """Whether more than one is active."""
+        return sum([at_ms > now_ms - ACTIVE_MS for at_ms in self._turns_ms.values()]) > 1
+
+
+def input_ms(are_others_active: bool, longest_ms: float) -> float:
+    """How long a turn's input is read. `longest_ms`: the longest turn, by what the other models promise."""
+    return INPUT_MS if are_others_active else min(MOST_INPUT_MS, longest_ms)
 
 
 def longest_turn_ms(latencies_ms: Iterable[float | None]) -> float:

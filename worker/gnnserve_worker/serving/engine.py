@@ -3,7 +3,7 @@
 `_answer` is the data path, in the order in which it runs. Everything but the computation belongs to the event loop, and
 so needs no lock: a request is submitted to its model with a callback, and once per round of the loop, when all that the
 sockets delivered has been submitted, the next batch is closed, or several short ones. Models may come and go. They take
-turns by their weights (`scheduling/turns.py`), which are short where other services promise a latency. A short batch is
+turns by their weights (`shared_time.py`), which are short where other services promise a latency. A short batch is
 computed on the loop: handing it to another thread and back would cost more than the batch. A longer one, or one that
 would wait while changes of the graph are applied, goes to the engine's thread, so that the loop continues to read and
 write; requests that arrive meanwhile are queued (`executor.py`). The batcher decides which requests are next and by
@@ -20,14 +20,14 @@ from collections.abc import Callable, Mapping
 
 from gnnserve_api.errors import DeviceLostError
 from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.scheduling.turns import Turns
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, QUIET_AFTER_MS, IdleTimer, pause_ms
 from gnnserve_worker.serving.executor import BatchExecutor, BatchInputs, Computed
 from gnnserve_worker.serving.idle_jobs import Task
+from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
-from gnnserve_worker.serving.promises import longest_turn_of, most_claimed_of
+from gnnserve_worker.serving.promises import longest_turn_of
 from gnnserve_worker.serving.requests import (
     Outcome,
     Pending,
@@ -38,6 +38,7 @@ from gnnserve_worker.serving.requests import (
     settle,
     share_out,
 )
+from gnnserve_worker.serving.shared_time import SharedTime
 
 SHORT_BATCH_MS = 2.0
 """Expected time up to which a batch is computed on the event loop. Two thread hops cost 0.1 ms, and under load far
@@ -67,12 +68,9 @@ class Engine:
         """Each model by its name."""
         self.failure: BaseException | None = None
         """Why the engine stopped by itself, if it did."""
-        self._models: tuple[ServedModel, ...] = ()
         self._worked_for: ServedModel | None = None
         """The model that the last job in an idle moment was of."""
-        self._turns: Turns[ServedModel] = Turns()
-        self._idle_since_ms = math.inf
-        """Since when no model has requests; infinite: some has, or time is not divided."""
+        self._time = SharedTime(clock_ms)
         self._clock_ms = clock_ms
         self._closing: ModelState | None = None
         """Draining or stopped; None: neither."""
@@ -102,15 +100,18 @@ class Engine:
             self._idle.wake_soon,
             name if service is None else service,
         )
-        self._models = tuple(self.models.values())
-        self._turns.add(model, weight)
+        self._time.add(model, weight)
         if self._closing is not None:
             model.state = self._closing
         return model
 
     def reweigh(self, name: str, weight: float) -> None:
         """Give a model another weight."""
-        self._turns.reweigh(self.models[name], weight)
+        self._time.reweigh(self.models[name], weight)
+
+    def inlet_of(self, name: str) -> Inlet:
+        """Where the input of this model's service waits for its turns, from now on. One that is alone needs none."""
+        return self._time.inlet_of(self.models[name], self._read_on)
 
     def retire(self, name: str) -> None:
         """Accept nothing more for this model; what it has accepted is answered."""
@@ -125,25 +126,24 @@ class Engine:
 
     def remove(self, name: str) -> None:
         """Forget a model, with which the engine is done."""
-        self._turns.remove(self.models.pop(name))
-        self._models = tuple(self.models.values())
+        self._time.remove(self.models.pop(name))
 
     @property
     def state(self) -> ModelState:
         """Ready once every model is."""
         if self._closing is not None:
             return self._closing
-        ready = all(model.state is ModelState.READY for model in self._models)
+        ready = all(model.state is ModelState.READY for model in self._time.models)
         return ModelState.READY if ready else ModelState.LOADING
 
     @property
     def answers(self) -> bool:
         """Whether it answers for any model."""
-        return any(model.state is ModelState.READY for model in self._models)
+        return any(model.state is ModelState.READY for model in self._time.models)
 
     @property
     def queued_seeds(self) -> int:
-        return sum(model.queued_seeds for model in self._models)
+        return sum(model.queued_seeds for model in self._time.models)
 
     @property
     def alive(self) -> bool:
@@ -154,6 +154,8 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._idle.start(self._loop)
         self._executor.start(on_stopped)
+        if self._time.has_input():
+            self._read_on()
 
     def drain(self) -> None:
         """Accept nothing more, finish what is queued, then stop."""
@@ -164,12 +166,12 @@ class Engine:
     def abandon(self) -> None:
         """Stop after the running batch; queued requests are refused now."""
         self.drain()
-        for model in self._models:
+        for model in self._time.models:
             model.drop_queued()
 
     def _close(self, state: ModelState) -> None:
         self._closing = state
-        for model in self._models:
+        for model in self._time.models:
             model.state = state
 
     def join(self) -> None:
@@ -182,32 +184,45 @@ class Engine:
             self._turn_is_due = True
             self._loop.call_soon(self._serve_round)
 
+    def _read_on(self) -> None:
+        """Schedule reading the input that waits, likewise, whatever is being computed."""
+        if not self._turn_is_due and self._loop is not None:
+            self._turn_is_due = True
+            self._loop.call_soon(self._serve_round)
+
     def _serve_round(self) -> None:
         """Close and compute batches, for as long as a round of the loop may take that."""
         self._turn_is_due = False
         until_ms = self._clock_ms() + ROUND_MS
-        while self._serve_next() and self._clock_ms() < until_ms:
-            pass
+        if self._time.is_divided:
+            self._time.begin_round()
+            while self._serve_next() and self._time.may_go_on(until_ms):
+                pass
+            self._time.end_round()
+            if self._time.has_input():
+                self._read_on()
+        else:
+            while self._serve_next() and self._clock_ms() < until_ms:
+                pass
         # A stopped engine closes no lanes any more, so that a model may seem to have more for ever.
-        if self._closing is ModelState.DRAINING or (self._closing is None and self._has_more()):
+        if self._closing is ModelState.DRAINING or (self._closing is None and self._time.has_more()):
             # In another round, so that short batches do not starve the sockets.
             self._go_on()
 
     def _serve_next(self) -> bool:
         """Close the next batch. Whether there is another one to close."""
         if self._computing is not None or self._closing is ModelState.STOPPED:
-            return False
-        turn = self._take_turn()
-        if turn is None:
-            if self._closing is ModelState.DRAINING:
+            return self._time.take_in_beside()
+        model, lane = self._time.next_turn()
+        if model is None or lane is None:
+            if self._closing is ModelState.DRAINING and not self._time.has_more():
                 self._stop()
-            return False
-        model, lane = turn
+            return model is not None
         now_ms = self._clock_ms()
         if now_ms >= model.costs_end_ms:
             model.drop_expired_costs(now_ms)
         try:
-            taken = lane.batcher.take(now_ms, longest_turn_of(self._models, model))
+            taken = lane.batcher.take(now_ms, longest_turn_of(self._time.models, model))
         except Exception as error:  # noqa: BLE001 (a queue that is no longer served must not look alive)
             self._die(error)
             return False
@@ -215,48 +230,8 @@ class Engine:
             deliver_all(settle(model.accepted, [(request.key, refusal) for request, refusal in taken.refused]))
         if taken.batch is not None:
             self._answer(model, lane, taken.batch)
-        return self._computing is None and self._has_more()
-
-    def _take_turn(self) -> tuple[ServedModel, Lane] | None:
-        """The next model with requests that wait, and their lane; None: no model has any."""
-        models = self._models
-        if len(models) == 1:
-            self._idle_since_ms = math.inf
-            lane = models[0].first_waiting_lane()
-            return None if lane is None else (models[0], lane)
-        lanes = {model: lane for model in models if (lane := model.first_waiting_lane()) is not None}
-        if not lanes:
-            return None
-        if self._idle_since_ms < math.inf:
-            self._turns.pass_idle(self._clock_ms() - self._idle_since_ms)
-            self._idle_since_ms = math.inf
-        turn = self._turns.next_of({model: most_claimed_of(models, model, lane) for model, lane in lanes.items()})
-        return None if turn is None else (turn, lanes[turn])
-
-    def _end_turn(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:
-        """Note that the model's batch has released the worker. Returns when, which is now."""
-        model.released_ms = released_ms = self._clock_ms()
-        if len(self._models) > 1:
-            took_ms = released_ms - computed.started_ms if isinstance(computed, Computed) else batch.predicted_ms
-            self._turns.charge(model, took_ms, batch.expected_ms)
-            if not self._has_more():
-                self._idle_since_ms = released_ms
-        return released_ms
-
-    def _began_ms(self, model: ServedModel, batch: Batch) -> tuple[float, float]:
-        """Since when the worker was this batch's, and how long it had waited before for turns of other models. Those
-        are in no cost: what others do changes by the second, and is learnt apart."""
-        ready_ms = model.could_begin_ms(batch)
-        if len(self._models) == 1:
-            return ready_ms, 0.0
-        began_ms = max(ready_ms, *[other.released_ms for other in self._models if other is not model])
-        return began_ms, began_ms - ready_ms
-
-    def _has_more(self) -> bool:
-        for model in self._models:  # noqa: SIM110 - a generator would cost more, for every batch
-            if model.has_more:
-                return True
-        return False
+        time = self._time
+        return self._computing is None and (time.has_more() or (time.is_divided and time.has_input()))
 
     def _answer(self, model: ServedModel, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""
@@ -265,12 +240,12 @@ class Engine:
             self._computing = model
             self._executor.hand(lane, batch, inputs)
         else:
-            began_ms, waited_ms = self._began_ms(model, batch)
+            began_ms, waited_ms = self._time.began_ms(model, batch)
             computed = self._executor.infer(lane, batch, inputs)
             outcomes = self._split(model, lane, batch, computed)
             deliver_all(outcomes)
             model.show_answer(outcomes)
-            released_ms = self._end_turn(model, batch, computed)
+            released_ms = self._time.end_turn(model, batch, computed)
             if isinstance(computed, Computed):
                 occupied_ms = released_ms - began_ms
                 self._account(model, lane, batch, computed, occupied_ms, occupied_ms, released_ms, waited_ms)
@@ -283,12 +258,12 @@ class Engine:
             self._idle.wait(pause_ms(self._finish_task(model, task, computed), permille))
             self._go_on()
             return
-        began_ms, waited_ms = self._began_ms(model, batch)
+        began_ms, waited_ms = self._time.began_ms(model, batch)
         outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
         model.show_answer(outcomes)
         # The thread gets its next batch before these are encoded.
         self._go_on()
-        released_ms = self._end_turn(model, batch, computed)
+        released_ms = self._time.end_turn(model, batch, computed)
 
         def deliver() -> None:
             started_ms = self._clock_ms()
@@ -309,7 +284,7 @@ class Engine:
         None: there is nothing more to compute."""
         if self._closing is not None:
             return None
-        if self._computing is not None or self._turn_is_due or self._has_more():
+        if self._computing is not None or self._turn_is_due or self._time.has_more():
             return LOOK_AGAIN_MS
         for model in self._in_idle_order():
             lane, task = model.lane, model.next_task()
@@ -330,7 +305,7 @@ class Engine:
 
     def _in_idle_order(self) -> list[ServedModel]:
         """Models by whose turn in idle moments is next: one that always has something to compute holds up no other."""
-        models = self._models
+        models = self._time.models
         first = next((place + 1 for place, one in enumerate(models) if one is self._worked_for), 0)
         return [*models[first:], *models[:first]]
 
@@ -338,7 +313,7 @@ class Engine:
         """Hand the result of a job to the work that it is of. Returns how long it took, in ms."""
         work, job = task.work, task.job
         released_ms = self._clock_ms()
-        for each in self._models:
+        for each in self._time.models:
             each.released_ms = released_ms
         if isinstance(computed, Computed):
             took_ms = computed.finished_ms - computed.started_ms
@@ -395,6 +370,6 @@ class Engine:
 
     def _stop(self) -> None:
         self._close(ModelState.STOPPED)
-        for model in self._models:
+        for model in self._time.models:
             model.drop_accepted()
         self._executor.end()

@@ -31,6 +31,7 @@ from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 from gnnserve_worker.serving.idle_jobs import AnyWork, Task
 from gnnserve_worker.serving.index_renewal import IndexRenewal
+from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.lane import Lane, open_lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.requests import AcceptedRequests, Answer, Outcome, Pending, deliver_all, forget, settle
@@ -95,6 +96,10 @@ class ServedModel:
         self.accepted: AcceptedRequests = {}
         self.released_ms = -math.inf
         """When the worker was last free after a batch of this model, or after something computed when idle."""
+        self.occupied_ms = -math.inf
+        """When the worker last read input or computed for this model."""
+        self.inlet: Inlet | None = None
+        """Where the service's input waits for its turns; None: it is read as it comes."""
         self.withdrawals = 0
         self.watch = AccuracyWatch(wake)
         """Accuracy in service; it computes only while no request waits."""
@@ -309,6 +314,11 @@ class ServedModel:
             # The next lane is free now, however long the lanes before it were expected to take.
             self._lanes[0].batcher.finish()
         return self._lanes[0] if self._lanes and self._lanes[0].batcher.waiting else None
+
+    @property
+    def has_input(self) -> bool:
+        """Whether input waits to be read."""
+        return self.inlet is not None and self.inlet.is_waiting
 
     @property
     def has_more(self) -> bool:

@@ -21,9 +21,10 @@ def longest_turn_of(models: Sequence[ServedModel], model: ServedModel) -> float:
     )
 
 
-def most_claimed_of(models: Sequence[ServedModel], model: ServedModel, lane: Lane) -> float:
-    """How much time the model may claim of what it left. `lane`: the one whose requests are next."""
+def most_claimed_of(models: Sequence[ServedModel], model: ServedModel, lane: Lane | None) -> float:
+    """How much time the model may claim of what it left. `lane`: the one whose requests are next; None: it has no
+    revision, and so no promise."""
     return most_claimed_ms(
-        lane.objective.latency_ms,
+        None if lane is None else lane.objective.latency_ms,
         [other.lane.objective.latency_ms for other in models if other is not model and other.lane is not None],
     )

@@ -124,6 +124,12 @@ class ServedService:
         """Connections that may be open beside those of HTTP."""
         return 0 if self._grpc is None else DEFAULT_GRPC_LIMITS.connections
 
+    def queue_input(self) -> None:
+        """Have input wait for the service's turns, since the server has other services."""
+        inlet = self._engine.inlet_of(self.name)
+        self.listener.queue_input(inlet)
+        self.app.inlet = inlet
+
     async def open_grpc(self) -> None:
         if self._grpc is not None:
             await self._grpc.open()

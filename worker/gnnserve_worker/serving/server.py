@@ -1,29 +1,20 @@
-"""The worker's process: the services' sockets, the event loop, the engine, and an orderly shutdown.
+"""A server: its services with their sockets, and its engine, as other threads and programs see them.
 
 A process answers for one service or for several, each at an address of its own, with credentials, metrics and a queue
-of its own; they share the event loop and the engine (`scheduling/turns.py`). HTTP answers before a revision is loaded;
+of its own; they share the event loop and the engine (`shared_time.py`). HTTP answers before a revision is loaded;
 another thread brings revisions through `ServedService.switch`. Services may come and go while others answer; one that
-goes drains by itself, as the whole server does at its end. On SIGTERM or
-SIGINT a worker may first stay a while as a lame duck: it answers, but `/readyz` fails and every answer closes its
-connection, so that clients move on without an error. Then the engine drains, with the socket still open: new requests
-get 503 while accepted ones are answered. Then the connections close, and the process may exit with 0.
+goes drains by itself, as the whole server does at its end (`process.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
-import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
-
-import uvloop
 
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService
@@ -36,16 +27,12 @@ from gnnserve_worker.serving.listening_socket import address_error
 from gnnserve_worker.serving.loop_calls import LoopCalls
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.open_files import room_of_process
+from gnnserve_worker.serving.process import BACKLOG, ServerProcess
 from gnnserve_worker.serving.repeated import limit_warnings
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials, CredentialsInUse
 from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
 from gnnserve_worker.serving.served_service import Look, ServedService, ServiceSettings
 
-_BACKLOG = 2048
-_POLL_S = 0.02
-_EXIT_POLL_S = 0.1
-_LINGER_S = 5
-"""Time for clients that are half-way through sending a request, once every complete one is answered."""
 _SEND_SPANS_S = 2.0
 """Longest wait at the end for the receiver of traces."""
 SWITCH_INTERVAL_S = 0.0005
@@ -139,17 +126,20 @@ class WorkerServer:
         for of in services:
             credentials = CredentialsInUse(of.credentials, metrics[of.name])
             self.services[of.name] = self._service(of, metrics[of.name], credentials)
-        self._divide_room()
+        self._divide()
         self._failure: BaseException | None = None
-        self._process = _Process(self.services, self._engine, self._calls, lame_duck_s, handshakes)
+        self._process = ServerProcess(self.services, self._engine, self._calls, lame_duck_s, handshakes)
 
     def _service(self, of: ServiceSettings, metrics: ServingMetrics, credentials: CredentialsInUse) -> ServedService:
         return ServedService(
             of, metrics, credentials, self._engine, self._calls, self._patience, self._room or DEFAULT_ROOM
         )
 
-    def _divide_room(self) -> None:
-        """Divide the files that the process may open among the services that it has now."""
+    def _divide(self) -> None:
+        """Divide the event loop, and the files that the process may open, among the services that it has now."""
+        if len(self.services) > 1:
+            for served in self.services.values():
+                served.queue_input()
         if self._room is None:
             encrypted = sum(served.tls is not None for served in self.services.values())
             others = sum(served.grpc_connections for served in self.services.values())
@@ -223,7 +213,7 @@ class WorkerServer:
                 served.end()
                 remove_model()
                 raise
-            self._divide_room()
+            self._divide()
 
         self._calls.call_async(open_it)
         return served
@@ -248,7 +238,7 @@ class WorkerServer:
 
         async def remove() -> None:
             await self._process.retire(name)
-            self._divide_room()
+            self._divide()
 
         self._calls.call_async(remove)
 
@@ -259,140 +249,7 @@ class WorkerServer:
 
 def _listen(sock: socket.socket) -> None:
     try:
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
     except OSError as error:
         host, port = sock.getsockname()[:2]
         raise address_error(host, port, error) from error
-
-
-class _Process:
-    """The event loop from its start to the end of the drain."""
-
-    def __init__(
-        self,
-        services: dict[str, ServedService],
-        engine: Engine,
-        calls: LoopCalls,
-        lame_duck_s: float,
-        handshakes: HandshakeLimits,
-    ) -> None:
-        self._services = services
-        self._handshakes = handshakes
-        self._calls = calls
-        self.should_exit = False
-        """Drain and end; any thread may set it."""
-        self._force_exit = False
-        """Do not wait for accepted requests."""
-        self._is_closing = False
-        """No service is added any more."""
-        self._retiring: set[asyncio.Future[None]] = set()
-        """Services that are being removed: each is done once its future is."""
-        self.when_started: Callable[[], object] = lambda: None
-        self._engine = engine
-        self._lame_duck_s = lame_duck_s
-
-    def run(self) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._run())
-
-    async def _run(self) -> None:
-        with self._captured_signals():
-            for served in self._services.values():
-                await served.listener.open(served.sock, _BACKLOG, served.tls, self._handshakes)
-                await served.open_grpc()
-            self._calls.loop = asyncio.get_running_loop()
-            self._engine.start(self._on_engine_stopped)
-            self.when_started()
-            while not self.should_exit:
-                await asyncio.sleep(_EXIT_POLL_S)
-            await self._shut_down()
-
-    async def open(self, name: str, served: ServedService) -> None:
-        """Answer for a service that came later."""
-        if self._is_closing:
-            served.sock.close()
-            await self._close_grpc(served)
-            return
-        await served.open_grpc()
-        self._services[name] = served
-        served.app.leaving = self.should_exit
-        await served.listener.open(served.sock, _BACKLOG, served.tls, self._handshakes)
-        served.begin()
-
-    async def retire(self, name: str) -> None:
-        """Drain one service and close its connections."""
-        if self._is_closing:
-            return
-        served, engine = self._services.pop(name), self._engine
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._retiring.add(done)
-        try:
-            served.app.leaving = True
-            began_s = time.monotonic()
-            while served.answers and time.monotonic() < began_s + self._lame_duck_s:
-                await asyncio.sleep(_POLL_S)
-            await self._close_grpc(served)
-            engine.retire(name)
-            while not engine.is_done_with(name) and engine.alive and not self._force_exit:
-                await asyncio.sleep(_POLL_S)
-            await self._close(served)
-            served.end()
-            engine.remove(name)
-        finally:
-            self._retiring.discard(done)
-            done.set_result(None)
-
-    async def _close_grpc(self, served: ServedService) -> None:
-        # While the engine answers: clients of gRPC are told to connect anew, and lose nothing by it.
-        await served.close_grpc(_LINGER_S, lambda: self._force_exit)
-
-    async def _close(self, served: ServedService) -> None:
-        await served.listener.close(_LINGER_S, lambda: self._force_exit)
-        await served.app.close()
-
-    async def _shut_down(self) -> None:
-        self._leave()
-        drain_at_s = time.monotonic() + self._lame_duck_s
-        # A worker without a revision needs no lame-duck phase.
-        while self._engine.answers and self._lame_duck_s and time.monotonic() < drain_at_s:
-            await asyncio.sleep(_POLL_S)
-        self._lame_duck_s = 0.0  # from here on SIGINT means: do not wait for the queue either
-        await asyncio.gather(*(self._close_grpc(served) for served in self._services.values()))
-        self._engine.drain()
-        while self._engine.alive and not self._force_exit:
-            await asyncio.sleep(_POLL_S)
-        if self._force_exit:
-            self._engine.abandon()
-        self._is_closing = True
-        # At once: the time that clients have to complete their requests is that of the whole server.
-        await asyncio.gather(*map(self._close, self._services.values()), *self._retiring)
-
-    def _leave(self) -> None:
-        for served in self._services.values():
-            served.app.leaving = True
-
-    def _handle_exit(self, number: int, _frame: FrameType | None) -> None:
-        if self._lame_duck_s:
-            if self.should_exit:
-                self._lame_duck_s = 0.0  # second signal: drain now
-            self._leave()  # at once, and not when the loop looks next
-        elif self.should_exit and number == signal.SIGINT:
-            self._force_exit = True
-        self.should_exit = True
-
-    def _on_engine_stopped(self) -> None:
-        # Without a request to stop, this is a crash: exit and be restarted rather than refuse for ever.
-        self.should_exit = True
-
-    @contextlib.contextmanager
-    def _captured_signals(self) -> Iterator[None]:
-        """A handled signal is not raised again afterwards: a drained exit is a success."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        previous = {number: signal.signal(number, self._handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
@@ -24,7 +25,6 @@ from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sente
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.question import RequestError, unauthorized
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
@@ -71,10 +71,11 @@ def head_of(codec: InferCodec, metadata: Fields) -> Head:
 class _Shared:
     """What the requests of a listener share."""
 
-    __slots__ = ("asked", "gathering", "known", "predict")
+    __slots__ = ("app", "asked", "gathering", "known", "predict")
 
-    def __init__(self, predict: Predict) -> None:
-        self.predict = predict
+    def __init__(self, app: ServingApp) -> None:
+        self.app = app
+        self.predict = app.predict
         self.known = KnownMessages()
         self.gathering = Gathering()
         self.asked: set[_Asked] = set()
@@ -98,9 +99,14 @@ class _Asked:
         if shared.asked:
             shared.gathering.expect_others()
         shared.asked.add(self)
-        shared.gathering.begin(self._begin)
+        inlet = shared.app.inlet
+        if inlet is None:
+            shared.gathering.begin(self.take_in)
+        else:
+            inlet.count(len(raw))
+            shared.gathering.begin(partial(inlet.put, self))
 
-    def _begin(self) -> None:
+    def take_in(self) -> None:
         if self.answer.done():
             return  # its client is gone
         predict, raw = self._shared.predict, self._raw
@@ -135,7 +141,7 @@ class _Asked:
 
 class Predictions:
     def __init__(self, app: ServingApp) -> None:
-        self._shared = _Shared(app.predict)
+        self._shared = _Shared(app)
         self._access = app.access
         self._streams: set[_Stream] = set()
 

@@ -59,6 +59,7 @@ from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, unauthorized
 from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
+from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState, ServedModel
@@ -89,6 +90,8 @@ class ServingApp:
         """Answer on, but ask clients to go elsewhere: `/readyz` says no, and no connection is kept."""
         self.most_connections = MOST_CONNECTIONS
         """The server's limit of ordinary connections."""
+        self.inlet: Inlet | None = None
+        """Where input waits for the service's turns; None: it is read as it comes."""
         self.access = access or Access()
         self._write_access = write_access
         self.credentials = credentials

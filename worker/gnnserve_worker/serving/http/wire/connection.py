@@ -13,8 +13,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator
-from typing import assert_never
+from collections.abc import Coroutine, Iterator
+from typing import Any, assert_never
 
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
@@ -30,6 +30,7 @@ from gnnserve_worker.serving.http.wire.known_heads import HEAD_END, KnownHead, K
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED, Patience, Places, Room
 from gnnserve_worker.serving.http.wire.reading import Reader, Trouble
 from gnnserve_worker.serving.http.wire.responses import LAST_CHUNK, ResponseStart, encode_chunk
+from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.requests import Pending
 
 CLIENT_LOG = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Shared:
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         """Tasks that run exchanges, and those that send answers in pieces."""
+        self.inlet: Inlet | None = None
+        """Where input waits for the service's turns, beside other services; None: it is read as it comes."""
         self.places: Places[Connection] = Places(room)
 
 
@@ -89,6 +92,8 @@ class Connection(asyncio.Protocol):
         """Bytes that the client had not read at the last check."""
         self._unread_s = 0.0
         """Time for which the client has read nothing."""
+        self._arrived_ms: float | None = None
+        """When the data that are being read arrived; None: they are read as they arrive."""
         self._patience_s = math.inf
         """Time limit of the client's next action; infinite while the client waits for an answer."""
         self._waited_s = 0.0
@@ -158,6 +163,11 @@ class Connection(asyncio.Protocol):
         if reader.begun == 1 and reader.between_messages and known and len(data) == end + known.body_bytes:
             self._shared.known.remember(data[:end], known)
 
+    def read(self, data: bytes, arrived_ms: float) -> None:
+        """Read what has waited since it arrived."""
+        self._arrived_ms = arrived_ms
+        self.data_received(data)
+
     def _feed(self, data: bytes) -> None:
         if self._is_deaf:
             return
@@ -198,6 +208,12 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self.transport.abort()
+
+    def hold_reading(self) -> None:
+        self._flow.hold_reading()
+
+    def read_on(self) -> None:
+        self._flow.release_reading()
 
     def idle_looks(self) -> int:
         """Consecutive checks at which the connection was idle: no request, no answer due, nothing left to send."""
@@ -303,10 +319,12 @@ class Connection(asyncio.Protocol):
 
     def _run(self, exchange: AsgiExchange, application: AsgiApp) -> None:
         self._running = exchange
-        self._keep_until_done(self._loop.create_task(exchange.run(application)))
+        self._keep_until_done(exchange.run(application))
 
-    def _keep_until_done(self, task: asyncio.Task[None]) -> None:
-        """The server waits for it when it stops."""
+    def _keep_until_done(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it as a task that the server waits for when it stops."""
+        inlet = self._shared.inlet
+        task = self._loop.create_task(coroutine if inlet is None else inlet.metered(coroutine))
         self._shared.tasks.add(task)
         task.add_done_callback(self._shared.tasks.discard)
 
@@ -324,7 +342,7 @@ class Connection(asyncio.Protocol):
 
     def _answer_request(self, known: KnownHead, body: bytes) -> None:
         self._patience_s = math.inf
-        reply = self._predict.start(known.head, body, self._answer)
+        reply = self._predict.start(known.head, body, self._answer, self._arrived_ms)
         if isinstance(reply, Reply):
             self._send(reply)
         else:
@@ -337,7 +355,7 @@ class Connection(asyncio.Protocol):
             self._predict.in_flight -= 1
             self._send(reply)
         else:
-            self._keep_until_done(self._loop.create_task(self._send_pieces(reply, reply.pieces)))
+            self._keep_until_done(self._send_pieces(reply, reply.pieces))
 
     def _send(self, reply: Reply) -> None:
         if self.transport.is_closing():

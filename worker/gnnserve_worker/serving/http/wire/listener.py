@@ -12,7 +12,9 @@ from email.utils import formatdate
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.wire.connection import Connection, Shared
 from gnnserve_worker.serving.http.wire.limits import DEFAULT_PATIENCE, DEFAULT_ROOM, Patience, Room
+from gnnserve_worker.serving.http.wire.queued_input import QueuedInput
 from gnnserve_worker.serving.http.wire.responses import ResponseStart
+from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.security.handshakes import HandshakeLimits, TlsListener
 from gnnserve_worker.serving.security.tls import ListeningTls
 
@@ -49,8 +51,16 @@ class Listener:
         self.shared.app.most_connections = room.connections
         self.shared.places.room = room
 
-    def connect(self) -> Connection:
-        return Connection(self.shared, asyncio.get_running_loop())
+    def queue_input(self, inlet: Inlet) -> None:
+        """Have what arrives wait for the service's turns from now on."""
+        if self.shared.inlet is None:
+            self.shared.inlet = inlet
+            for connection in self.shared.connections:
+                connection.transport.set_protocol(QueuedInput(connection, inlet))
+
+    def connect(self) -> asyncio.Protocol:
+        connection, inlet = Connection(self.shared, asyncio.get_running_loop()), self.shared.inlet
+        return connection if inlet is None else QueuedInput(connection, inlet)
 
     async def close(self, linger_s: float, is_forced: Callable[[], bool]) -> None:
         """Accept no more connections; close each once its answer is sent. Clients that are half-way through a request
@@ -61,6 +71,9 @@ class Listener:
             self._server.close()
         if self._sock is not None:
             self._sock.close()
+        if self.shared.inlet is not None:
+            # What has arrived is answered.
+            self.shared.inlet.take_in(lambda: True)
         for connection in tuple(self.shared.connections):
             connection.shut_down()
         try:
