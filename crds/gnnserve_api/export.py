@@ -65,7 +65,12 @@ class ExportCheck(msgspec.Struct, frozen=True, rename="camel"):
     """A comparison of the program with gnnserve's own scores."""
 
     format: ExportFormat
+    batches: int
+    """Batches that were compared, of different sizes where there are several."""
     nodes: int
+    """Nodes that the largest batch asked about."""
+    rows: int
+    """Rows that the largest batch had, padding included."""
     padding: int
     """By how many rows, edges and targets each input was longer than needed."""
     largest_difference: float

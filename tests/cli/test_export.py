@@ -39,7 +39,8 @@ def test_a_variant_becomes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     folder = f"x1-{revision}"
     assert told[0] == f"{folder}: x1 of default/papers, revision {revision}"
-    assert told[1].startswith("model.pt2: scores of 8 nodes and 3 nodes are gnnserve's own within ")
+    assert told[1].startswith("model.pt2: scores of 8 nodes and 3 nodes, and of 20 batches of up to 8,0")
+    assert " rows, are gnnserve's own within " in told[1]
     files = sorted(path.name for path in (tmp_path / folder).iterdir())
     assert files == ["README.md", "example.safetensors", "export.json", "model.pt2", "rows.safetensors"]
     assert f"--out: '{folder}' exists" in run(revision, "x1", "--repository", "repository", code=ExitCode.BAD_INPUT)

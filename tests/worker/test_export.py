@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import re
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 import safetensors.numpy
 import torch
@@ -20,14 +22,15 @@ from tests.support.gpu_revisions import revision as revision_of
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.export import ExportFormat, ExportManifest
+from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
 from gnnserve_api.variants import Storage
-from gnnserve_worker.export import write as write_module
+from gnnserve_worker.export import check as check_module
+from gnnserve_worker.export.check import TOLERANCE, check_program
 from gnnserve_worker.export.contract import inputs_of, outputs_of
-from gnnserve_worker.export.inputs import draw_inputs, pad_inputs
+from gnnserve_worker.export.inputs import Inputs, draw_inputs, pad_inputs
 from gnnserve_worker.export.modules import VariantModule
-from gnnserve_worker.export.programs import FORMATS, trace
-from gnnserve_worker.export.write import TOLERANCE, build_exact, export_variant
+from gnnserve_worker.export.programs import FORMATS, Program, trace
+from gnnserve_worker.export.write import build_exact, export_variant
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -73,6 +76,10 @@ def module_of(revision: LoadedRevision, name: str) -> VariantModule:
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1.0, float(np.abs(expected).max())))
+
+
+def program_of(module: torch.nn.Module) -> Program:
+    return lambda inputs: module(**{name: torch.tensor(array) for name, array in inputs.items()})["scores"].numpy()
 
 
 def assert_answers_are_the_engines(revision: LoadedRevision, name: str) -> None:
@@ -124,17 +131,28 @@ def test_programs_of_each_architecture_answer_as_the_engine(
     variant = revision.variants["x1"]
     inputs, outputs = inputs_of(variant), outputs_of(variant, gives_embeddings=variant.network.hidden > 0)
     program = trace(module_of(revision, "x1"), inputs)
-    for made in (FORMATS[chosen] for chosen in _formats_of(architecture)):
+    for made in FORMATS.values():
         made.write(program, inputs, outputs, tmp_path / made.file)
+        run = made.load(tmp_path / made.file)
         for seeds, padding in (([alone], 0), ([5, 80, 2, 9], 6)):
             drawn = draw_inputs(revision, variant, np.array(seeds), KEY)
-            found = made.scores(tmp_path / made.file, pad_inputs(drawn, padding))[: len(seeds)]
+            found = run(pad_inputs(drawn, padding))[: len(seeds)]
             assert_close(found, infer_batch(revision, "x1", np.array(seeds), KEY).scores)
+        assert max(c.largest_difference for c in check_program(revision, variant, made.format, run)) < 1e-5
+    # ONNX Runtime's threads lose updates there.
+    assert not _reductions(onnx.load(tmp_path / "model.onnx").graph)
 
 
-def _formats_of(architecture: str) -> list[ExportFormat]:
-    """ONNX takes longer to translate: one architecture of each aggregator that it has other operators for."""
-    return [ExportFormat.TORCH] if architecture in {"GIN", "SGC"} else list(ExportFormat)
+def _reductions(graph: Any) -> list[str]:
+    """Scatters of an ONNX graph, and of the graphs in it, that combine what they write with what is there."""
+    found = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type.startswith("Scatter") and attribute.name == "reduction" and attribute.s != b"none":
+                found.append(node.op_type)
+            for inner in (attribute.g, *attribute.graphs):
+                found += _reductions(inner)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +175,11 @@ def exported(
 
 def test_what_is_written_is_checked_first(exported: Exported) -> None:
     made, folder = exported.made, exported.folder
-    assert [(check.format, check.nodes, check.padding) for check in made.checks] == [
-        (chosen, nodes, padding) for chosen in made.programs for nodes, padding in ((8, 0), (3, 5))
+    assert [(check.format, check.batches, check.padding) for check in made.checks] == [
+        (chosen, batches, padding) for chosen in made.programs for batches, padding in ((1, 0), (1, 5), (20, 0))
     ]
+    assert [check.nodes for check in made.checks[:2]] == [8, 3]
+    assert 8000 <= made.checks[2].rows < 9000
     assert max(check.largest_difference for check in made.checks) < TOLERANCE
     assert msgspec.json.decode((folder / "export.json").read_bytes(), type=ExportManifest) == made
     assert [path.name for path in folder.parent.iterdir()] == [made.variant]
@@ -239,7 +259,80 @@ def test_what_cannot_be_exported_is_refused(loaded: LoadedRevision, variant: str
 def test_a_program_that_differs_is_not_left_behind(
     loaded: LoadedRevision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_module, "TOLERANCE", -1.0)
+    monkeypatch.setattr(check_module, "TOLERANCE", -1.0)
     with pytest.raises(RuntimeError, match="x1 as torch differs from gnnserve's own scores"):
         export_variant(loaded, "default/tiny", "x1", [ExportFormat.TORCH], tmp_path / "made", "a test")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_differs_in_one_large_batch_is_refused(loaded: LoadedRevision) -> None:
+    right = program_of(module_of(loaded, "x1"))
+    sizes: list[int] = []
+
+    def run(inputs: Inputs) -> np.ndarray:
+        scores = right(inputs)
+        sizes.append(len(inputs["rows"]))
+        return scores + (0.01 if len(sizes) == 15 else 0)
+
+    with pytest.raises(RuntimeError, match=r"x1 as onnx differs .* in a batch of up to [0-9]+ rows"):
+        check_program(loaded, loaded.variants["x1"], ExportFormat.ONNX, run)
+    assert len(sizes) == 22
+    assert min(sizes[2:]) >= 2000
+
+
+def test_scores_that_are_no_numbers_are_refused(loaded: LoadedRevision) -> None:
+    right = program_of(module_of(loaded, "x1"))
+    with pytest.raises(RuntimeError, match="by inf"):
+        check_program(loaded, loaded.variants["x1"], ExportFormat.ONNX, lambda inputs: right(inputs) * np.nan)
+
+
+@pytest.mark.parametrize("gathered", [True, False], ids=["rows of a table", "values"])
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_segments_are_reduced_in_onnx_as_one_by_one(reduce: str, gathered: bool, tmp_path: Path) -> None:
+    """Targets with no, one, as many and far more edges than others, in and out of order, with edges of no target."""
+    random = np.random.default_rng(4)
+    run = _written(_Segments(reduce, gathered), tmp_path)
+    degrees = [
+        [],
+        [0, 0],
+        [1, 1, 1],
+        [10] * 40,
+        [3000, 0, 1, 5],
+        [0, 1, 2000, 2, 0],
+        *(random.integers(0, most, 60).tolist() for most in (2, 5, 17, 300)),
+    ]
+    for case in degrees:
+        targets = np.concatenate([np.repeat(np.arange(len(case)), case), np.full(7, len(case))]).astype(np.int64)
+        sources = np.where(targets < len(case), random.integers(0, 50, len(targets)), 50)
+        rows, own = (random.normal(size=(size, 6)).astype(np.float32) for size in (51, len(case)))
+        rows[50] = np.nan
+        expected = np.concatenate([own.astype(np.float64), np.zeros((1, 6))])
+        operator = np.add if reduce == "sum" else np.maximum
+        operator.at(expected, targets, rows[sources].astype(np.float64) * (1 if gathered else 1.5))
+        for order in (np.arange(len(targets)), random.permutation(len(targets))):
+            found = run(rows, own, np.stack([sources, targets])[:, order])
+            np.testing.assert_allclose(found, expected[:-1], rtol=1e-6, atol=1e-5)
+
+
+class _Segments(torch.nn.Module):
+    def __init__(self, reduce: str, gathered: bool) -> None:
+        super().__init__()
+        self.reduce, self.gathered = reduce, gathered
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        edges = inputs["edges"]
+        room = torch.nn.functional.pad(inputs["own"], (0, 0, 0, 1))
+        values = inputs["rows"].index_select(0, edges[0])
+        values = values if self.gathered else values * 1.5
+        if self.reduce == "sum":
+            return {"scores": room.index_add(0, edges[1], values)[:-1]}
+        return {"scores": room.scatter_reduce(0, edges[1][:, None].expand_as(values), values, "amax")[:-1]}
+
+
+def _written(module: _Segments, folder: Path) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+    shapes = {"rows": (torch.float32, ("n", 6)), "own": (torch.float32, ("t", 6)), "edges": (torch.int64, (2, "e"))}
+    inputs = tuple(ExportedArray(name, str(dtype)[6:], shape, "") for name, (dtype, shape) in shapes.items())
+    outputs = (ExportedArray("scores", "float32", ("t", 6), ""),)
+    FORMATS[ExportFormat.ONNX].write(trace(module, inputs), inputs, outputs, folder / "segments.onnx")
+    run = FORMATS[ExportFormat.ONNX].load(folder / "segments.onnx")
+    return lambda rows, own, edges: run({"rows": rows, "own": own, "edges": edges})

@@ -89,7 +89,10 @@ def _print(made: ExportManifest, folder: Path) -> None:
     for chosen, file in made.programs.items():
         checks = [check for check in made.checks if check.format == chosen]
         largest = max(check.largest_difference for check in checks)
-        nodes = " and ".join(count(check.nodes, "node") for check in checks)
-        lines.append(f"{file}: scores of {nodes} are gnnserve's own within {largest:.1g}")
+        few = " and ".join(count(check.nodes, "node") for check in checks if check.batches == 1)
+        many = " and ".join(
+            f"{check.batches} batches of up to {check.rows:,} rows" for check in checks if check.batches > 1
+        )
+        lines.append(f"{file}: scores of {few}, and of {many}, are gnnserve's own within {largest:.1g}")
     lines.append("README.md shows how to run it, example.safetensors has inputs and scores")
     put(output(), *map(Text, lines))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -69,6 +69,46 @@ def pad_inputs(inputs: Inputs, more: int) -> dict[str, np.ndarray]:
     Answers about targets stay where they were; those behind them mean nothing.
     """
     return {name: _pad(name, inputs, more) for name in inputs}
+
+
+def join_inputs(blocks: Sequence[Inputs]) -> dict[str, np.ndarray]:
+    """Several questions beside each other in one: rows, edges and targets of the first, then of the second, and so
+    on."""
+    return {name: np.concatenate(_moved(name, blocks), axis=1 if _is_edges(name) else 0) for name in blocks[0]}
+
+
+def _moved(name: str, blocks: Sequence[Inputs]) -> list[np.ndarray]:
+    """Arrays of this name, whose positions count from where each block begins."""
+    kind, _, number = name.rpartition("_")
+    if kind not in (EDGES, TARGETS):
+        return [block[name] for block in blocks]
+    is_first = number == "1"
+    sources = ROWS if is_first else f"{TARGETS}_{int(number) - 1}"
+    own = OWN_ROWS if is_first and OWN_ROWS in blocks[0] else sources
+    if kind == TARGETS:
+        return [block[name] + begin for block, begin in zip(blocks, _begins(own, blocks), strict=True)]
+    begins = np.stack([_begins(sources, blocks), _begins(f"{TARGETS}_{number}", blocks)], axis=1)
+    return [block[name] + begin[:, None] for block, begin in zip(blocks, begins, strict=True)]
+
+
+def _begins(name: str, blocks: Sequence[Inputs]) -> np.ndarray:
+    return np.cumsum([0, *(len(block[name]) for block in blocks[:-1])])
+
+
+def shuffle_edges(inputs: Inputs, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """The same question with the edges of each layer, and their weights, in another order."""
+    shuffled = dict(inputs)
+    for name in filter(_is_edges, inputs):
+        order = random.permutation(inputs[name].shape[1])
+        shuffled[name] = inputs[name][:, order]
+        weights = name.replace(EDGES, EDGE_WEIGHTS)
+        if weights in inputs:
+            shuffled[weights] = inputs[weights][order]
+    return shuffled
+
+
+def _is_edges(name: str) -> bool:
+    return name.rpartition("_")[0] == EDGES
 
 
 def _pad(name: str, inputs: Inputs, more: int) -> np.ndarray:

@@ -6,24 +6,27 @@ import io
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from gnnserve_api.export import ExportedArray, ExportFormat
 from gnnserve_worker.export.inputs import Inputs
-from gnnserve_worker.export.modules import SCORES, VariantModule
+from gnnserve_worker.export.modules import SCORES
 
+Program = Callable[[Inputs], np.ndarray]
+"""A program that was written and read back: from inputs to scores, float32 [targets, classes]."""
 _TRACED_SIZE = 5
 """Sizes of inputs while a program is traced; sizes of 0 and 1 would be taken for constants."""
 
 
-def trace(module: VariantModule, inputs: tuple[ExportedArray, ...]) -> ExportedProgram:
+def trace(module: nn.Module, inputs: tuple[ExportedArray, ...]) -> ExportedProgram:
     """The module for inputs of any size."""
     sizes = sorted({size for each in inputs for size in each.shape if isinstance(size, str)})
     # Different ones, so that no two are taken for equal.
@@ -63,8 +66,8 @@ class ProgramFormat(ABC):
     ) -> None: ...  # fmt: skip
 
     @abstractmethod
-    def scores(self, path: Path, inputs: Inputs) -> np.ndarray:
-        """Run what was written, as others will."""
+    def load(self, path: Path) -> Program:
+        """Read back what was written, to run it as others will."""
 
 
 class _TorchFormat(ProgramFormat):
@@ -80,10 +83,14 @@ class _TorchFormat(ProgramFormat):
         torch.export.save(program, archive)
         path.write_bytes(archive.getbuffer())
 
-    def scores(self, path: Path, inputs: Inputs) -> np.ndarray:
+    def load(self, path: Path) -> Program:
         module = torch.export.load(path).module()
-        found: np.ndarray = module(**{name: torch.tensor(array) for name, array in inputs.items()})[SCORES].numpy()
-        return found
+
+        def run(inputs: Inputs) -> np.ndarray:
+            found: np.ndarray = module(**{name: torch.tensor(array) for name, array in inputs.items()})[SCORES].numpy()
+            return found
+
+        return run
 
 
 class _OnnxFormat(ProgramFormat):
@@ -94,9 +101,12 @@ class _OnnxFormat(ProgramFormat):
         self, program: ExportedProgram, inputs: tuple[ExportedArray, ...], outputs: tuple[ExportedArray, ...],
         path: Path,
     ) -> None:  # fmt: skip
+        from gnnserve_worker.export.segments import TRANSLATIONS  # noqa: PLC0415 - of an extra
+
         with _quietly():
             made = torch.onnx.export(
                 program,
+                custom_translation_table=dict(TRANSLATIONS),
                 output_names=[each.name for each in outputs],
                 dynamic_shapes={"inputs": _dynamic_shapes(inputs)},
                 verbose=False,
@@ -105,12 +115,17 @@ class _OnnxFormat(ProgramFormat):
             raise RuntimeError("torch.onnx.export returned no program")
         made.save(path, external_data=False)
 
-    def scores(self, path: Path, inputs: Inputs) -> np.ndarray:
+    def load(self, path: Path) -> Program:
         import onnxruntime  # noqa: PLC0415 - of an extra
 
+        # With its own number of threads, as users run it.
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        found: np.ndarray = session.run([SCORES], dict(inputs))[0]
-        return found
+
+        def run(inputs: Inputs) -> np.ndarray:
+            found: np.ndarray = session.run([SCORES], dict(inputs))[0]
+            return found
+
+        return run
 
 
 FORMATS: Mapping[ExportFormat, ProgramFormat] = {made.format: made for made in (_TorchFormat(), _OnnxFormat())}

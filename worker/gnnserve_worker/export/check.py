@@ -1,0 +1,95 @@
+"""Comparison of a program that was written with gnnserve's own scores: for a few nodes, for inputs that are longer than
+needed, and for batches of thousands of rows.
+
+Programs run on threads, and what threads do wrong shows in large batches only, and not in each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import cycle, islice
+
+import numpy as np
+
+from gnnserve_api.export import ExportCheck, ExportFormat
+from gnnserve_worker.export.inputs import Inputs, draw_inputs, join_inputs, pad_inputs, shuffle_edges
+from gnnserve_worker.export.modules import ROWS
+from gnnserve_worker.export.programs import Program
+from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+
+TOLERANCE = 1e-4
+LARGE_BATCHES, LEAST_ROWS, MOST_ROWS = 20, 2000, 8000
+_NODES, _OTHER_NODES, _PADDING, _KEY = 8, 3, 5, 0
+_DRAWN = 16
+"""Questions that large batches are made of, over and over: a small graph has no more, and each takes a draw."""
+
+Question = tuple[Inputs, np.ndarray]
+"""Inputs, and gnnserve's own scores of them."""
+
+
+def check_program(
+    revision: LoadedRevision, variant: LoadedVariant, chosen: ExportFormat, program: Program
+) -> list[ExportCheck]:
+    """Raises RuntimeError where scores differ by more than the tolerance."""
+    checks = []
+    for count, padding in ((_NODES, 0), (_OTHER_NODES, _PADDING)):
+        inputs, expected = _ask(revision, variant, spread_nodes(revision, count), _KEY)
+        difference = _difference(program(pad_inputs(inputs, padding) if padding else inputs), expected)
+        checks.append(ExportCheck(chosen, 1, len(expected), len(inputs[ROWS]) + padding, padding, difference))
+    nodes = rows = 0
+    largest = 0.0
+    for inputs, expected in _large_batches(revision, variant):
+        largest = max(largest, _difference(program(inputs), expected))
+        nodes, rows = max(nodes, len(expected)), max(rows, len(inputs[ROWS]))
+    checks.append(ExportCheck(chosen, LARGE_BATCHES, nodes, rows, 0, largest))
+    worst = max(checks, key=lambda check: check.largest_difference)
+    if not worst.largest_difference <= TOLERANCE:
+        raise RuntimeError(
+            f"{variant.name} as {chosen} differs from gnnserve's own scores by {worst.largest_difference:.2g}, more "
+            f"than {TOLERANCE}, in a batch of up to {worst.rows} rows"
+        )
+    return checks
+
+
+def spread_nodes(revision: LoadedRevision, count: int) -> np.ndarray:
+    """Evenly spread nodes, int64, each once."""
+    return np.unique(np.linspace(0, revision.graph.nodes - 1, count).astype(np.int64))
+
+
+def _ask(revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray, key: int) -> Question:
+    return draw_inputs(revision, variant, nodes, key), infer_batch(revision, variant.name, nodes, key).scores
+
+
+def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference of a score, relative to the largest one; infinite where one is no number."""
+    largest = float(np.abs(found[: len(expected)] - expected).max())
+    return largest / max(1.0, float(np.abs(expected).max())) if math.isfinite(largest) else math.inf
+
+
+def _large_batches(revision: LoadedRevision, variant: LoadedVariant) -> Iterator[Question]:
+    """Batches of growing sizes. In every other one edges are in no order."""
+    random = np.random.default_rng(_KEY)
+    drawn = list(islice(_drawn(revision, variant, random), _DRAWN))
+    for number, least_rows in enumerate(np.linspace(LEAST_ROWS, MOST_ROWS, LARGE_BATCHES)):
+        blocks, rows = [], 0
+        for block in islice(cycle(drawn), number % _DRAWN, None):
+            blocks.append(block)
+            rows += len(block[0][ROWS])
+            if rows >= least_rows:
+                break
+        inputs = join_inputs([inputs for inputs, _ in blocks])
+        expected = np.concatenate([scores for _, scores in blocks])
+        yield (shuffle_edges(inputs, random) if number % 2 else inputs), expected
+
+
+def _drawn(revision: LoadedRevision, variant: LoadedVariant, random: np.random.Generator) -> Iterator[Question]:
+    """Questions about different nodes and draws, without end; about more nodes as long as they take few rows."""
+    nodes, count = revision.graph.nodes, _NODES
+    for key in range(1, 1 << 30):
+        count = min(count, nodes)
+        block = _ask(revision, variant, random.choice(nodes, count, replace=False).astype(np.int64), key)
+        yield block
+        if len(block[0][ROWS]) < MOST_ROWS / _DRAWN:
+            count *= 2
