@@ -68,7 +68,11 @@ class ChangesRequest(
     ] = ()
     removed_edges: Annotated[
         tuple[tuple[Id, Id], ...],
-        Meta(description="Edges that are no more; one that is not there changes nothing."),
+        Meta(
+            description="Edges that are no more. Each takes one edge between its two nodes: one that the graph has "
+            "several times is there as often less one, and one that it does not have changes nothing. Where edges go "
+            "both ways, [a, b] and [b, a] are the same edge."
+        ),
     ] = ()
     removed_nodes: Annotated[
         tuple[Id, ...], Meta(description="Nodes that are no more, and with them all of their edges.")
@@ -104,7 +108,12 @@ class TypedChangesRequest(msgspec.Struct, frozen=True, rename="camel", forbid_un
         ),
     ] = ()
     removed_edges: Annotated[
-        tuple[TypedEdge, ...], Meta(description="Edges that are no more; one that is not there changes nothing.")
+        tuple[TypedEdge, ...],
+        Meta(
+            description="Edges that are no more, and of the reverse relation theirs. Each takes one edge of the "
+            "relation between its two nodes: one that the graph has several times is there as often less one, and one "
+            "that it does not have changes nothing."
+        ),
     ] = ()
     removed_nodes: Annotated[
         tuple[Any, ...], Meta(description="Nodes that are no more, and with them all of their edges.")

@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+
 IdKind = Literal["Positions", "Integers", "Strings"]
 """The values of `repository.NodeIdKind`."""
 
@@ -44,6 +46,12 @@ class RelationManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     def key(self) -> str:
         """For people: `paper written_by author`."""
         return f"{self.source} {self.name} {self.target}"
+
+    @property
+    def edge_rules(self) -> EdgeRules:
+        """How edges of it become entries of lists."""
+        direction = Direction.UNDIRECTED if self.both_ways else Direction.DIRECTED
+        return EdgeRules(direction, Duplicates.MERGE if self.merges else Duplicates.KEEP)
 
 
 class TypedGraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

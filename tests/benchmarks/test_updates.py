@@ -132,10 +132,10 @@ def test_a_graph_grows_into_itself() -> None:
         assert ids is not None
         nodes += ids[: batch.counts.new_nodes].tolist()
         assert np.array_equal(batch.features, world.data.features[ids[: batch.counts.new_nodes]])
-        for entries in entries_of_edges(ids[batch.counts.new_nodes :].reshape(-1, 2), data.edge_rules):
-            came = [*map(tuple, entries.tolist())]
-            assert not found & {*came}
-            found |= {*came}
+        entries = entries_of_edges(ids[batch.counts.new_nodes :].reshape(-1, 2), data.edge_rules).entries
+        came = [*map(tuple, entries.tolist())]
+        assert len({*came}) == len(came) and not found & {*came}
+        found |= {*came}
     assert nodes == [*range(48, 60)]
     assert found == edges_of(world.data.graph)
 

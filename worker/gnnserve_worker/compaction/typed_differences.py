@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_worker.compaction.differences import (
     MOST_EDGES,
     EdgeDifference,
@@ -51,7 +50,7 @@ def bring_typed(
             continue  # it goes with the one that it is the reverse of
         source, reader = graph.stored.place_of(relation.source), graph.stored.place_of(relation.target)
         numbers = [graph.places.first_nodes[kind] + positions[kind] for kind in (source, reader)]
-        rules = EdgeRules(Direction.UNDIRECTED if relation.both_ways else Direction.DIRECTED)
+        rules = graph.stored.relations[place].edge_rules
         lists = graph.places.list_by(place, numbers[1])
         ends = target.types[source], target.types[reader]
         for difference in edge_differences(

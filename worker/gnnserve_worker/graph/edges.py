@@ -150,9 +150,7 @@ class BothDirections:
 def _first_one_way(forward: _Lists, reverse: _Lists) -> str:
     """The first edge of one of the two lists that the other has less often; there is one."""
     node = _first_other_row(forward, reverse)
-    senders, readers = (
-        Counter[int](indices[indptr[node] : indptr[node + 1]].tolist()) for indptr, indices in (forward, reverse)
-    )
+    senders, readers = (Counter[int](ends[at[node] : at[node + 1]].tolist()) for at, ends in (forward, reverse))
     left = senders - readers
     return f"{min(left)} to {node}" if left else f"{node} to {min(readers - senders)}"
 

@@ -182,11 +182,9 @@ class LivingGraph:
         """Entries that changed lists, and how many edges changed nothing."""
         if not len(edges):
             return _NO_ENTRIES, 0
-        there, back = entries_of_edges(edges, self.rules)
-        changed = self.change_entries(there, adds=adds, is_merged=merges(self.rules))
-        changed_back = self.change_entries(back, adds=adds, is_merged=merges(self.rules))
-        unchanged = len(edges) - int(np.count_nonzero(changed))
-        return np.concatenate((there[changed], back[changed_back])), unchanged
+        given = entries_of_edges(edges, self.rules)
+        changed = self.change_entries(given.entries, adds=adds, is_merged=merges(self.rules))
+        return given.entries[changed], given.unchanged(changed, len(edges))
 
     def change_entries(self, entries: np.ndarray, *, adds: bool, is_merged: bool) -> np.ndarray:
         """Add entries, (reader, sender), int64 [entries, 2], or remove them: which of them changed anything, bool

@@ -19,7 +19,7 @@ from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds, ChangePro
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_graph import Effect, FoundNodes, LivingGraph, first_repeated, no_room, refused
 from gnnserve_worker.graph.living_ids import LivingIds
-from gnnserve_worker.graph.living_lists import LivingLists
+from gnnserve_worker.graph.living_lists import LivingLists, entries_of_edges
 from gnnserve_worker.graph.typed_lists import TypedGraph, typed_graph
 
 _NO_ENTRIES = np.zeros((0, 2), np.int64)
@@ -174,22 +174,20 @@ class LivingTypedGraph(LivingGraph):
         parts, unchanged = [_NO_ENTRIES], 0
         for relation in np.unique(relations).tolist():
             own, described = edges[relations == relation], self.typed.relations[relation]
-            sources, targets = own[:, 0], own[:, 1]
-            changed = self._change_by(relation, targets, sources, adds=adds)
-            unchanged += len(own) - len(changed)
-            parts.append(changed)
-            if described.both_ways:
-                is_other = sources != targets
-                parts.append(self._change_by(relation, sources[is_other], targets[is_other], adds=adds))
+            given = entries_of_edges(own, described.edge_rules)
+            entries, changed = self._change_by(relation, given.entries, adds=adds)
+            unchanged += given.unchanged(changed, len(own))
+            parts.append(entries[changed])
             if (reverse := self.places.reverses.get(relation)) is not None:
-                parts.append(self._change_by(reverse, sources, targets, adds=adds))
+                entries, changed = self._change_by(reverse, own, adds=adds)
+                parts.append(entries[changed])
         return np.concatenate(parts), unchanged
 
-    def _change_by(self, relation: int, readers: np.ndarray, senders: np.ndarray, *, adds: bool) -> np.ndarray:
-        """Entries that changed the readers' lists by the relation."""
-        entries = np.stack((self.places.list_by(relation, readers), senders), axis=1)
+    def _change_by(self, relation: int, pairs: np.ndarray, *, adds: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Entries of lists by the relation, and which of them changed anything. `pairs`: (reader, sender)."""
+        entries = np.stack((self.places.list_by(relation, pairs[:, 0]), pairs[:, 1]), axis=1)
         is_merged = self.typed.relations[relation].merges
-        return np.asarray(entries[self.change_entries(entries, adds=adds, is_merged=is_merged)])
+        return entries, self.change_entries(entries, adds=adds, is_merged=is_merged)
 
 
 class _Finding:
