@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta
 
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.families import family_of
+from gnnserve_api.given_weights import UNKNOWN_ASSUMPTIONS, ComparedScores
 from gnnserve_api.profile import Count
 from gnnserve_api.repository import NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_api.stability import RankStability, rank_stability
@@ -71,6 +72,19 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ] = None
 
+    assumptions: Annotated[
+        dict[str, str],
+        Meta(
+            description="What was assumed of weights that were trained elsewhere, since their files do not tell it, by "
+            'name (`activation`, `aggregation`, …). `{"everything": "unknown"}`: an earlier version made the revision. '
+            "Empty: all weights were trained here."
+        ),
+    ] = {}
+    compared: Annotated[
+        tuple[ComparedScores, ...],
+        Meta(description="Expected scores that such weights were held against before the revision was published."),
+    ] = ()
+
     @property
     def has_given_weights(self) -> bool:
         """Whether some weights were trained elsewhere, by nodes that are not known."""
@@ -103,12 +117,20 @@ def provenance_of(
         training=manifest.training,
         model=manifest.model,
         given=manifest.given,
+        assumptions=_assumptions(manifest),
+        compared=() if manifest.compared is UNSET else manifest.compared,
         thresholds={
             variant.name: variant.thresholds for variant in manifest.variants if variant.thresholds is not None
         },
         relation_fanouts=_relation_fanouts(manifest.variants[0], relations),
         edge_rules=manifest.edge_rules,
     )
+
+
+def _assumptions(manifest: RevisionManifest) -> dict[str, str]:
+    if manifest.assumptions is not UNSET:
+        return manifest.assumptions
+    return dict(UNKNOWN_ASSUMPTIONS) if manifest.checkpoint is not None or manifest.given else {}
 
 
 def _relation_fanouts(whole: VariantManifest, relations: Sequence[RelationManifest]) -> dict[str, tuple[int, ...]]:

@@ -22,6 +22,7 @@ from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.families import FamilyName
+from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.links import LinkCalibration, LinksManifest
 from gnnserve_api.profile import Compute, Profile
 from gnnserve_api.training import TrainingManifest
@@ -365,6 +366,11 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Variants that consist of two of `variants`; behind these in the profile."""
     links: LinksManifest | None = None
     """None: nodes are classified."""
+    assumptions: dict[str, str] | UnsetType = UNSET
+    """What was assumed of given weights, since their files do not tell it, by name. Absent: all weights were
+    trained, or an earlier gnnserve made the revision."""
+    compared: tuple[ComparedScores, ...] | UnsetType = UNSET
+    """Expected scores that given weights were held against. Absent: there were none."""
     checksum: str = ""
     """`checksum_of` the rest, as it stands in the file."""
 

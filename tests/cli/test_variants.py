@@ -89,6 +89,17 @@ def test_links_between_types_without_features_are_shown() -> None:
     [
         pytest.param({"edgeRules": None}, {}, "", id="no edges are taken"),
         pytest.param(
+            {
+                "edgeRules": None, "assumptions": {"activation": "ReLU", "residual": "none"},
+                "compared": [{"weights": "spec.model", "sha256": "0" * 64, "nodes": 9, "scores": "Logits",
+                              "differencePermille": 0.25, "tolerancePermille": 1.0}],
+            },
+            {},
+            "assumed of the weights: activation ReLU; residual none\n"
+            "compared: spec.model: expected scores of 9 nodes equal within 0.25 permille (Logits)\n",
+            id="weights that were trained elsewhere",
+        ),
+        pytest.param(
             {"edgeRules": {"direction": "Undirected", "duplicates": "Keep", "selfLoops": "Remove"}}, {},
             "edges: Undirected, an edge counts both ways; repeated ones count each; self-loops are left out\n",
             id="one type",
@@ -109,9 +120,7 @@ def test_links_between_types_without_features_are_shown() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_server_shows_how_edges_of_changes_count(
-    provenance: dict[str, Any], body: dict[str, Any], lines: str
-) -> None:
+def test_a_server_shows_what_its_provenance_says(provenance: dict[str, Any], body: dict[str, Any], lines: str) -> None:
     told = variants_body(profile()) | body
     told["provenance"] = told["provenance"] | provenance
     with fake_server(lambda _: Told(body=told)) as server:

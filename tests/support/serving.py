@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 from tests.support.profiles import NETWORK, revision_manifest, variants_of
 from tests.support.updates import FakeUpdates
 
@@ -131,6 +132,8 @@ class FakeWorker:
     """A node whose scores are NaN."""
     overlays: OverlaySupport | None = None
     edge_rules: EdgeRules | None = None
+    assumptions: dict[str, str] | UnsetType = UNSET
+    """What is assumed of weights that were trained elsewhere."""
     updates: FakeUpdates | None = None
     """The log of changes of its graph; None: the graph does not change."""
     is_gone: np.ndarray | None = None
@@ -149,7 +152,9 @@ class FakeWorker:
         self.gate.set()
 
     def revision(self) -> ServedRevision:
-        manifest = msgspec.structs.replace(revision_manifest(self.name), edge_rules=self.edge_rules)
+        manifest = msgspec.structs.replace(
+            revision_manifest(self.name), edge_rules=self.edge_rules, assumptions=self.assumptions
+        )
         network = msgspec.structs.replace(NETWORK, fanouts=(25, 10, 5)[: self.layers])
         variants = tuple(
             msgspec.structs.replace(variant, thresholds=self.thresholds)

@@ -301,6 +301,13 @@ def test_the_page_tells_how_edges_of_changes_count(tab: Browser) -> None:
         )
 
 
+def test_the_page_tells_what_is_assumed_of_weights_that_were_trained_elsewhere(tab: Browser) -> None:
+    with started(NO_CREDENTIALS, of=FakeWorker(assumptions={"activation": "ReLU", "residual": "none"})) as running:
+        tab.open(f"http://127.0.0.1:{running.port}/")
+        assumed = " Assumed of the weights, which were trained elsewhere: activation ReLU; residual none. Not compared"
+        tab.wait_for(f"document.querySelector('#why').textContent.includes('{assumed}')")
+
+
 def test_the_page_shows_accuracy_in_service_beside_the_profile(tab: Browser, tmp_path: Path) -> None:
     writing = "writing-0123456789ab"
     (tmp_path / "writing").write_text(writing)

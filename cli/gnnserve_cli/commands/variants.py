@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gnnserve_api.errors import OutdatedError
+from gnnserve_api.given_weights import says_assumed
 from gnnserve_api.protocol import RelationAnswer, VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_variants, open_url, read_access
@@ -41,7 +42,10 @@ def variants(
         put(console, f"{served.service}  revision {served.revision}  recipe {served.recipe}")
         features = f"with {count(served.features, 'feature')}" if served.features else "without features"
         put(console, f"{count(served.nodes, 'node')} {features}")
-        put(console, *(Text(line) for line in (*_describe_names(served), *_describe_edges(served))))
+        put(
+            console,
+            *(Text(line) for line in (*_describe_names(served), *_describe_edges(served), *_describe_weights(served))),
+        )
         device = [] if isinstance(served.device, UnsetType) else [f"computed on {printable_line(served.device)}"]
         put(console, *map(Text, device), "")
         put(console, *profile_tables(served.profile, console), *search_lines(served.profile))
@@ -75,6 +79,13 @@ def _describe_names(served: VariantsAnswer) -> tuple[str, str]:
     names = ", ".join(map(format_name, served.classes[:SHOWN_CLASSES]))
     more = f", … {len(served.classes):,} altogether" if len(served.classes) > SHOWN_CLASSES else ""
     return f"node ids: {called[served.node_ids]}", f"{'labels' if served.multi_label else 'label'}: {names}{more}"
+
+
+def _describe_weights(served: VariantsAnswer) -> list[str]:
+    """What was assumed of weights that were trained elsewhere, and how that was checked."""
+    made = served.provenance
+    assumed = [f"assumed of the weights: {printable_line(says_assumed(made.assumptions))}"] if made.assumptions else []
+    return [*assumed, *(f"compared: {printable_line(one.in_words)}" for one in made.compared)]
 
 
 def _describe_edges(served: VariantsAnswer) -> list[str]:

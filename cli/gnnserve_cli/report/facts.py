@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gnnserve_api.given_weights import says_assumed
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import NOT_RANKED, AttentionManifest
 from gnnserve_api.spec.model import column_blocks, reads_embeddings, says_hops
@@ -55,6 +56,8 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         *((f"Fan-outs of {name}", ", ".join(map(str, drawn))) for name, drawn in made.relation_fanouts.items()),
         *([] if made.given and made.ranking_method == NOT_RANKED else [("Weights", weights)]),
         *((f"Weights of {name}", f"given: SHA-256 {digest}") for name, digest in made.given.items()),
+        *([("Assumed of the weights", says_assumed(made.assumptions))] if made.assumptions else []),
+        *(("Compared", one.in_words) for one in made.compared),
         *([] if made.training is None else [("Trained for", says_length(made.training))]),
         *((f"{run.name} was trained again", says_attempts(run)) for run in _runs(made.training) if run.attempts),
         *((f"{run.name} learnt from", says_learnt(run)) for run in _runs(made.training) if run.tried),

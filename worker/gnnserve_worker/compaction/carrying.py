@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec import UNSET
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import RepositoryError
@@ -60,6 +61,8 @@ def carry_over(
             training=manifest.training,
             row_source=source,
             edge_rules=manifest.edge_rules,
+            assumptions=manifest.assumptions,
+            compared=() if manifest.compared is UNSET else manifest.compared,
             cascades=cascades,
         )
 

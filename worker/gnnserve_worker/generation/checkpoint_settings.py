@@ -132,7 +132,7 @@ def _heads(sizes: LayerSizes, model: Model) -> list[str]:
 
 
 def _hops(sizes: LayerSizes, architecture: Architecture, model: Model, features: int) -> list[str]:
-    """Of a perceptron over propagated features its first layer tells how often they were."""
+    """The number of hops that the first layer of a perceptron over propagated features tells."""
     inputs = sizes.of(Axis.INPUTS)
     if not tells_hops(architecture) or not inputs or not features or inputs[0] % features:
         return []

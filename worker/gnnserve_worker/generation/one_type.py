@@ -21,6 +21,7 @@ from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import check_factors
+from gnnserve_worker.generation.assumptions import report_assumptions
 from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
@@ -32,6 +33,7 @@ from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
@@ -68,6 +70,7 @@ def generate_one_type(
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
     spec = _without_wide_tables(spec, graph.features, progress)
+    report_assumptions(spec, ARCHITECTURES[spec.model.architecture], progress)
     given = _load_given(spec, identity, graph, progress)
     outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
     tables_bytes = _tables_bytes(outline)

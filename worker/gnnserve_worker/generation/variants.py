@@ -34,6 +34,7 @@ from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage, variant_name
+from gnnserve_worker.generation.assumptions import assumptions_of
 from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.cascades import check_cascades, check_stages, fit_cascades
 from gnnserve_worker.generation.families.family import (
@@ -68,6 +69,7 @@ from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RowRecipe
@@ -143,6 +145,7 @@ def generate_revision(
             edge_rules=graph.edge_rules,
             cascades=found.cascades,
             links=None if exam is None else exam.describe(decoder),
+            assumptions=assumptions_of(spec, ARCHITECTURES[spec.model.architecture]),
         )
 
 

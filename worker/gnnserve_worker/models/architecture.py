@@ -106,6 +106,8 @@ class ArchitectureSpec(ABC):
     """How a layer aggregates neighbours."""
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()
     """Layers of files that it reads, as they are or once their tensors have other names."""
+    assumptions: ClassVar[Mapping[str, str]]
+    """What a checkpoint does not tell of the network, and what is taken for it, by name."""
     own_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of spec.model that few architectures have, this one among them."""
     stores_own: ClassVar[bool] = False

@@ -59,6 +59,14 @@ class GatSpec(ArchitectureSpec):
             renamed={"lin_l.weight": _WEIGHT, "att_l": _SOURCE, "att_r": _TARGET, "lin_r.weight": ""},
         ),
     )  # fmt: skip
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "the sum by attention, whose scores go through a leaky ReLU of spec.model.negativeSlope",
+        "self-loops": "one is added to each node, in place of its own",
+        "normalisation": "none",
+        "edge weights": "none",
+        "residual": "none",
+    }
     own_fields = ("heads", "output_heads", "negative_slope")
     aggregator = Aggregator.ATTENTION
     learning_rate = 0.005

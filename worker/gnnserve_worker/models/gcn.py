@@ -48,6 +48,14 @@ class GcnSpec(SingleProductSpec):
             note="DGL's GraphConv adds no self-loops, so that its scores would be others",
         ),
     )  # fmt: skip
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "the sum of the neighbours and of the node itself",
+        "self-loops": "one is added to each node",
+        "normalisation": "by the roots of both degrees, as gcn_norm has it",
+        "edge weights": "none",
+        "residual": "none",
+    }
     aggregator = Aggregator.NORMALISED_SUM
     learning_rate = 0.01
 

@@ -58,6 +58,14 @@ class GinSpec(ArchitectureSpec):
         LayerKind("GINConv", r"nn\.(lins\.)?\d+\.(weight|bias)|eps", (r"nn\.(lins\.)?\d+\.weight", "eps"),
                   accepts=_are_two_products),
     )  # fmt: skip
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers, and between the products of each",
+        "aggregation": "the sum of the neighbours",
+        "self-loops": "none are added; a node counts 1 + eps times",
+        "normalisation": "none",
+        "edge weights": "none",
+        "residual": "none",
+    }
     own_fields = ("mlp_hidden",)
     aggregator = Aggregator.SUM
     learning_rate = 0.001

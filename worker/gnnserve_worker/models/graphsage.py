@@ -56,6 +56,14 @@ class GraphSageSpec(ArchitectureSpec):
             renamed={"fc_neigh.weight": _NEIGHBOURS, "fc_self.weight": _OWN, "bias": _BIAS},
         ),
     )  # fmt: skip
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "the mean of the neighbours",
+        "self-loops": "none are added",
+        "normalisation": "none of the outputs",
+        "edge weights": "none",
+        "residual": "none",
+    }
     stores_own = True
     learning_rate = 0.01
 

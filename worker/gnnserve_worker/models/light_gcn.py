@@ -9,6 +9,7 @@ final embeddings. Its weight is the identity, and serving builds no product of i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from gnnserve_api.profile import Compute
 from gnnserve_api.spec.model import Architecture
@@ -22,6 +23,7 @@ class LightGcnSpec(SgcSpec):
     module = "LightGCN"
     layer_tensors = "embedding.weight"
     layer_kinds = ()
+    assumptions: ClassVar = {}
 
     def build_layer(self, weights: LayerWeights, *, relu: bool, compute: Compute) -> Layer:
         del compute

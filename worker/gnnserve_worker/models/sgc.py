@@ -33,6 +33,12 @@ class SgcSpec(SingleProductSpec):
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = (
         LayerKind("SGConv", r"lin\.weight|lin\.bias", (r"lin\.weight", r"lin\.bias")),
     )
+    assumptions: ClassVar = {
+        "aggregation": "the sum of the neighbours and of the node itself, as often as spec.model.hops says",
+        "self-loops": "one is added to each node",
+        "normalisation": "by the roots of both degrees, as gcn_norm has it",
+        "edge weights": "none",
+    }
     own_fields = ("hops",)
     aggregator = Aggregator.NONE
     learning_rate = 0.05

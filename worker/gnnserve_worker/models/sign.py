@@ -34,6 +34,14 @@ class SignSpec(SingleProductSpec):
     layer_names = "lins.0, lins.1 …"
     layer_tensors = "weight and bias of each layer of an MLP"
     layer_kinds = (LINEAR,)
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "features, and beside them the sums of the neighbours and of the node itself, a hop at a time",
+        "self-loops": "one is added to each node",
+        "normalisation": "by the roots of both degrees, as gcn_norm has it",
+        "edge weights": "none",
+        "residual": "none",
+    }
     own_fields = ("hops",)
     aggregator = Aggregator.NONE
     learning_rate = 0.01

@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.edges import EdgeRules
+from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
@@ -255,6 +256,8 @@ class StagedRevision:
         edge_rules: EdgeRules | None = None,
         cascades: Sequence[CascadeManifest] = (),
         links: LinksManifest | None = None,
+        assumptions: Mapping[str, str] | UnsetType = UNSET,
+        compared: Sequence[ComparedScores] = (),
     ) -> RevisionManifest:
         """Publish. `variants` in the order of the profile, `cascades` behind them. `created_at` is UTC in
         RFC 3339; revisions are ordered by it. `training`: None for given weights."""
@@ -291,6 +294,8 @@ class StagedRevision:
                 given=self._given,
                 cascades=tuple(cascades),
                 links=links,
+                assumptions=UNSET if assumptions is UNSET else dict(assumptions),
+                compared=tuple(compared) or UNSET,
             )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))

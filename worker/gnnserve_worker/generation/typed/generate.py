@@ -17,6 +17,7 @@ from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.typed import TypedSource
 from gnnserve_api.training import TrainingRun
+from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
 from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.checkpoint import read_checkpoint
 from gnnserve_worker.generation.families.write import write_plans
@@ -66,6 +67,7 @@ def generate_typed(
     check_thresholds(spec.variants.thresholds, multi_label=data.multi_label, classes=len(data.classes))
     fanouts_by_relation(spec.model, typed)
     architecture = TYPED_ARCHITECTURES[spec.model.architecture]
+    report_assumptions(spec, architecture, progress)
     network = spec.model.network(len(data.classes))
     shape = TypedShape(typed, spec.model.hidden, len(data.classes), network.layers, spec.model.bases, network.attention)
     given = None
@@ -110,6 +112,7 @@ def generate_typed(
                 created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
                 training=training_of(spec.model.training, tuple(runs), subject.majority) if runs else None,
                 row_source=write_row_source(subject, states, layers[0], staged),
+                assumptions=assumptions_of(spec, architecture),
             )
 
 

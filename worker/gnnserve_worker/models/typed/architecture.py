@@ -151,6 +151,8 @@ class TypedArchitectureSpec(ABC):
     """Step size of Adam where the manifest gives none."""
     layer_kinds: ClassVar[tuple[LayerKind, ...]]
     """Layers of files that it reads."""
+    assumptions: ClassVar[Mapping[str, str]]
+    """What a checkpoint does not tell of the network, and what is taken for it, by name."""
     own_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of spec.model that few architectures have, this one among them."""
     gives_own_part: ClassVar[bool] = False

@@ -13,6 +13,7 @@ weights is a_d · W_d h(i) of each relation that it reads and each head.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.layer_kind import LayerKind
@@ -36,6 +37,16 @@ class TypedGatSpec(TypedArchitectureSpec):
         LayerKind("GATConv with lin_src and lin_dst", r"lin_(src|dst)\.weight|att_(src|dst)|bias",
                   (r"lin_src\.weight", r"lin_dst\.weight", "att_src", "att_dst", "bias")),
     )  # fmt: skip
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "the sum by attention of each relation, whose scores go through a leaky ReLU of "
+        "spec.model.negativeSlope",
+        "relations": "what they give is summed",
+        "self-loops": "none are added",
+        "normalisation": "none",
+        "edge weights": "none",
+        "residual": "none",
+    }
     own_fields = ("heads", "output_heads", "negative_slope")
 
     def layer_shapes(self, shape: TypedShape) -> Shapes:

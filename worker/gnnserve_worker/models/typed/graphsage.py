@@ -10,6 +10,7 @@ angle brackets included.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.typed import RelationManifest
@@ -28,6 +29,15 @@ class TypedGraphSageSpec(TypedArchitectureSpec):
     architecture = Architecture.GRAPHSAGE
     module = "HeteroConv of SAGEConv"
     learning_rate = 0.01
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "the mean of the neighbours by each relation",
+        "relations": "what they give is summed",
+        "self-loops": "none are added",
+        "normalisation": "none of the outputs",
+        "edge weights": "none",
+        "residual": "none",
+    }
     layer_kinds = (SAGE_CONV,)
 
     def layer_shapes(self, shape: TypedShape) -> Shapes:

@@ -10,6 +10,7 @@ Its nodes share one width: a torch.nn.Linear `encoders.<type>` brings the featur
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.layer_kind import LayerKind
@@ -30,6 +31,15 @@ class RgcnSpec(TypedArchitectureSpec):
     layer_kinds = (
         LayerKind("RGCNConv", r"weight|root|bias|comp", ("weight", "root", "bias"), {"weight": 3}),
     )  # fmt: skip
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "the mean of the neighbours by each relation",
+        "relations": "what they give is summed",
+        "order of relations": "as `gnnserve graph inspect` lists them",
+        "self-loops": "none are added",
+        "edge weights": "none",
+        "residual": "none",
+    }
     own_fields = ("bases",)
     gives_own_part = True
 

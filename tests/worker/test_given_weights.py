@@ -1,0 +1,93 @@
+"""Weights that were trained elsewhere: what is assumed of them is told wherever a revision is."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import safetensors.numpy
+from tests.support.graphs import network_manifest, npz_arrays, planted_graph, random_tensors, service_of, write_npz
+from tests.support.profiles import revision_manifest
+
+from gnnserve_api.given_weights import ComparedScores, says_unchecked
+from gnnserve_api.provenance import provenance_of
+from gnnserve_api.repository import sealed
+from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.progress import LineListener
+from gnnserve_worker.repository.repository import Repository
+
+GRAPH = planted_graph((0, 1), nodes=40, columns=4, classes=(0, 1))
+SOURCE_VARIANTS = {"pruning": {"factors": [1]}, "projection": "Disabled"}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    write_npz(tmp_path / "graph.npz", npz_arrays(GRAPH))
+    tensors = random_tensors(network_manifest("GraphSAGE", (3, 2), classes=2), 4, seed=0)
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def _service(files: Path, **parts: Any) -> GNNService:
+    given = {"uri": (files / "model.safetensors").as_uri()}
+    parts = {"model": {"hidden": 8, "fanouts": [3, 2], "checkpoint": given}, "variants": SOURCE_VARIANTS, **parts}
+    return service_of((files / "graph.npz").as_uri(), **parts)
+
+
+def _generate(files: Path, service: GNNService) -> tuple[Any, str]:
+    log = io.StringIO()
+    made = generate(service, Repository(files / "repository", "default", "tiny"), LineListener(log, lambda: 0.0))
+    return made, log.getvalue()
+
+
+def test_what_a_file_does_not_tell_is_in_the_log_and_in_the_provenance(files: Path) -> None:
+    made, log = _generate(files, _service(files))
+
+    assert "assumed of the given weights, whose files do not tell it: 1/1  6  activation ReLU between layers; " in log
+    told = provenance_of(made, "a test", 1, 1).assumptions
+    assert told["aggregation"] == "the mean of the neighbours"
+    assert told["residual"] == "none"
+
+
+def test_it_is_told_of_given_variants_too(files: Path) -> None:
+    given = [{"checkpoint": {"uri": (files / "model.safetensors").as_uri()}, "columns": [3, 2, 1, 0]}]
+    variants = {"pruning": {"factors": []}, "projection": "Disabled", "given": given}
+    made, log = _generate(files, _service(files, model={"hidden": 8, "fanouts": [3, 2]}, variants=variants))
+
+    assert "assumed of the given weights" in log
+    assert provenance_of(made, "a test", 1, 1).assumptions["activation"] == "ReLU between layers"
+
+
+def test_revisions_of_earlier_versions_say_that_nothing_is_known() -> None:
+    manifest = revision_manifest()
+    earlier = sealed(msgspec.structs.replace(manifest, checkpoint="0" * 64))
+
+    assert provenance_of(earlier, "a test", 1, 1).assumptions == {"everything": "unknown"}
+    assert provenance_of(manifest, "a test", 1, 1).assumptions == {}
+    assert b"assumptions" not in msgspec.json.encode(earlier)
+
+
+@pytest.mark.parametrize("spec", [*ARCHITECTURES.values(), *TYPED_ARCHITECTURES.values()])
+def test_every_architecture_that_reads_files_says_what_it_assumes(spec: Any) -> None:
+    assert bool(spec.assumptions) == bool(spec.layer_kinds)
+    if spec.layer_kinds:
+        assert {"aggregation", "edge weights"} <= spec.assumptions.keys()
+
+
+def test_compared_scores_leave_nothing_unchecked() -> None:
+    assumed = {"activation": "ReLU between layers"}
+    compared = ComparedScores("spec.model", "0" * 64, 600, "Logits", 0.0004, 1.0)
+
+    assert says_unchecked({}, ()) is None
+    assert says_unchecked(assumed, (compared,)) is None
+    assert "assumed and not checked: activation ReLU between layers" in str(says_unchecked(assumed, ()))
+    assert "an earlier version" in str(says_unchecked({"everything": "unknown"}, ()))
+    assert compared.in_words == "spec.model: expected scores of 600 nodes equal within 0.0004 permille (Logits)"
+    assert np.isclose(compared.difference_permille, 0.0004)
