@@ -213,3 +213,28 @@ def test_the_api_server_asks_for_a_volume_of_every_field_that_names_a_file() -> 
         assert f"{place}.matches(" in rule, field
         if ending:
             assert f"self.{field.partition('[')[0]}.all(each, " in rule, field
+
+
+RECIPES_OF_URIS = {
+    "graph.source.npz.uri": "53c08a64e99648b0",
+    "graph.source.ogb.mirror": "0cf56ce8da5a82cb",
+    "graph.source.pyg.mirror": "db240c6aadc5e472",
+    "graph.source.parquet.nodes.uri": "84393fd1dfeb7202",
+    "graph.source.parquet.edges.uri": "84393fd1dfeb7202",
+    "graph.source.csv.nodes.uri": "7eeb2728263f1963",
+    "graph.source.csv.edges.uri": "7eeb2728263f1963",
+    "graph.source.typed.npz.uri": "4292a8d0e40b752b",
+    "graph.source.typed.heteroData.uri": "89dc53d3b23ff9cc",
+    "graph.source.typed.parquet.nodes[0].uri": "8e8437f89de571b6",
+    "graph.source.typed.parquet.edges[0].uri": "8e8437f89de571b6",
+    "graph.source.typed.csv.nodes[0].uri": "8c810e5c0cdebd7a",
+    "graph.source.typed.csv.edges[0].uri": "8c810e5c0cdebd7a",
+    "model.checkpoint.uri": "4d1c2df09704fe81",
+    "variants.given[0].checkpoint.uri": "02d925d58f184321",
+}
+"""Recipes that specs had when URIs were the only form, for file:///data/a%20b."""
+
+
+@pytest.mark.parametrize("field", RECIPES_OF_URIS)
+def test_a_stored_spec_with_uris_is_not_trained_again(field: str) -> None:
+    assert GNNServiceSpec.model_validate(written(field, "file:///data/a%20b")).recipe() == RECIPES_OF_URIS[field]

@@ -108,6 +108,77 @@ def test_stored_layers_and_networks_with_fewer_channels_are_named(tmp_path: Path
     assert "channels2, channels4-projected, of fewer hidden channels" in understood
 
 
+SHOP = """\
+apiVersion: gnnserve.dev/v1alpha1
+kind: GNNService
+metadata: {name: shop}
+spec:
+  graph:
+    source:
+      csv:
+        nodes: {uri: nodes.csv, label: kind}
+        edges: {uri: ~/edges.csv}
+"""
+
+
+def test_each_file_is_told_with_its_place_and_all_that_are_missing_are_listed_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = tmp_path / "shop" / "shop.yaml"
+    manifest.parent.mkdir()
+    manifest.write_text(SHOP)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir("/")
+    result = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "400"})
+    nodes, edges = f"nodes.csv ({manifest.parent}/nodes.csv)", f"~/edges.csv ({tmp_path}/edges.csv)"
+    assert result.exit_code == 0
+    assert f"files          {nodes}\n               {edges}\n" in result.stdout
+    assert result.stderr.splitlines() == [
+        f"note: spec.graph.source.csv.nodes.uri: no such file on this machine: {nodes}",
+        f"note: spec.graph.source.csv.edges.uri: no such file on this machine: {edges}",
+        "note: not for a cluster as it is: spec.graph.source.csv.nodes.uri is relative to the volume of the data, and "
+        "there is none: add spec.graph.volume with the claim that has the file",
+        "note: not for a cluster as it is: spec.graph.source.csv.edges.uri must not begin with ~ in a cluster, where "
+        "pods have no home: bring the file to the volume of spec.graph.volume, and write its path there",
+    ]
+
+    (tmp_path / "edges.csv").touch()
+    manifest.write_text(SHOP + "    volume: {claimName: shop-data}\n")
+    result = CliRunner().invoke(app, ["validate", str(manifest), "--json"])
+    assert "edges.csv (" not in result.stderr
+    assert f"{nodes}; in a cluster the files are those of claim shop-data\n" in result.stderr
+    assert json.loads(result.stdout)["files"] == [
+        {
+            "field": "spec.graph.source.csv.nodes.uri",
+            "written": "nodes.csv",
+            "path": str(manifest.parent / "nodes.csv"),
+            "isMissing": True,
+        },
+        {
+            "field": "spec.graph.source.csv.edges.uri",
+            "written": "~/edges.csv",
+            "path": str(tmp_path / "edges.csv"),
+            "isMissing": False,
+        },
+    ]
+
+
+def test_files_that_generation_misses_are_listed_at_once(tmp_path: Path) -> None:
+    manifest = tmp_path / "shop.yaml"
+    manifest.write_text(
+        SHOP.replace("~/", "") + "  variants: {given: [{checkpoint: {uri: a.safetensors}, columns: [0]}]}\n"
+    )
+    for command in (
+        ["generate", str(manifest), "--repository", str(tmp_path / "r")],
+        ["graph", "inspect", str(manifest)],
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 2
+        missing = ["nodes.csv", "edges.csv", "a.safetensors"][: 3 if command[0] == "generate" else 2]
+        assert f"names {len(missing)} files that are not there: " in result.stderr
+        assert all(f"{name} ({tmp_path / name})" in result.stderr for name in missing)
+
+
 def test_json_says_whether_and_why() -> None:
     valid = CliRunner().invoke(app, ["validate", str(DIGITS), "--json"])
     assert valid.exit_code == 0

@@ -573,3 +573,15 @@ def test_children_come_in_an_order_in_which_they_can_be_used() -> None:
         ("NetworkPolicy", "Job"), ("PersistentVolumeClaim", "Job"), ("ConfigMap", "Deployment"),
     ):  # fmt: skip
         assert kinds.index(first) < kinds.index(then)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"), [("parts/a.npz", "/mnt/graphs"), ("file:///mnt/graphs/a.npz", None), ("/mnt/graphs/a.npz", None)]
+)
+def test_a_job_is_told_where_relative_paths_begin_and_only_then(uri: str, said: str | None) -> None:
+    volume = {"claimName": "graphs", "mountPath": "/mnt/graphs"}
+    children = build(make_service(graph={"source": {"npz": {"uri": uri}}, "volume": volume}))
+    (container,) = of_kind(children, "Job")["spec"]["template"]["spec"]["containers"]
+    told = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert told.get("GNNSERVE_DATA") == said
+    assert json.loads(told["GNNSERVE_MANIFEST"])["spec"]["graph"]["source"]["npz"]["uri"] == uri

@@ -110,6 +110,14 @@ def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_a_relative_path_is_looked_for_where_the_volume_of_the_data_is_mounted(tmp_path: Path) -> None:
+    spec = {"graph": {"source": {"npz": {"uri": "parts/no-such.npz"}}}}
+    head = {"apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "digits"}}
+    environ = environ_of(tmp_path, json.dumps({**head, "spec": spec})) | {"GNNSERVE_DATA": "/mnt/shop"}
+    fork_server.completed(COMMAND[-1], env=environ)
+    assert "cannot read /mnt/shop/parts/no-such.npz" in (tmp_path / "termination-log").read_text()
+
+
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
@@ -124,6 +132,16 @@ def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
                 }
             ),
             "spec.graph.source.npz.uri: cannot read /data/no-such.npz: No such file or directory", id="no graph file",
+        ),
+        pytest.param(
+            json.dumps(
+                {
+                    "apiVersion": "gnnserve.dev/v1alpha1", "kind": "GNNService", "metadata": {"name": "digits"},
+                    "spec": {"graph": {"source": {"npz": {"uri": "no-such.npz"}}}},
+                }
+            ),
+            "spec.graph.source.npz.uri: is relative to the volume of the data, and there is none: add "
+            "spec.graph.volume with the claim that has the file", id="a relative path and no volume",
         ),
         pytest.param(
             json.dumps(

@@ -576,7 +576,7 @@ def test_lines_are_counted_by_the_quotes_that_arrow_sees(tmp_path: Path, text: s
     ).num_rows  # fmt: skip
     lines = path.read_text().split("\n")
 
-    places = [CsvTable("field", path.as_uri(), delimiter).place(path, row) for row in range(rows + 1)]
+    places = [CsvTable("field", path, delimiter).place(path, row) for row in range(rows + 1)]
 
     assert places[-2:] == [f"{path}: line {len(lines) - 1}", str(path)]
     assert all(earlier < later for earlier, later in itertools.pairwise(places[:-1]))

@@ -21,6 +21,7 @@ _STANDARD_INPUT = Path("-")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gnnserve_api.spec.paths import DataPath, PathBase
     from gnnserve_api.spec.pool import GNNWorkerPool
     from gnnserve_api.spec.service import GNNService, GNNServiceSpec
     from gnnserve_api.spec.variants import Variants
@@ -42,10 +43,21 @@ class _Checked:
             return {"valid": True, "pool": f"{self.pool.metadata.namespace}/{self.pool.metadata.name}"}
         if self.service is None:
             return {"valid": False, "problem": _printable(self.problem)}
+        from gnnserve_api.spec.paths import paths_of  # noqa: PLC0415
+
         return {
             "valid": True,
             "service": f"{self.service.metadata.namespace}/{self.service.metadata.name}",
             "recipe": self.service.spec.recipe(),
+            "files": [
+                {
+                    "field": one.field,
+                    "written": one.value.written,
+                    "path": str(one.value.path),
+                    "isMissing": one.is_missing,
+                }
+                for one in paths_of(self.service.spec)
+            ],
             "spec": self.service.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
         }
 
@@ -76,6 +88,7 @@ def validate(manifests: Manifests, as_json: Json = False) -> None:
             put(output(), facts_table(_facts(document.service)))
         _say_what_changes_nothing(document.service.spec)
         _say_what_may_be_missing(document.service.spec)
+        _say_which_files_are_missing(document.service.spec)
     if as_json:
         named = [{"manifest": _printable(document.where), **document.as_json()} for document in checked]
         print_json(checked[0].as_json() if is_one else named)
@@ -158,6 +171,7 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
     return [
         ("service", f"{service.metadata.namespace}/{service.metadata.name}"),
         ("source", spec.graph.source.described()),
+        *_file_facts(spec),
         ("normalization", spec.graph.normalization),
         ("model", f"{model.architecture}, {layers}"),
         (
@@ -179,6 +193,14 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("recipe", spec.recipe()),
         *([] if spec.revision is None else [("revision", f"{spec.revision}, in place of graph, model and variants")]),
     ]
+
+
+def _file_facts(spec: GNNServiceSpec) -> list[tuple[str, str]]:
+    """A row for each file that is named, with where it is looked for."""
+    from gnnserve_api.spec.paths import paths_of  # noqa: PLC0415
+
+    places = dict.fromkeys(one.place for one in paths_of(spec))
+    return [("" if row else "files", place) for row, place in enumerate(places)]
 
 
 def _listed(spec: GNNServiceSpec) -> Iterator[str]:
@@ -256,6 +278,31 @@ def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:
             "generation may leave it out, and the service then waits for another name",
             file=sys.stderr,
         )
+
+
+def _say_which_files_are_missing(spec: GNNServiceSpec) -> None:
+    """Say it of all of them, and go on: a manifest may be for another machine."""
+    from gnnserve_api.spec.paths import DataVolume, paths_of  # noqa: PLC0415
+
+    volume = spec.graph.volume
+    there = "" if volume is None else f"; in a cluster the files are those of claim {volume.claim_name}"
+    for one in paths_of(spec):
+        if one.is_missing:
+            print(f"note: {one.field}: no such file on this machine: {one.place}{there}", file=sys.stderr)
+    mount = DataVolume(None if volume is None else Path(volume.mount_path))
+    refused = {str(error): one.field for one in paths_of(spec) if (error := _why_unresolved(one.value, mount))}
+    for why, field in refused.items():
+        print(f"note: not for a cluster as it is: {field} {why}", file=sys.stderr)
+
+
+def _why_unresolved(given: DataPath, base: PathBase) -> ValueError | None:
+    from gnnserve_api.spec.paths import resolve  # noqa: PLC0415
+
+    try:
+        resolve(given.written, base)
+    except ValueError as error:
+        return error
+    return None
 
 
 def _cluster_facts(spec: GNNServiceSpec) -> Iterator[str]:

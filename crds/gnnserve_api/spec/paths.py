@@ -225,10 +225,27 @@ class NamedPath:
     """The field, as a manifest has it: `spec.graph.source.csv.nodes.uri`."""
     value: DataPath
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether nothing is there. What is there and cannot be read is for its reader to tell."""
+        try:
+            self.value.path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except (OSError, ValueError):  # ValueError: a zero byte in the name
+            return False
+        return False
 
-def paths_of(spec: BaseModel) -> tuple[NamedPath, ...]:
-    """Every file and folder that a spec names, without web addresses."""
-    return tuple(one for one in _paths_in(spec, "spec") if not one.value.is_address)
+    @property
+    def place(self) -> str:
+        """The path as it is written and, where that is another one, as it was looked for."""
+        path = str(self.value.path)
+        return path if path == self.value.written else f"{self.value.written} ({path})"
+
+
+def paths_of(part: BaseModel, field: str = "spec") -> tuple[NamedPath, ...]:
+    """Every file and folder that a spec names, or a part of one, the field `field`; without web addresses."""
+    return tuple(one for one in _paths_in(part, field) if not one.value.is_address)
 
 
 def _paths_in(value: object, name: str) -> Iterator[NamedPath]:

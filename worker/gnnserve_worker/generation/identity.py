@@ -10,11 +10,13 @@ from msgspec import UNSET
 from gnnserve_api.edges import Direction
 from gnnserve_api.repository import GraphManifest, RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.typed_rules import reads_products
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.given_variants import given_digests
 from gnnserve_worker.graph.links import links_digest
+from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.sources.load import source_digest, undecided_digest
 from gnnserve_worker.repository.repository import Repository
 
@@ -33,6 +35,8 @@ class RevisionIdentity:
 def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> RevisionIdentity:
     """Read the files that the manifest names. `graph_version`: digest of the graph that is taken in place of the
     source's. InputError: a file is missing, or is not the pinned one."""
+    weights = (*paths_of(spec.model, "spec.model"), *paths_of(spec.variants, "spec.variants"))
+    require_all(weights if graph_version is not None else paths_of(spec))
     graph = _graph_digest(spec) if graph_version is None else graph_version
     return RevisionIdentity(spec.recipe(), graph, checkpoint_digest(spec.model), given_digests(spec.variants))
 

@@ -8,10 +8,12 @@ from typing import assert_never
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource
+from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
 from gnnserve_api.spec.typed import HeteroDataFile, TypedCsv, TypedFolder, TypedParquet, TypedSource
 from gnnserve_worker.graph.sources import digits, npz
+from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.progress import ProgressListener, silent
@@ -25,6 +27,7 @@ def source_digest(source: GraphSource) -> str:
 
     Raises InputError when a file is missing or is not the one that the manifest pins.
     """
+    require_all(paths_of(source, "spec.graph.source"))
     return hashlib.sha256(f"importer {IMPORTER_VERSION}\n{_identity(source)}".encode()).hexdigest()[:16]
 
 
