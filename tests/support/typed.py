@@ -25,7 +25,7 @@ class TypedParts:
     nodes: dict[str, Arrays] = field(default_factory=dict)
     """Arrays of each type, as in `nodes_TYPE.npz`."""
     edges: dict[Key, Arrays] = field(default_factory=dict)
-    """`src` and `dst` of each relation."""
+    """`src` and `dst` of each relation, and what else there is of its edges."""
 
 
 def shop(seed: int = 0, users: int = 30, items: int = 20, tags: int = 5) -> TypedParts:
@@ -102,6 +102,7 @@ def write_hetero(folder: Path, parts: TypedParts) -> dict[str, Any]:
     }
     for key, arrays in parts.edges.items():
         tensors[f"{'/'.join(key)}/edge_index"] = np.stack([arrays["src"], arrays["dst"]]).astype(np.int64)
+        tensors |= {f"{'/'.join(key)}/{name}": array for name, array in _beside_ends(arrays).items()}
     path = folder / "graph.safetensors"
     safetensors.numpy.save_file(tensors, path)
     counts = {name: int(arrays["num_nodes"]) for name, arrays in parts.nodes.items()}
@@ -137,9 +138,14 @@ def write_tables(folder: Path, parts: TypedParts, suffix: str = ".csv", ids: Map
         nodes.append({**table, "uri": write_table(folder / f"{kind}{suffix}", columns).as_uri()})
     for (source, relation, target), arrays in parts.edges.items():
         columns = {"source": names(source, arrays["src"]), "target": names(target, arrays["dst"])}
+        columns |= {name: array.tolist() for name, array in _beside_ends(arrays).items()}
         path = write_table(folder / f"{source}-{relation}-{target}{suffix}", columns)
         edges.append({"sourceType": source, "relation": relation, "targetType": target, "uri": path.as_uri()})
     return {"csv" if suffix == ".csv" else "parquet": {"nodes": nodes, "edges": edges}}
+
+
+def _beside_ends(arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if name not in {"src", "dst", "split"}}
 
 
 def typed_source(given: Mapping[str, Any], **options: Any) -> TypedSource:

@@ -54,8 +54,10 @@ def _judged(values: np.ndarray, labels: np.ndarray, classes: int) -> str:
 
 
 def _tells_class(codes: np.ndarray, labels: np.ndarray, distinct: int, classes: int) -> bool:
-    """Whether values and classes correspond one to one."""
+    """Whether values and classes correspond one to one. Where most nodes have a class of their own, all ids do."""
     known = labels >= 0
+    if 2 * classes > np.count_nonzero(known):
+        return False
     pairs = np.unique(codes[known].astype(np.int64) * classes + labels[known])
     values, found = np.unique(pairs // classes), np.unique(pairs % classes)
     return bool(distinct <= classes and len(pairs) == len(values) == len(found) > 1)

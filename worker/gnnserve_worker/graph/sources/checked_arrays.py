@@ -6,8 +6,9 @@ array, the first bad value and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -16,10 +17,21 @@ import numpy as np
 
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_worker.graph.sources.archive import Header
-from gnnserve_worker.graph.sources.checks import MAX_COLUMNS, as_float32, check_class_count, check_splits
-from gnnserve_worker.graph.store import Features, Splits
+from gnnserve_worker.graph.sources.checks import (
+    MAX_COLUMNS,
+    RANGES,
+    REGRESSION,
+    as_float32,
+    check_classes,
+    check_splits,
+    unread_edge_data,
+)
+from gnnserve_worker.graph.store import Features, Finding, Splits
 
 _SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
+MASKS = ("train_mask", "val_mask", "test_mask")
+NODE_ARRAYS = frozenset(("features", *_SPARSE, "labels", *MASKS))
+"""Names of all arrays of nodes that are read."""
 _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
 _AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 
@@ -55,6 +67,16 @@ def reading(field: str, path: Path, kind: str, remedy: str) -> Iterator[None]:
         raise InputError(field, f"{path} is not a readable {kind} file: {error}", remedy) from error
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayLabels:
+    labels: np.ndarray
+    """Class indices, int64 [nodes], -1 for unknown; or uint8 [nodes, classes] of 0 and 1."""
+    classes: tuple[int, ...]
+    known: np.ndarray
+    """Whether each node has a label, bool [nodes]."""
+    findings: tuple[Finding, ...] = ()
+
+
 class CheckedArrays:
     """Reads each array when it is needed, and only after its header was checked against what is known of the graph."""
 
@@ -71,6 +93,17 @@ class CheckedArrays:
 
     def has_features(self) -> bool:
         return "features" in self.names or any(name in self.names for name in _SPARSE)
+
+    def unread_of_edges(self, edges: int, read: Collection[str]) -> tuple[Finding, ...]:
+        """A finding about arrays that look like data of edges, of which there are so many. `read`: those that are
+        read."""
+        unread = {name: self._arrays.headers[name] for name in self.names if name not in read}
+        found = [
+            self.shown(name)
+            for name, header in unread.items()
+            if "edge" in name or "weight" in name or (header is not None and header.shape[:1] == (edges,))
+        ]
+        return unread_edge_data(found)
 
     def error(self, array: str, problem: str, remedy: str) -> InputError:
         name, bracket, place = array.partition("[")
@@ -202,9 +235,14 @@ class CheckedArrays:
             )  # fmt: skip
         return values
 
-    def labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
-        """Returns class indices, the classes, and which nodes have a label."""
-        if "labels" in self._arrays.names and self._known_header("labels").ndim == 2:
+    def labels(self, nodes: int) -> ArrayLabels:
+        given_kind = self._known_header("labels") if "labels" in self._arrays.names else None
+        if given_kind is not None and given_kind.dtype.kind == "f":
+            raise self.error(
+                "labels", f"are {given_kind.dtype}, expected classes: integers, or a matrix of 0 and 1 of integers or "
+                f"booleans; {REGRESSION}", f"write classes as integers, or {RANGES}",
+            )  # fmt: skip
+        if given_kind is not None and given_kind.ndim == 2:
             return self._multi_labels(nodes)
         self._one_per_node("labels", self.header("labels", "iu", 1), nodes)
         given = self.int64("labels", 1)
@@ -216,12 +254,12 @@ class CheckedArrays:
             )  # fmt: skip
         known = given >= 0
         classes, indices = np.unique(given[known], return_inverse=True)
-        check_class_count(f"{self.path}: {self.shown('labels')}", len(classes))
+        findings = check_classes(f"{self.path}: {self.shown('labels')}", len(classes), len(indices), nodes)
         labels = np.full(nodes, -1, dtype=np.int64)
         labels[known] = indices
-        return labels, tuple(int(label) for label in classes), known
+        return ArrayLabels(labels, tuple(int(label) for label in classes), known, findings)
 
-    def _multi_labels(self, nodes: int) -> tuple[np.ndarray, tuple[int, ...], np.ndarray]:
+    def _multi_labels(self, nodes: int) -> ArrayLabels:
         self._one_per_node("labels", self.header("labels", "iub", 2), nodes)
         matrix = self.array("labels", "iub", 2)
         bad = np.argwhere((matrix != 0) & (matrix != 1))
@@ -230,7 +268,8 @@ class CheckedArrays:
             raise self.error(f"labels{at}", f"is {matrix[tuple(at)]}, expected 0 or 1", "write a 0/1 matrix")
         if matrix.shape[1] == 0:
             raise self.error("labels", "have no columns", "add one per class")
-        return np.ascontiguousarray(matrix, dtype=np.uint8), tuple(range(matrix.shape[1])), np.ones(nodes, dtype=bool)
+        labels = np.ascontiguousarray(matrix, dtype=np.uint8)
+        return ArrayLabels(labels, tuple(range(matrix.shape[1])), np.ones(nodes, dtype=bool))
 
     def _one_per_node(self, name: str, header: Header, nodes: int) -> None:
         found = header.shape[0]
@@ -239,7 +278,7 @@ class CheckedArrays:
 
     def splits(self, known: np.ndarray) -> Splits:
         masks = {}
-        for name in ("train_mask", "val_mask", "test_mask"):
+        for name in MASKS:
             self._one_per_node(name, self.header(name, "b", 1), len(known))
             # Nodes without a label can be served, but not used for training or evaluation.
             masks[name] = self.array(name, "b", 1) & known

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_worker.graph.store import Splits
+from gnnserve_worker.graph.store import Finding, Splits
 
 MAX_CLASSES = 65_536
+_FEWEST_OWN_CLASSES = 32
+"""Fewest classes that are taken for something else where more than half as many nodes are labelled."""
+_LABELLED_SHARE = 10
+"""One labelled node of so many, or more, are taken for all that shall be learnt from."""
+_INDEX_COLUMN = "__index_level_"
+"""Begin of the names of columns that pandas writes beside a table's own."""
+_SHOWN_NAMES = 20
 MAX_NODES = np.iinfo(np.int32).max
 MAX_COLUMNS = 10_000_000
 """Most columns of sparse features, whose number is stated by a single value of the file."""
@@ -18,11 +27,42 @@ def check_node_count(where: str, nodes: int) -> None:
         raise InputError(where, f"has {nodes:,} nodes; the limit is {MAX_NODES:,}", "use a smaller graph")
 
 
-def check_class_count(where: str, classes: int) -> None:
+REGRESSION = "regression, which predicts numbers, is not supported yet"
+RANGES = "put the numbers into a few ranges, such as low, middle and high, and give these as classes"
+"""What to do about it."""
+
+
+def check_classes(where: str, classes: int, labelled: int, nodes: int) -> tuple[Finding, ...]:
+    """Refuse labels that are no classes. `classes`: different labels; `labelled`: nodes that have one, of `nodes`."""
+    findings: tuple[Finding, ...] = ()
+    if classes >= _FEWEST_OWN_CLASSES and 2 * classes > labelled:
+        have = f"have {classes:,} different values on {labelled:,} labelled nodes"
+        if _LABELLED_SHARE * labelled >= nodes:
+            raise InputError(
+                where, f"{have}: nearly every node would be a class of its own, as with numbers that are to be "
+                f"predicted, or with ids; {REGRESSION}", f"name a column of classes, or {RANGES}",
+            )  # fmt: skip
+        # A few nodes of each of many classes may be labelled for a given model.
+        what = f"classes that hardly any two labelled nodes share: none of them can be learnt; {REGRESSION}"
+        findings = (Finding(what, classes, f"{where} {have}"),)
     if not 2 <= classes <= MAX_CLASSES:
         raise InputError(
             where, f"have {classes} distinct classes, expected 2 to {MAX_CLASSES}", "check that they are classes"
         )
+    return findings
+
+
+def unread_edge_data(names: Sequence[str], relation: str = "") -> tuple[Finding, ...]:
+    """A finding about what the source has of each edge beside its ends. `relation`: where there are several."""
+    told = [name for name in names if not name.startswith(_INDEX_COLUMN)]
+    of = f" ({relation})" if relation else ""
+    what = f"columns of edges not read: edges have no features, weights or times yet{of}"
+    return (Finding(what, len(told), listed(told)),) if told else ()
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first twenty of them."""
+    return ", ".join(names[:_SHOWN_NAMES]) + " …" * (len(names) > _SHOWN_NAMES)
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:

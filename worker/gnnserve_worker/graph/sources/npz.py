@@ -14,12 +14,13 @@ from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.spec.graph import NpzDirection, NpzSource
 from gnnserve_worker.graph.edges import BothDirections
 from gnnserve_worker.graph.sources import archive
-from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
+from gnnserve_worker.graph.sources.checked_arrays import NODE_ARRAYS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.files import pinned_digest
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
 
 FIELD = "spec.graph.source.npz"
+_READ = {"indptr", "indices", *NODE_ARRAYS}
 
 
 def identity(source: NpzSource) -> str:
@@ -43,13 +44,17 @@ def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str) -> GraphDat
     from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros  # noqa: PLC0415
 
     check_node_count(f"{arrays.path}: indptr", arrays.header("indptr", "iu", 1).shape[0] - 1)
-    graph, rules, findings = _with_direction(Graph(*arrays.csr("indptr", "indices", None)), source.direction)
+    given_lists = Graph(*arrays.csr("indptr", "indices", None))
+    graph, rules, findings = _with_direction(given_lists, source.direction)
     given = arrays.features(graph.nodes)
     features = without_zeros(given) if isinstance(given, np.ndarray) else given
     findings += sparse_finding(features) if isinstance(given, np.ndarray) else ()
-    labels, classes, known = arrays.labels(graph.nodes)
-    splits = arrays.splits(known)
-    return GraphData(str(source.uri), digest, graph, features, labels, classes, splits, rules, findings=findings)
+    found = arrays.labels(graph.nodes)
+    splits = arrays.splits(found.known)
+    findings += (*found.findings, *arrays.unread_of_edges(given_lists.edges, _READ))
+    return GraphData(
+        str(source.uri), digest, graph, features, found.labels, found.classes, splits, rules, findings=findings
+    )
 
 
 def _with_direction(graph: Graph, stated: NpzDirection | None) -> tuple[Graph, EdgeRules, tuple[Finding, ...]]:

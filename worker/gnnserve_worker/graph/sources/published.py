@@ -18,7 +18,7 @@ from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_api.spec.published import OgbSource, PublishedSource, PygSource
 from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset, GraphSaint, Ogb, Planetoid
-from gnnserve_worker.graph.sources.checks import check_class_count, check_node_count
+from gnnserve_worker.graph.sources.checks import check_classes, check_node_count
 from gnnserve_worker.graph.sources.download import fetch
 from gnnserve_worker.graph.sources.download_folder import Wanted, fetched_digest
 from gnnserve_worker.graph.sources.files import digest_of, require_file
@@ -180,7 +180,7 @@ def _checked(source: OgbSource | PygSource, digest: str, raw: RawGraph) -> Graph
     else:
         known = raw.labels >= 0
         distinct, indices = np.unique(raw.labels[known], return_inverse=True)
-        check_class_count(f"{where}: classes", len(distinct))
+        check_classes(f"{where}: classes", len(distinct), len(indices), len(known))
         labels = np.full(len(known), -1, dtype=np.int64)
         labels[known] = indices
         classes = tuple(int(label) for label in distinct)

@@ -70,6 +70,11 @@ def read_ends(
     return first
 
 
+def unread_columns(table: SourceTable, source: End, target: End) -> tuple[str, ...]:
+    """Names of the columns beside those of the ends."""
+    return tuple(name for name in table.columns if name not in {source.column, target.column})
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """An end of an edge that is not a node."""

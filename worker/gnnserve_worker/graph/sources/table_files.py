@@ -169,10 +169,20 @@ def table_paths(field: str, path: Path, suffixes: Sequence[str]) -> list[Path]:
         inside = sorted(path.iterdir(), key=lambda entry: entry.name)
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise InputError(f"{field}.uri", *why_unreadable(path, error)) from error
+    _refuse_logged_table(field, path)
     # Names that begin with a dot or an underscore are files that other programs leave beside the data: _SUCCESS,
     # .part.crc.
     seen = [entry for entry in inside if not entry.name.startswith((".", "_"))]
     if (folder := next((entry for entry in seen if entry.is_dir()), None)) is not None:
+        column, is_value, _ = folder.name.partition("=")
+        if is_value:
+            raise InputError(
+                f"{field}.uri", f"the folder {path} is partitioned by {column!r}: it has folders such as "
+                f"{folder.name!r}, whose names hold values of a column that its files lack",
+                "write the rows into one folder with that column in its files, as "
+                "pyarrow.parquet.write_table(pyarrow.dataset.dataset(FOLDER, partitioning='hive').to_table(), FILE) "
+                "does, and name that",
+            )  # fmt: skip
         raise InputError(
             f"{field}.uri", f"the folder {path} has the folder {folder.name!r} in it, whose files would not be read",
             "put all files of the table into one folder, and nothing else",
@@ -193,6 +203,51 @@ def table_paths(field: str, path: Path, suffixes: Sequence[str]) -> list[Path]:
             "check the path, or name one file",
         )  # fmt: skip
     return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _LoggedTable:
+    """A kind of table in a folder whose log says which of its files are live: others are left beside them."""
+
+    name: str
+    marks: str
+    """Pattern of what lies in such a folder."""
+    log: str
+    """What the log is called there."""
+    rewrite: str
+    """How its live rows become a file of their own."""
+    data: str = ""
+    """The folder in it that has the files; empty: they lie in it, and in folders of partitions."""
+
+
+_LOGGED_TABLES = (
+    _LoggedTable(
+        "a Delta Lake table", "_delta_log", "_delta_log",
+        "as pyarrow.parquet.write_table(deltalake.DeltaTable(FOLDER).to_pyarrow_table(), FILE) does",
+    ),
+    _LoggedTable(
+        "an Iceberg table", "metadata/*.metadata.json", "metadata",
+        "as pyarrow.parquet.write_table(pyiceberg.table.StaticTable.from_metadata(METADATA_FILE).scan().to_arrow(), "
+        "FILE) does",
+        "data",
+    ),
+    _LoggedTable("a Hudi table", ".hoodie", ".hoodie", "with the engine that writes it"),
+)  # fmt: skip
+
+
+def _refuse_logged_table(field: str, folder: Path) -> None:
+    """Refuse a folder that is such a table, or lies in one."""
+    for place in (folder, *folder.parents):
+        for kind in _LOGGED_TABLES:
+            inside = folder.relative_to(place).parts[:1]
+            if (kind.data and inside not in {(), (kind.data,)}) or next(place.glob(kind.marks), None) is None:
+                continue
+            what = "is" if place == folder else f"lies in {place}, which is"
+            raise InputError(
+                f"{field}.uri", f"the folder {folder} {what} {kind.name}: {kind.log} says which files are live, and "
+                "files of rows that were removed may lie beside them",
+                f"write the live rows to a file or folder of their own, {kind.rewrite}, and name that",
+            )  # fmt: skip
 
 
 def explained(batches: Iterator[Any], explain: Callable[[Exception], InputError]) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
-from gnnserve_worker.graph.sources.checks import check_class_count, check_splits
+from gnnserve_worker.graph.sources.checks import RANGES, REGRESSION, check_classes, check_splits, listed
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.sources.table_columns import (
     NotANumberError,
@@ -44,8 +44,8 @@ class LabelColumn:
         kind = table.columns[column]
         if not (is_text(kind) or is_number(kind) or is_integer(kind)) or pa.types.is_decimal(kind):
             raise InputError(
-                f"{table.field}.label", f"column {column!r} of {table.paths[0]} is {kind}, expected integers or texts",
-                "convert the column, or name another",
+                f"{table.field}.label", f"column {column!r} of {table.paths[0]} is {kind}, expected classes, which are "
+                f"integers or texts; {REGRESSION}", f"convert the column, name another, or {RANGES}",
             )  # fmt: skip
         self._is_text = is_text(kind)
 
@@ -60,7 +60,9 @@ class LabelColumn:
             return
         if pa.types.is_decimal(array.type):
             raise InputError(
-                f"{rows.path}: column {self._column!r}", f"is {array.type}, expected integers", "convert the column"
+                f"{rows.path}: column {self._column!r}",
+                f"is {array.type}, expected classes, which are integers; {REGRESSION}",
+                f"convert the column, or {RANGES}",
             )
         if pa.types.is_floating(array.type):  # what pandas makes of integers with gaps
             array = self._whole(array, first_row)
@@ -82,8 +84,8 @@ class LabelColumn:
         broken = np.flatnonzero(known & ~((numbers == np.floor(numbers)) & (np.abs(numbers) < 2**53)))
         if len(broken):
             raise self._error(
-                first_row + int(broken[0]), f"is {numbers[broken[0]]}, expected an integer or a text",
-                "number the classes, or write their names",
+                first_row + int(broken[0]), f"is {numbers[broken[0]]}, expected a class, an integer or a text; "
+                f"{REGRESSION}", f"name a column of classes, or {RANGES}",
             )  # fmt: skip
         return pa.array(np.where(known, numbers, 0).astype(np.int64), mask=~known)
 
@@ -93,17 +95,18 @@ class LabelColumn:
         self._chunks = []
         # Checked first: if the ids of millions of nodes are named as classes by mistake, they must not become Python
         # objects.
-        check_class_count(f"{self._table.field}.label: column {self._column!r}", len(encoded.dictionary))
+        where, labelled = f"{self._table.field}.label: column {self._column!r}", len(encoded) - encoded.null_count
+        findings = [*check_classes(where, len(encoded.dictionary), labelled, len(encoded))]
         distinct = encoded.dictionary.to_pylist()
         if isinstance(self._table, CsvTable):
             integers = [parse_integer(text) for text in distinct]
+            findings += _fractions(self._table, distinct) if None in integers else ()
             distinct = distinct if None in integers else integers
         classes: Classes = tuple(sorted(distinct))
         index = {label: number for number, label in enumerate(classes)}
         # The last entry is for missing labels.
         new = np.array([*(index[label] for label in distinct), -1], dtype=np.int64)
         labels = new[encoded.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)]
-        findings = []
         if classes[0] == -1 and (count := int((labels == 0).sum())):
             findings.append(Finding("nodes of class -1: leave the value out where the class is unknown", count))
         labels = _placed(labels, positions)
@@ -111,6 +114,18 @@ class LabelColumn:
 
     def _error(self, row: int, problem: str, remedy: str) -> InputError:
         return self._places.error(row, self._column, problem, remedy)
+
+
+def _fractions(table: CsvTable, distinct: Sequence[str]) -> tuple[Finding, ...]:
+    """A finding about classes, not all of them integers, that are all numbers."""
+    try:
+        numbers = table.numbers(pa.array(distinct, pa.large_string()))
+    except NotANumberError:
+        return ()
+    if np.isnan(numbers).any():
+        return ()
+    what = f"classes that are numbers with a fraction, and are taken as texts: {REGRESSION}"
+    return (Finding(what, len(distinct), listed(sorted(distinct))),)
 
 
 class LabelColumns:

@@ -14,9 +14,10 @@ from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.tables import CsvSource, EdgeTable, ParquetSource
 from gnnserve_worker.graph.edges import EdgeList
+from gnnserve_worker.graph.sources.checks import unread_edge_data
 from gnnserve_worker.graph.sources.files import digest_of
 from gnnserve_worker.graph.sources.table_csv import CSV_SUFFIXES, CsvTable
-from gnnserve_worker.graph.sources.table_edges import End, read_ends
+from gnnserve_worker.graph.sources.table_edges import End, read_ends, unread_columns
 from gnnserve_worker.graph.sources.table_files import SourceTable, table_paths
 from gnnserve_worker.graph.sources.table_ids import NodeOrder
 from gnnserve_worker.graph.sources.table_nodes import read_nodes
@@ -75,7 +76,7 @@ def _read_edges(
     progress(Progress("sort edges", 0, 1))
     graph, counts = edges.to_graph()
     progress(Progress("sort edges", 1, 1, f"{graph.edges:,} edges"))
-    findings = list(counts.findings())
+    findings = [*counts.findings(), *unread_edge_data(unread_columns(table, source, target))]
     if dropped is not None:
         findings.append(Finding("edges dropped, because an end is no node", counts.dangling, dropped))
     return graph, findings

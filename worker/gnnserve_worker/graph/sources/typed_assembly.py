@@ -16,7 +16,7 @@ from gnnserve_api.edges import Direction, Duplicates
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.typed import ReverseRelations, TypedSource
 from gnnserve_worker.graph.edges import EdgeList
-from gnnserve_worker.graph.sources.checks import check_node_count
+from gnnserve_worker.graph.sources.checks import check_node_count, unread_edge_data
 from gnnserve_worker.graph.sources.table_nodes import Labelled
 from gnnserve_worker.graph.store import Finding, Graph, Splits
 from gnnserve_worker.graph.typed import EdgeSplits, NodeType, Relation, TypedGraphData
@@ -50,6 +50,8 @@ class GivenRelation:
     duplicates: Duplicates = Duplicates.KEEP
     parts: np.ndarray | None = None
     """Part of each edge where links are scored: 0 train, 1 validation, 2 test; None: the source does not say."""
+    unread: tuple[str, ...] = ()
+    """Names of what the source has of each edge beside its ends."""
 
     @property
     def key(self) -> str:
@@ -196,6 +198,7 @@ def _with_reverses(
     built = []
     keys = {relation.key for relation in relations}
     for relation in relations:
+        findings += unread_edge_data(relation.unread, relation.key)
         sizes = types[relation.source].kind.nodes, types[relation.target].kind.nodes
         if relation.source == relation.target:
             direction = Direction.UNDIRECTED if adds else Direction.DIRECTED

@@ -14,7 +14,7 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.typed import TYPE_PATTERN, TypedFolder, TypedSource
 from gnnserve_worker.graph.sources import archive
-from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
+from gnnserve_worker.graph.sources.checked_arrays import MASKS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.sources.table_nodes import Labelled
@@ -25,7 +25,7 @@ from gnnserve_worker.progress import Progress, ProgressListener
 
 _FIELD = f"{FIELD}.npz.uri"
 _NODES, _EDGES, _SUFFIX = "nodes_", "edges_", ".npz"
-_MASKS = ("train_mask", "val_mask", "test_mask")
+_EDGE_ARRAYS = {"src", "dst", "split"}
 
 
 def identity(folder: TypedFolder) -> str:
@@ -109,9 +109,12 @@ def read_type(name: str, arrays: CheckedArrays, nodes: int) -> tuple[GivenType, 
         findings = [Finding(f"{one.what} ({name})", one.count, one.example) for one in found]
     labelled: Labelled | None = None
     if nodes and "labels" in arrays.names:
-        labels, classes, known = arrays.labels(nodes)
-        has_masks = any(mask in arrays.names for mask in _MASKS)
-        labelled = Labelled(labels, classes, arrays.splits(known) if has_masks else random_splits(known))
+        given_labels = arrays.labels(nodes)
+        has_masks = any(mask in arrays.names for mask in MASKS)
+        known = given_labels.known
+        splits = arrays.splits(known) if has_masks else random_splits(known)
+        labelled = Labelled(given_labels.labels, given_labels.classes, splits)
+        findings += given_labels.findings
     return GivenType(NodeType(name, nodes, features), labelled, arrays.path), findings
 
 
@@ -129,4 +132,5 @@ def _read_relation(path: Path, arrays: CheckedArrays) -> GivenRelation:
             "split", f"has {len(held_out):,} entries, and src has {len(sources):,}", "write one for each edge"
         )
     ends = (f"{path}: src", f"{path}: dst")
-    return GivenRelation(source, name, target, sources, targets, str(path), ends, parts=held_out)
+    unread = tuple(array for array in arrays.names if array not in _EDGE_ARRAYS)
+    return GivenRelation(source, name, target, sources, targets, str(path), ends, parts=held_out, unread=unread)

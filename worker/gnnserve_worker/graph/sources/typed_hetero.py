@@ -99,7 +99,11 @@ def _read_relation(path: Path, arrays: CheckedArrays, key: str) -> GivenRelation
     if header.shape[0] != 2:
         raise InputError(place, f"has shape {list(header.shape)}, expected [2, edges]", "write torch_geometric's")
     ends = arrays.int64(key, 2)
-    return GivenRelation(source, name, target, ends[0], ends[1], place, (f"{place}[0]", f"{place}[1]"))
+    of_relation = key.removesuffix(_EDGES)
+    unread = (name.removeprefix(of_relation) for name in arrays.names if name.startswith(of_relation) and name != key)
+    return GivenRelation(
+        source, name, target, ends[0], ends[1], place, (f"{place}[0]", f"{place}[1]"), unread=tuple(unread)
+    )
 
 
 class _Tensors:

@@ -21,7 +21,7 @@ from gnnserve_api.spec.typed import (
 )
 from gnnserve_worker.graph.sources.files import digest_of
 from gnnserve_worker.graph.sources.table_csv import CSV_SUFFIXES, CsvTable
-from gnnserve_worker.graph.sources.table_edges import End, read_ends
+from gnnserve_worker.graph.sources.table_edges import End, read_ends, unread_columns
 from gnnserve_worker.graph.sources.table_files import SourceTable, table_paths
 from gnnserve_worker.graph.sources.table_ids import NodeOrder
 from gnnserve_worker.graph.sources.table_nodes import read_nodes
@@ -97,6 +97,7 @@ def _read_relation(
     relation = GivenRelation(
         options.source_type, options.relation, options.target_type, *pairs.joined(), table.field,
         (f"{table.field}.source", f"{table.field}.target"), options.duplicates,
+        unread=unread_columns(table, source, target),
     )  # fmt: skip
     findings = []
     if dropped is not None:
