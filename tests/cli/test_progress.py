@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 from rich.progress import Progress as Bars
 
 from gnnserve_cli.progress import BarListener, LineListener
-from gnnserve_worker.progress import Progress
+from gnnserve_worker.progress import Overall, Progress
 
 
 def test_a_stage_is_logged_when_it_begins_when_it_ends_and_rarely_between() -> None:
@@ -23,6 +24,31 @@ def test_a_stage_is_logged_when_it_begins_when_it_ends_and_rarely_between() -> N
         "train x1: 3/5  validation 0.9",
         "train x1: 5/5  validation 0.97",
         "profile: 0/3",
+    ]
+
+
+def test_a_line_begins_with_how_far_all_steps_are() -> None:
+    stream = io.StringIO()
+    listener = LineListener(stream, lambda: 0.0)
+    listener(Progress("train x1", 0, 5, overall=Overall(3, 9, 0.417, 130.0)))
+    listener(Progress("publish", 1, 1, "r1", overall=Overall(9, 9, 1.0, 0.0)))
+    assert stream.getvalue().splitlines() == [
+        "[3/9, 41 %, 2 min left] train x1: 0/5",
+        "[9/9, 100 %] publish: 1/1  r1",
+    ]
+
+
+def test_on_a_terminal_one_bar_is_of_all_steps() -> None:
+    with Bars(console=Console(file=io.StringIO(), force_terminal=True, width=100)) as bars:
+        listener = BarListener(bars)
+        listener(Progress("train x1", 7, 30, overall=Overall(3, 9, 0.25, 130.0)))
+        listener(Progress("train x2", 0, 30, overall=Overall(4, 9, 0.5, 80.0)))
+        shown = [(task.description, task.percentage, task.fields["count"]) for task in bars.tasks]
+        assert bars.tasks[0].fields["detail"] == "50 %, 1 min left"
+    assert shown == [
+        ("all steps", 50, "4/9"),
+        ("train x1", pytest.approx(100 * 7 / 30), "7/30"),
+        ("train x2", 0, "0/30"),
     ]
 
 

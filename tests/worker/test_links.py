@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.steps import HeardSteps
 from tests.support.typed import TypedParts, shop
 
 from gnnserve_api.edges import Direction, EdgeRules
@@ -296,7 +297,9 @@ def test_variants_score_links_with_one_decoder(decoder: Decoder, tmp_path: Path)
         variants=MANY if decoder is Decoder.DIST_MULT else {"pruning": {"factors": [1]}},
     )
     repository = Repository(tmp_path / "repository", "default", "tiny")
-    published = generate(service, repository)
+    heard = HeardSteps()
+    published = generate(service, repository, heard)
+    heard.check()
     assert published.links is not None
     assert (published.links.decoder, published.links.dimensions) == (decoder, 8)
     assert published.profile.metric == "rocAuc"
@@ -349,7 +352,9 @@ def test_light_gcn_serves_rows_of_length_one_and_calls_nodes_by_their_type(
     edges = parts.edges["user", "buys", "item"]
     edges["split"] = (np.arange(len(edges["src"])) % 5).clip(2) - 2
     repository = Repository(tmp_path / "repository", "default", "tiny")
-    published = generate(light_gcn(typed_folder(parts, tmp_path / "shop"), **compared), repository)
+    heard = HeardSteps()
+    published = generate(light_gcn(typed_folder(parts, tmp_path / "shop"), **compared), repository, heard)
+    heard.check()
     links = published.links
     assert links is not None and links.relation == "user buys item"
     assert links.validation_links == int((edges["split"] == 1).sum())

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 from tests.support.interruption import Interruption, in_child
+from tests.support.steps import HeardSteps
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
@@ -120,7 +121,8 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> RevisionManifest:
     folder = tmp_path_factory.mktemp("uninterrupted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profile_module, "_ROUNDS", (2, 2))
-        manifest, _ = generate_counting(folder, CountedTraining())
+        manifest, reports = generate_counting(folder, CountedTraining())
+    HeardSteps(reports).check()
     assert not (repository_in(folder).folder / "trained").exists()
     return manifest
 

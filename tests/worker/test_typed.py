@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tests.support.steps import HeardSteps
 from tests.support.typed import TypedParts, divided_shop, shop, typed_source, write_folder, write_tables
 from tests.support.typed_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
 from torch import nn
@@ -53,7 +54,10 @@ def service_of(
 
 def generated(folder: Path, service: GNNService) -> LoadedRevision:
     repository = Repository(folder / "repository", "default", "shop")
-    return repository.load(generate(service, repository).revision)
+    heard = HeardSteps()
+    published = generate(service, repository, heard)
+    heard.check()
+    return repository.load(published.revision)
 
 
 def saved(model: nn.Module, path: Path) -> dict[str, Any]:

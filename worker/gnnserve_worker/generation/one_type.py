@@ -28,6 +28,8 @@ from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
 from gnnserve_worker.generation.identity import RevisionIdentity, find_published
+from gnnserve_worker.generation.profile import profile_budget_s
+from gnnserve_worker.generation.steps import IMPORT, GraphSizes, steps_of
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
@@ -69,7 +71,7 @@ def generate_one_type(
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
-    spec = _without_wide_tables(spec, graph.features, progress)
+    spec = _without_wide_tables(spec, graph, progress)
     report_assumptions(spec, ARCHITECTURES[spec.model.architecture], progress)
     given = _load_given(spec, identity, graph, progress)
     outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
@@ -109,7 +111,7 @@ def _transductive(spec: GNNServiceSpec) -> GNNServiceSpec:
 def _import_graph(
     spec: GNNServiceSpec, repository: Repository, version: str | None, progress: ProgressListener
 ) -> tuple[GraphData, LoadedLinks | None]:
-    progress(Progress("import graph", 0, 1))
+    progress(Progress(IMPORT, 0, 1))
     links: LoadedLinks | None = None
     if version is not None:
         graph = repository.read_graph(version)
@@ -122,7 +124,8 @@ def _import_graph(
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:
         check_factors(spec.variants.pruning.factors, columns)
-    progress(Progress("import graph", 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges"))
+    steps = steps_of(spec, GraphSizes.of(graph), profile_budget_s())
+    progress(Progress(IMPORT, 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges", steps))
     # A left-out column must be reported, not only show as a poor accuracy.
     report_findings(graph.findings, progress)
     if (advice := says_expected(spec, columns, spec.network(len(graph.classes)).classes)) is not None:
@@ -151,12 +154,14 @@ def _tables_bytes(outline: Outline) -> int:
     return sum(family.tables_bytes(each) for each in outlines for family in FAMILIES)
 
 
-def _without_wide_tables(spec: GNNServiceSpec, features: Features, progress: ProgressListener) -> GNNServiceSpec:
-    written = written_factors(spec, features)
+def _without_wide_tables(spec: GNNServiceSpec, graph: GraphData, progress: ProgressListener) -> GNNServiceSpec:
+    written = written_factors(spec, graph.features)
     if not written.left_out:
         return spec
-    progress(Progress("variants left out", 1, 1, written.said()))
-    return with_factors(spec, written.kept)
+    left = with_factors(spec, written.kept)
+    steps = steps_of(left, GraphSizes.of(graph), profile_budget_s())
+    progress(Progress("variants left out", 1, 1, written.said(), steps))
+    return left
 
 
 def _load_given(

@@ -6,12 +6,14 @@ graphs of one type is `one_type.py`, over several `typed/` and `link_training/`.
 
 from __future__ import annotations
 
+import time
+
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec.service import GNNService
+from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.typed import TypedSource
 from gnnserve_api.spec.typed_rules import reads_products
-from gnnserve_worker.generation.identity import find_published, identity_of
-from gnnserve_worker.progress import ProgressListener, silent
+from gnnserve_worker.generation.identity import RevisionIdentity, find_published, identity_of
+from gnnserve_worker.progress import OverallProgress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
 
 
@@ -35,6 +37,25 @@ def generate(
     if (published := find_published(repository, identity)) is not None:
         return published
     # Imported from here on: a start that finds its revision needs none of it.
+    from gnnserve_worker.generation.profile import profile_budget_s  # noqa: PLC0415
+    from gnnserve_worker.generation.steps import PUBLISH, steps_from_import  # noqa: PLC0415
+
+    overall = OverallProgress(progress, time.monotonic, steps_from_import(spec, profile_budget_s()))
+    generated = _generate(spec, identity, repository, overall, use_gpu=use_gpu, graph_version=graph_version)
+    overall.finish(PUBLISH, generated.revision)
+    return generated
+
+
+def _generate(
+    spec: GNNServiceSpec,
+    identity: RevisionIdentity,
+    repository: Repository,
+    progress: ProgressListener,
+    *,
+    use_gpu: bool,
+    graph_version: str | None,
+) -> RevisionManifest:
+    """Generate the revision by the pipeline of its kind of graph and task."""
     if isinstance(source := spec.graph.source.given(), TypedSource) and spec.task.links is None:
         from gnnserve_worker.generation.typed.generate import generate_typed  # noqa: PLC0415
 

@@ -29,11 +29,10 @@ from gnnserve_api.repository import (
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.spec.pruning import RankingMethod
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_api.variants import Storage, variant_name
+from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.assumptions import assumptions_of
 from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.cascades import check_cascades, check_stages, fit_cascades
@@ -46,7 +45,7 @@ from gnnserve_worker.generation.families.family import (
     PlannedCascade,
     PlannedTable,
 )
-from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
+from gnnserve_worker.generation.families.registry import needs_master, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import Normalized, fit_normalization
 from gnnserve_worker.generation.frontier import worth_keeping
@@ -64,6 +63,7 @@ from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.search.search import Found, Measure, Measured, Subject, search
+from gnnserve_worker.generation.steps import GraphSizes, master_name
 from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
@@ -121,7 +121,7 @@ def generate_revision(
         decoder = None if exam is None else staged.write_decoder(exam.weights)
         measure = partial(_measure, spec, staged, row_recipe, metric, profile_budget, progress, exam)
         if spec.variants.is_searched:
-            subject = Subject(ingredients, data, metric, graph.features.shape[1], network_s)
+            subject = Subject(ingredients, data, metric, GraphSizes.of(graph), profile_budget, network_s)
             found = search(subject, staged, measure, progress)
         else:
             found = _make_listed(ingredients, staged, measure, progress)
@@ -267,13 +267,8 @@ def _make_ingredients(
         as_it_is = Ranking(np.arange(rows.served.shape[1]), {})
         return Ingredients(spec, network, graph, rows.served, as_it_is, None, models, given)
     master: Tensors | None = None
-    # The decoder of links is learnt with it.
-    if (
-        data.links is not None
-        or pruning.method != RankingMethod.RANDOM
-        or any(family.needs_master(spec) for family in FAMILIES)
-    ):
-        master = models.master(variant_name(1) if 1 in pruning.factors else "network")
+    if needs_master(spec):
+        master = models.master(master_name(spec))
     stage = f"rank by {pruning.method}"
     progress(Progress(stage, 0, 1))
     first = None if master is None else first_layer(master)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.spec.channels import ChannelsTable
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.cascade import CascadeFamily
 from gnnserve_worker.generation.families.channels import ChannelsFamily
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedVariant, VariantFamily
@@ -14,6 +15,7 @@ from gnnserve_worker.generation.families.one_row import OneRowFamily
 from gnnserve_worker.generation.families.projected import ProjectedFamily
 from gnnserve_worker.generation.families.pruned import PrunedFamily
 from gnnserve_worker.generation.families.stored import StoredFamily
+from gnnserve_worker.generation.ranking.rank import reads_master
 
 FAMILIES: tuple[VariantFamily, ...] = (
     PrunedFamily(FamilyName.PRUNED, propagates=False),
@@ -52,3 +54,13 @@ def plan_families(made_from: Ingredients) -> list[FamilyPlan]:
         plans.append(family.plan(made_from, planned))
         planned.extend(plans[-1].variants)
     return plans
+
+
+def needs_master(spec: GNNServiceSpec) -> bool:
+    """Whether the network of all columns is made: families make variants of it, columns are ranked by it, or the
+    decoder of links is learnt with it."""
+    return (
+        spec.task.links is not None
+        or reads_master(spec.variants.pruning.method)
+        or any(family.needs_master(spec) for family in FAMILIES)
+    )

@@ -26,6 +26,7 @@ from gnnserve_worker.generation.links.exam import LinkExam
 from gnnserve_worker.generation.links.reach import check_ends_are_reached
 from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_calibrations
 from gnnserve_worker.generation.scores import metric_of
+from gnnserve_worker.generation.steps import IMPORT, steps_over_types
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.typed.learn import MASTER, learn_master, trainer
 from gnnserve_worker.generation.typed.plan import as_arrays, fanouts_by_relation, plan_variants, states_of
@@ -97,7 +98,7 @@ def _import(
     spec: GNNServiceSpec, task: Links, identity: RevisionIdentity, repository: Repository, progress: ProgressListener
 ) -> tuple[TypedGraphData, LinkSet]:
     """The graph without its held-out links, and all links."""
-    progress(Progress("import graph", 0, 1))
+    progress(Progress(IMPORT, 0, 1))
     loaded = load_links(spec.graph.source, task, repository.downloads, progress)
     if loaded.typed is None:
         raise ValueError("the source has one type")
@@ -113,7 +114,8 @@ def _import(
         names=one_type.ids,
     )
     counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
-    progress(Progress("import graph", 1, 1, counts))
+    steps = steps_over_types(spec, data.nodes, data.edges, profile_budget_s(), MASTER)
+    progress(Progress(IMPORT, 1, 1, counts, steps))
     # What was left out must be reported, not only show as a poor score.
     report_findings(one_type.findings, progress)
     return data, loaded.links

@@ -16,6 +16,7 @@ from gnnserve_worker.generation.link_training.decoders import without_decoder
 from gnnserve_worker.generation.link_training.light_gcn import learn_embeddings
 from gnnserve_worker.generation.link_training.spectrum import filter_embeddings
 from gnnserve_worker.generation.resume import Resumption
+from gnnserve_worker.generation.steps import embeddings_name
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.models.architecture import key_of
@@ -59,8 +60,7 @@ class LearntRows:
 
 def learn_rows(spec: GNNServiceSpec, links: LinkSet, progress: ProgressListener, resumption: Resumption) -> LearntRows:
     """Those that an interrupted generation has learnt already where there are any."""
-    name = f"embeddings-{spec.model.architecture}".lower()
-
+    name = embeddings_name(spec)
     task = spec.task.links
     if task is None:
         raise ValueError("embeddings are made for links")

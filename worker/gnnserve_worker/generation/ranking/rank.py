@@ -22,6 +22,11 @@ class Ranking:
     """Numbers that the ranking depends on, by name."""
 
 
+def reads_master(method: RankingMethod) -> bool:
+    """Whether columns are ranked by the weights of a network."""
+    return method is not RankingMethod.RANDOM
+
+
 def rank(pruning: Pruning, master: FirstLayer | None, features: Features, data: TrainingSet, seed: int) -> Ranking:
     """Rank the columns. `master` is the first layer of the 1× model; None is enough for Random, which ignores it."""
     match pruning.method:

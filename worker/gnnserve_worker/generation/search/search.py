@@ -27,6 +27,7 @@ from gnnserve_worker.generation.search.candidates import Shapes, candidates_of
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel
 from gnnserve_worker.generation.search.selection import RightLabels, select
 from gnnserve_worker.generation.search.training import Promise, model_of, predicted, promises
+from gnnserve_worker.generation.steps import GraphSizes, steps_of_search
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.staged import StagedRevision
@@ -67,8 +68,9 @@ class Subject:
     """The spec in it is with the factors that are searched."""
     data: TrainingSet
     metric: Metric
-    source_columns: int
-    """Features of the source."""
+    sizes: GraphSizes
+    profile_budget_s: float
+    """Seconds of measuring one batch size."""
     network_s: float
     """What the first network took to be trained, in seconds."""
 
@@ -119,7 +121,7 @@ def _train_promising(
     rounds = {each.trains: each for each in trained_rounds(variants, variants.pruning.factors)}
     if made_from.one_rows is None:
         rounds = {name: each for name, each in rounds.items() if not each.variants.one_row}
-    shapes = Shapes(made_from.spec, made_from.graph, subject.source_columns, subject.data.classes)
+    shapes = Shapes(made_from.spec, made_from.graph, subject.sizes.columns, subject.data.classes)
     candidates = {name: candidates_of(shapes, each) for name, each in rounds.items()}
     model = model_of(degrees, generated, profile)
     predicted_ms = {
@@ -128,7 +130,9 @@ def _train_promising(
         for candidate in of_network
     }
     worth = promises(candidates, predicted_ms, profile, least)
-    progress(Progress("predict latencies", 1, 1, _says_worth(worth, rounds, model)))
+    names = [promise.trains for promise in worth]
+    steps = steps_of_search(made_from.spec, subject.sizes, names, subject.profile_budget_s)
+    progress(Progress("predict latencies", 1, 1, _says_worth(worth, rounds, model), steps))
     planned: dict[str, list[FamilyPlan]] = {}
     longest_s = subject.network_s
     for promise in worth:

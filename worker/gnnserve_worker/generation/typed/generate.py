@@ -25,6 +25,7 @@ from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_thresholds
 from gnnserve_worker.generation.scores import metric_of
+from gnnserve_worker.generation.steps import IMPORT, steps_over_types
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.typed.checkpoint import check_typed
@@ -55,11 +56,12 @@ def generate_typed(
     graph_version: str | None = None,
 ) -> RevisionManifest:
     """Generate the revision, which is not published yet. `graph_version` and errors: as of `pipeline.generate`."""
-    progress(Progress("import graph", 0, 1))
+    progress(Progress(IMPORT, 0, 1))
     data = load_typed_source(source, progress) if graph_version is None else _read_version(repository, graph_version)
     typed = describe_typed(data)
     counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
-    progress(Progress("import graph", 1, 1, counts))
+    steps = steps_over_types(spec, data.nodes, data.edges, profile_budget_s(), MASTER)
+    progress(Progress(IMPORT, 1, 1, counts, steps))
     report_findings(data.findings, progress)
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(data.multi_label, spec.variants.metric)

@@ -1,0 +1,186 @@
+"""Steps that a generation is expected to take, with guesses of their seconds. Pure.
+
+The guesses are those of a common processor, from sizes alone: how many rows a network reads, how wide they are, how
+many epochs. They need not be good, since `progress.py` corrects them by what steps took; `gnnserve plan` measures
+first. Stages are named as those who report them name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Model
+from gnnserve_api.spec.searched import trained_rounds
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import ComparedWith
+from gnnserve_api.spec.variants import OneRow, Projection
+from gnnserve_api.variants import columns_of, one_row_name, variant_name
+from gnnserve_worker.generation.families.registry import needs_master
+from gnnserve_worker.generation.profile import BATCH_SEEDS
+from gnnserve_worker.generation.schedule import expected_epochs
+from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.progress import Step
+
+IMPORT, PUBLISH = "import graph", "publish"
+ONE_ROW_SOURCES = ("labels", "scores", "both")
+"""What each one-row network is trained from."""
+_IMPORT_S, _TORCH_S, _PUBLISH_S = 3.0, 5.0, 0.5
+_NUMBER_S, _BATCH_S = 4e-9, 4e-3
+"""Seconds for each number that training reads, times what is made of it, and for each batch besides."""
+_BYTE_S = 2e-9
+"""Seconds to make and write a byte of a table."""
+_PASSES = 3
+"""Passes that a training step is counted as: one forward, and two for gradients and update."""
+_SIZES = len(BATCH_SEEDS) + 1.6
+"""Batch sizes that a profile measures: those of stored nodes, a test size, and new nodes with a part of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSizes:
+    nodes: int
+    neighbours: float
+    """Mean number of a node."""
+    columns: int
+    numbers: float
+    """Numbers of a node's features that are stored: all of dense ones, those that are not zero of sparse ones."""
+    train: int
+    validation: int
+
+    @staticmethod
+    def of(data: GraphData) -> GraphSizes:
+        nodes, numbers = max(1, data.nodes), _stored_numbers(data.features)
+        splits, columns = data.splits, data.features.shape[1]
+        return GraphSizes(
+            nodes, data.edges / nodes, columns, numbers / nodes, len(splits.train), len(splits.validation)
+        )
+
+
+UNKNOWN = GraphSizes(10_000, 10.0, 200, 200.0, 5_000, 2_000)
+"""Sizes that stand for those of a graph that is not imported yet."""
+
+
+def _stored_numbers(features: Features) -> int:
+    return features.size if isinstance(features, np.ndarray) else len(features.data)
+
+
+def steps_from_import(spec: GNNServiceSpec, profile_budget_s: float) -> tuple[Step, ...]:
+    """All steps, before anything is known of the graph."""
+    return (Step(IMPORT, "import", _IMPORT_S), *steps_of(spec, UNKNOWN, profile_budget_s))
+
+
+def steps_of(spec: GNNServiceSpec, sizes: GraphSizes, profile_budget_s: float) -> tuple[Step, ...]:
+    """Steps behind the import of a graph of one type."""
+    variants = spec.variants
+    networks = tuple(_first_networks(spec, sizes))
+    rows_bytes = 4.0 * sizes.nodes * len(variants.storage)
+    columns = sizes.columns if variants.pruning.factors or variants.is_searched else 0
+    products = spec.model.hidden if variants.projection is Projection.AUTO or variants.stored else 0
+    measured = _measured(_BYTE_S * rows_bytes * (columns + products), profile_budget_s)
+    if variants.is_searched:
+        return (*networks, *measured, *steps_of_search(spec, sizes, (), profile_budget_s))
+    others = _other_networks(spec, sizes, variants.pruning.factors, variants.canonical().one_row)
+    return (*networks, *others, *measured, _publishing())
+
+
+def steps_of_search(
+    spec: GNNServiceSpec, sizes: GraphSizes, names: Iterable[str], profile_budget_s: float
+) -> tuple[Step, ...]:
+    """Steps behind the prediction of latencies, where networks of these names (`Round.trains`) are to be trained."""
+    rounds = {each.trains: each.variants for each in trained_rounds(spec.variants, spec.variants.pruning.factors)}
+    networks = [
+        step
+        for listed in (rounds[name] for name in names)
+        for step in _other_networks(spec, sizes, listed.pruning.factors, listed.one_row)
+    ]
+    again = _measured(1.0, profile_budget_s) if networks else ()
+    return (*networks, *again, Step("search", "search", 0.1), _publishing())
+
+
+def steps_over_types(
+    spec: GNNServiceSpec, nodes: int, edges: int, profile_budget_s: float, network: str
+) -> tuple[Step, ...]:
+    """Steps behind the import of a graph of several types, over which one network is trained, of this name."""
+    model = spec.model
+    epoch_s = _BATCH_S + _PASSES * _NUMBER_S * model.hidden * len(model.fanouts) * (nodes + edges)
+    training_s = expected_epochs(model.training.epochs, 1) * epoch_s
+    trained = (Step("load torch", "load", _TORCH_S), Step(f"train {network}", "train", training_s))
+    tables_s = _BYTE_S * 4 * model.hidden * nodes * len(spec.variants.storage)
+    return (*(trained if model.checkpoint is None else ()), *_measured(tables_s, profile_budget_s), _publishing())
+
+
+def master_name(spec: GNNServiceSpec) -> str:
+    """Name of the network of all columns."""
+    return variant_name(1) if 1 in spec.variants.pruning.factors else "network"
+
+
+def embeddings_name(spec: GNNServiceSpec) -> str:
+    """Name of embeddings that are learnt in place of a network."""
+    return f"embeddings-{spec.model.architecture}".lower()
+
+
+def _first_networks(spec: GNNServiceSpec, sizes: GraphSizes) -> Iterable[Step]:
+    """The network of all columns, and what is read from it."""
+    variants, model, links = spec.variants, spec.model, spec.task.links
+    if spec.trains_networks:
+        yield Step("load torch", "load", _TORCH_S)
+    if links is not None and model.learns_embeddings:
+        verb = "filter" if links.compared_with is ComparedWith.NOTHING else "train"
+        yield Step(f"{verb} {embeddings_name(spec)}", "train", _network_s(model, sizes))
+    elif model.checkpoint is None and not variants.are_all_given and needs_master(spec):
+        yield Step(f"train {master_name(spec)}", "train", _network_s(model, sizes))
+    if variants.are_all_given:
+        return
+    yield Step(f"rank by {variants.pruning.method}", "rank", 0.1)
+    for seed in range(model.training.seed + 1, model.training.seed + 1 + variants.pruning.stability_seeds):
+        yield Step(f"train network of seed {seed}", "train", _network_s(model, sizes))
+        yield Step(f"rank by {variants.pruning.method}, seed {seed}", "rank", 0.1)
+
+
+def _other_networks(
+    spec: GNNServiceSpec, sizes: GraphSizes, factors: Iterable[int], one_rows: Iterable[OneRow]
+) -> Iterator[Step]:
+    """Networks beside the first one, in the order in which families make them."""
+    model, is_given = spec.model, spec.model.checkpoint is not None
+    for factor in sorted(factors):
+        name = variant_name(factor)
+        if factor > 1 and is_given:
+            yield Step(f"refit {name}", "refit", 1.0)
+        elif factor > 1:
+            yield Step(f"train {name}", "train", _network_s(model, sizes, factor))
+    for name in dict.fromkeys(one.network_name for one in spec.variants.canonical().channels):
+        yield Step(f"prune channels of {name}", "channels", 2.0)
+        if not is_given:
+            yield Step(f"train {name}", "train", _network_s(model, sizes) / 2)
+    for one in one_rows:
+        perceptron_s = _network_s(model.one_row(one.hops), sizes)
+        for source in ONE_ROW_SOURCES:
+            yield Step(f"train {one_row_name(one.hops)} from {source}", "train a perceptron", perceptron_s)
+
+
+def _measured(tables_s: float, profile_budget_s: float) -> tuple[Step, ...]:
+    return Step("write tables", "write", tables_s), Step("profile", "profile", 1.0 + _SIZES * profile_budget_s)
+
+
+def _publishing() -> Step:
+    return Step(PUBLISH, "publish", _PUBLISH_S)
+
+
+def _network_s(model: Model, sizes: GraphSizes, factor: int = 1) -> float:
+    """Seconds to train a network on a part of the columns."""
+    training = model.training
+    batches = -(-max(1, sizes.train) // training.batch_size)
+    share = columns_of(sizes.columns, factor) / max(1, sizes.columns)
+    rows = [_drawn(model.fanouts[:hops], sizes.neighbours) for hops in range(len(model.fanouts) + 1)]
+    # The widest draw reads features, the others hidden rows; each is multiplied by a matrix of the hidden width.
+    numbers = rows[-1] * (sizes.numbers * share + model.hidden) + sum(rows[:-1]) * model.hidden * 2
+    seeds = _PASSES * sizes.train + sizes.validation
+    return expected_epochs(training.epochs, batches) * (batches * _BATCH_S + seeds * numbers * _NUMBER_S)
+
+
+def _drawn(fanouts: Iterable[int], neighbours: float) -> float:
+    """Nodes at the end of the draw."""
+    return prod(neighbours if fanout == FULL_NEIGHBOURHOOD else min(float(fanout), neighbours) for fanout in fanouts)
