@@ -181,11 +181,15 @@ def require_second(service: GNNService, stored: Repository, revision: str) -> No
     if named == revision:
         _note(f"spec.routing.canary changes nothing: {named} is the revision that answers")
     elif named is not None and stored.find_named(named) is None:
-        there = ", ".join(one.revision for one in stored.revisions() if one.revision != revision) or "no other one"
+        published = [one.revision for one in stored.revisions()]
+        others = ", ".join(name for name in published if name != revision)
         raise InputError(
             "spec.routing.canary.revision",
-            f"{named} is not published; there is {there}",
-            "name a published one, or take routing.canary away",
+            f"{named} is not published; there is {revision}, which answers already"
+            + (f", and beside it {others}" if others else " and no other one"),
+            f"name {others.replace(', ', ' or ')}, or take routing.canary away"
+            if others
+            else "generate a second revision and name it, or take routing.canary away",
         )
 
 

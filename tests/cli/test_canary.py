@@ -37,6 +37,17 @@ def test_a_second_revision_must_be_published(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(InputError) as raised:
         require_second(service_of("0123456789ab"), stored, first.revision)
     assert str(raised.value) == (
-        f"spec.routing.canary.revision: 0123456789ab is not published; there is {second.revision}; name a published "
-        "one, or take routing.canary away"
+        f"spec.routing.canary.revision: 0123456789ab is not published; there is {first.revision}, which answers "
+        f"already, and beside it {second.revision}; name {second.revision}, or take routing.canary away"
+    )
+
+
+def test_where_one_revision_is_published_no_second_one_can_be_named(tmp_path: Path) -> None:
+    stored = repository_in(tmp_path)
+    only = publish(stored, "a", tiny_graph(), "2026-01-01T00:00:00Z")[0]
+    with pytest.raises(InputError) as raised:
+        require_second(service_of("0123456789ab"), stored, only.revision)
+    assert str(raised.value) == (
+        f"spec.routing.canary.revision: 0123456789ab is not published; there is {only.revision}, which answers already "
+        "and no other one; generate a second revision and name it, or take routing.canary away"
     )

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import signal
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -45,6 +49,32 @@ from gnnserve_client.address import parse_url
 
 def predictions(server: FakeServer) -> list[list[int]]:
     return [asked.body["nodes"] for asked in server.asked if asked.path == "/v1/predict"]
+
+
+@pytest.mark.parametrize(
+    "options", [["--concurrency", "2"], ["--rate", "200"], ["--sweep", "2,4"]], ids=["closed", "open", "sweep"]
+)
+def test_an_interrupted_run_tells_what_it_measured(options: list[str]) -> None:
+    seen = threading.Event()
+
+    def answer(asked: Asked) -> Told:
+        if asked.path == "/v1/predict" and len(predictions(server)) > 20:
+            seen.set()
+        return answer_like_gnnserve(asked)
+
+    with fake_server(answer) as server:
+        command = [sys.executable, "-m", "gnnserve_cli", "load", server.url, "--duration", "600", "--json", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert seen.wait(WAIT_S)
+            process.send_signal(signal.SIGINT)
+            printed, problem = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, problem) == (130, "")
+    told = json.loads(printed)
+    report = told["points"][0] if "--sweep" in options else told
+    assert report["answers"] == report["requests"] == report["statuses"]["200"] >= 10
+    assert 0 < report["durationS"] < 600
+    assert re.match(r"interrupted after [0-9.]+ of 600 s: the figures are of what was measured", report["warnings"][0])
+    assert "--sweep" not in options or len(told["points"]) == 1
 
 
 def test_a_closed_loop_reports_rates_latency_and_shares() -> None:

@@ -77,6 +77,13 @@ def test_a_cascade_takes_its_first_stage_and_the_other_for_what_is_passed_on(dat
     assert cascade.trains == ""
 
 
+def test_a_plan_refuses_thresholds_of_classes_that_exclude_each_other(data: GraphData) -> None:
+    with pytest.raises(
+        InputError, match=r"^spec\.variants\.thresholds: is PerClass, and each node .* one of 3 classes"
+    ):
+        planned(data, thresholds="PerClass")
+
+
 def test_a_plan_refuses_cascades_of_what_is_not_made(data: GraphData) -> None:
     with pytest.raises(InputError, match="x3 is none of the variants that are made"):
         planned(data, cascades=[{"first": "x3", "then": "x1"}])

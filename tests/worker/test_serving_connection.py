@@ -326,6 +326,37 @@ def test_client_that_expects_to_be_told_to_continue_is_told() -> None:
     on_server(scenario)
 
 
+@pytest.mark.parametrize(
+    ("header", "statuses"),
+    [
+        (b"expect: 100-Continue", [100, 200]),
+        (b"expect: 100-continue, 100-continue", [100, 200]),
+        (b"expect:", [200]),
+    ],
+)
+def test_bodies_that_do_not_wait_are_answered(header: bytes, statuses: list[int]) -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        wire.send(predict(b'{"nodes":[3]}', header))
+        responses = await wire.answers(len(statuses))
+        assert [response.status for response in responses] == statuses
+        assert labels(responses[-1].body) == [40]
+
+    on_server(scenario)
+
+
+def test_a_client_of_the_first_version_does_not_wait_to_be_told_to_continue() -> None:
+    async def scenario(server: Server) -> None:
+        wire = server.connect()
+        head = b"POST /v1/predict HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 13\r\n\r\n"
+        wire.send(head)
+        wire.send(b'{"nodes":[3]}')
+        (response,) = await wire.answers()
+        assert labels(response.body) == [40]
+
+    on_server(scenario)
+
+
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
 def test_offer_of_another_protocol_is_ignored(protocol: bytes) -> None:
     """As of Java's client, which offers HTTP/2 with every first request."""
@@ -465,7 +496,11 @@ def test_what_is_not_http_or_could_be_read_in_two_ways_gets_400_and_is_closed(da
         (POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "UnsupportedCoding"),
         (POST + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 501, "UnsupportedCoding"),
         (b"GET /healthz HTTP/2.0\r\nhost: w\r\n\r\n", 505, "UnsupportedVersion"),
+        (b"GET /healthz HTTP/1.2\r\nhost: w\r\n\r\n", 505, "UnsupportedVersion"),
+        (b"GET /healthz HTTP/3.0\r\nhost: w\r\n\r\n", 505, "UnsupportedVersion"),
         (b"GET /healthz\r\n\r\n", 505, "UnsupportedVersion"),
+        (POST + b"expect: 200-ok\r\ncontent-length: 2\r\n\r\n", 417, "ExpectationFailed"),
+        (POST + b"expect: 100-continue, x=1\r\ncontent-length: 2\r\n\r\n", 417, "ExpectationFailed"),
         (b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\nhost: w\r\n\r\n", 431, "HeadTooLarge"),
         (b"GET /?" + b"a" * 66_000 + b" HTTP/1.1\r\nhost: w\r\n\r\n", 431, "HeadTooLarge"),
     ],

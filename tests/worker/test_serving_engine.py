@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support.serving import FakeWorker, Submitted, accepted, held, profile, running, service, submit, variant
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.routing import AffineCost
@@ -481,6 +482,30 @@ def test_engine_that_cannot_close_a_batch_dies_rather_than_keep_a_queue_that_nob
             assert isinstance(client.engine.failure, ZeroDivisionError)
 
     asyncio.run(scenario())
+
+
+def test_requests_behind_a_batch_whose_bookkeeping_failed_do_not_wait_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted: list[dict[str, object]] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: noted.append(context))
+        async with running(quick_worker(), service(max_seeds=1)) as client:
+            account, failed = Engine._account, []
+
+            def fail_once(engine: Engine, *given: object) -> None:
+                if not failed:
+                    failed.append(given)
+                    raise KeyError("variant")
+                account(engine, *given)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(Engine, "_account", fail_once)
+            for submitted in [accepted(client.model, [node]) for node in range(4)]:  # a batch each
+                await answer(submitted)
+
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_S))
+    assert [type(context["exception"]) for context in noted] == [KeyError]
 
 
 def test_outcome_that_cannot_be_delivered_keeps_nobody_from_theirs(caplog: pytest.LogCaptureFixture) -> None:

@@ -590,7 +590,7 @@ def test_openapi_describes_the_predict_path_and_every_refusal() -> None:
         }  # fmt: skip
         predict = document["paths"]["/v1/predict"]["post"]
         assert set(predict["responses"]) == {
-            "200", "400", "405", "413", "415", "422", "429", "431", "500", "501", "503", "504", "505",
+            "200", "400", "405", "413", "415", "417", "422", "429", "431", "500", "501", "503", "504", "505",
         }  # fmt: skip
         parameters = {parameter["name"] for parameter in predict["parameters"]}
         # Of a graph that does not change no offset can be asked for; gateways send their header by themselves.

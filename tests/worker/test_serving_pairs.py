@@ -92,6 +92,37 @@ def test_arrays_of_pairs_get_an_array(query: str, wanted: list[float]) -> None:
     on_worker(of_links(), scenario)
 
 
+def test_the_open_inference_protocol_says_what_to_send_in_place_of_tensors() -> None:
+    async def scenario(client: Client) -> None:
+        tensor = {"name": "nodes", "datatype": "INT64", "shape": [1], "data": [3]}
+        name = client.model.service
+        for path, body in ((f"/v2/models/{name}", None), (f"/v2/models/{name}/config", None),
+                           (f"/v2/models/{name}/infer", {"inputs": [tensor]})):  # fmt: skip
+            response = await client.http.request("GET" if body is None else "POST", path, json=body)
+            error = response.json()["error"]
+            assert response.status_code == 400
+            assert "scores pairs of nodes, which have no tensors in this protocol; POST {" in error
+            assert "} to /v1/predict" in error
+        assert (await client.http.get(f"/v2/models/{name}/ready")).json() == {"name": name, "ready": True}
+
+    on_worker(of_links(), scenario)
+
+
+def test_changes_are_not_advised_where_the_spec_refuses_them() -> None:
+    async def scenario(client: Client) -> None:
+        for response in (
+            await client.http.post("/v1/changes", json={"edges": [[1, 2]]}),
+            await client.http.get("/v1/changes"),
+            await client.http.post("/v1/predict", json={"pairs": [[1, 2]], "minOffset": 3}),
+        ):
+            error = response.json()["error"]
+            assert (response.status_code, error["code"]) == (409, "NoUpdates")
+            assert "generate the service again from the changed graph" in error["message"]
+            assert "spec.updates is not possible with task.links" in error["message"]
+
+    on_worker(of_links(), scenario)
+
+
 def test_objectives_of_pairs_choose_variants() -> None:
     assert ask(of_links(), {"pairs": [[1, 2]], "objective": {"accuracyTolerancePermille": 1000}})[1]["variant"] != "x1"
 

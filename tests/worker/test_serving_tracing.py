@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
@@ -247,6 +248,28 @@ def test_stages_of_several_cores_do_not_outlast_their_batch() -> None:
     assert [span.name for span in (overlay, sample, gather, compute)] == ["overlay", "sample", "gather", "compute"]
     assert overlay.start_time == 10_000_000
     assert (gather.end_time, compute.start_time, compute.end_time) == (11_000_000,) * 3
+
+
+def test_answers_are_given_where_tracing_fails(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Kept):
+        def put(self, record: RequestTrace | BatchTrace) -> None:
+            raise OSError("no room for traces")
+
+    class Failing(Tracer):
+        def note_batch(self, *_: object) -> None:
+            raise KeyError("batch")
+
+    async def scenario() -> None:
+        async with running(FakeWorker()) as client:
+            for tracer in (Tracer(Broken(), 0), Failing(Kept(), 0)):
+                client.model.tracer = tracer
+                response = await client.http.post("/v1/predict", json={"nodes": [3]}, headers=SAMPLED)
+                assert response.status_code == 200
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    assert "could not be kept" in caplog.text
+    assert "could not be traced" in caplog.text
 
 
 # To the receiver

@@ -218,6 +218,22 @@ def test_training_learns_from_labels_and_serves_every_storage(
         np.testing.assert_allclose(scores_of(loaded, f"projected-{storage}", nodes), exact, atol=tolerance)
 
 
+def test_of_several_types_thresholds_are_for_two_classes_as_of_one_type(tmp_path: Path) -> None:
+    """How many classes a source has is known once it is read, so that no rule of the spec can refuse it."""
+    model, variants = {"training": {"epochs": 1}}, {"thresholds": "PerClass"}
+    given, _ = data_of(tmp_path)
+    loaded = generated(tmp_path, service_of(given, model, variants))
+    assert loaded.manifest is not None
+    assert all(variant.thresholds is not None for variant in loaded.manifest.variants)
+    parts = shop()
+    parts.nodes["user"]["labels"] = np.arange(30) % 3
+    given, _ = data_of(tmp_path / "three", parts)
+    with pytest.raises(
+        InputError, match=r"^spec\.variants\.thresholds: is PerClass, and each node .* one of 3 classes"
+    ):
+        generated(tmp_path / "three", service_of(given, model, variants))
+
+
 def test_equal_manifests_give_equal_weights_and_an_interruption_loses_no_training(tmp_path: Path) -> None:
     given, _ = data_of(tmp_path)
     service = service_of(given, {"training": {"epochs": 3}})

@@ -31,11 +31,12 @@ from gnnserve_cli.commands.options import (
 )
 from gnnserve_cli.exits import ExitCode, exit_code_of_status
 from gnnserve_cli.loadgen.picture import check_picture, draw_picture
+from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.report import facts_of, slices_table
 from gnnserve_cli.loadgen.requests import Sizes, build_predictions
 from gnnserve_cli.loadgen.scenario import Scenario, build_arrivals, build_curve
 from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
-from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, summarize
+from gnnserve_cli.loadgen.statistics import Accuracies, LoadPlan, LoadReport, StatedObjective, shortened, summarize
 from gnnserve_cli.loadgen.sweep import parse_sweep, sweep_table
 from gnnserve_cli.loadgen.sweep_picture import draw_sweep
 from gnnserve_cli.loadgen.unseen import Unseen, build_unseen
@@ -238,9 +239,16 @@ def load(
     )
     accuracies = accuracies_of(served.profile)
     if concurrencies:
-        plans = [dataclasses.replace(plan, connections=number) for number in concurrencies]
-        _show_sweep([summarize(p, generate_load(endpoint, requests, p, None, timeout), accuracies) for p in plans],
-                    picture, as_json=as_json)  # fmt: skip
+        reports = []
+        for point in (dataclasses.replace(plan, connections=number) for number in concurrencies):
+            record = generate_load(endpoint, requests, point, None, timeout)
+            reports.append(summarize(point, record, accuracies))
+            if record.interrupted_s is not None:
+                break
+        _show_sweep(reports, picture, as_json=as_json)
+        _exit_if_interrupted(record)
+        for report in reports:
+            _exit_without_answers(report)
         return
     record = generate_load(endpoint, requests, plan, schedule, timeout)
     report = summarize(plan, record, accuracies)
@@ -251,8 +259,9 @@ def load(
         if report.slices:
             put(output(), "", slices_table(report))
         put(output(), *(f"warning: {warning}" for warning in report.warnings))
-    if picture is not None:
-        draw_picture(picture, plan, record, report, accuracies)
+    if picture is not None and len(record.rows):
+        draw_picture(picture, shortened(plan, record), record, report, accuracies)
+    _exit_if_interrupted(record)
     _exit_without_answers(report)
 
 
@@ -272,8 +281,12 @@ def _show_sweep(reports: list[LoadReport], picture: Path | None, *, as_json: boo
         put(output(), sweep_table(reports), *(f"warning: {text}" for report in reports for text in report.warnings))
     if picture is not None:
         draw_sweep(picture, reports)
-    for report in reports:
-        _exit_without_answers(report)
+
+
+def _exit_if_interrupted(record: Record) -> None:
+    """What was measured has been printed; scripts learn that it is not all."""
+    if record.interrupted_s is not None:
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def nodes_to_ask_for(endpoint: Endpoint, served: VariantsAnswer, *, binary: bool) -> int | list[int | str]:

@@ -54,11 +54,17 @@ _decode_refusal = decoding.decoder(_RefusalBody).decode
 def generate_load(
     endpoint: Endpoint, requests: Requests, plan: LoadPlan, schedule: Iterable[float] | None, timeout_s: float
 ) -> Record:
-    """`schedule` is given for an open loop: seconds after the start, ascending."""
+    """`schedule` is given for an open loop: seconds after the start, ascending. A run that is interrupted (SIGINT) ends
+    there, and its record has what was measured until then."""
     generator = Generator(endpoint, requests, timeout_s)
     run = generator.run_closed(plan) if schedule is None else generator.run_open(plan, schedule)
     with _short_switches(), asyncio.Runner(loop_factory=_fastest_event_loop()) as runner:
-        return runner.run(run)
+        try:
+            return runner.run(run)
+        except KeyboardInterrupt:
+            if not generator.has_begun:
+                raise
+            return generator.interrupted()
 
 
 @contextlib.contextmanager
@@ -106,6 +112,19 @@ class Generator:
         self._idle: list[LoadConnection | None] = []
         self._due: deque[_Ask] = deque()
         self._busy: set[asyncio.Task[None]] = set()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the clock runs: connections are open."""
+        return self._started_at_s > 0
+
+    def interrupted(self) -> Record:
+        """Record of a run that ends now. Requests that are under way count as none: what would have become of them is
+        not known."""
+        record = self._record
+        record.interrupted_s = time.perf_counter() - self._started_at_s
+        record.started = len(record.rows)
+        return record
 
     def _connect(self) -> Coroutine[Any, Any, LoadConnection]:
         return connect(self._endpoint.host, self._endpoint.port, self._endpoint.tls)

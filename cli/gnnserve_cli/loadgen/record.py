@@ -98,6 +98,8 @@ class Record:
     """Open loop: requests that this program itself came to only well after they were due."""
     last_answer_s: float = 0.0
     """When the last answer came, in seconds after the start."""
+    interrupted_s: float | None = None
+    """When the run was interrupted, in seconds after the start; None: it was not."""
 
     @property
     def latencies_ms(self) -> Sequence[float]:

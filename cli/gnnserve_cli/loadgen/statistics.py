@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Literal
 
@@ -25,6 +25,8 @@ LATE_MS = 1.0
 LATE_SHARE = 0.01
 """Share of requests sent over `LATE_MS` late by the generator itself, above which the report warns."""
 SLICES = 10
+_LEAST_S = 0.001
+"""Shortest duration that figures are divided by."""
 
 
 class StatedObjective(msgspec.Struct, frozen=True, rename="camel"):
@@ -160,8 +162,16 @@ def compute_percentiles(values: Sequence[float]) -> Percentiles | None:
     return Percentiles(p50, p90, p99, ascending[-1])
 
 
-def summarize(plan: LoadPlan, record: Record, accuracies: Accuracies | None = None) -> LoadReport:
-    accuracies = accuracies or Accuracies()
+def shortened(plan: LoadPlan, record: Record) -> LoadPlan:
+    """The plan as far as it was run: shorter where the run was interrupted."""
+    interrupted_s = record.interrupted_s
+    if interrupted_s is None or interrupted_s >= plan.duration_s:
+        return plan
+    return replace(plan, duration_s=max(interrupted_s, _LEAST_S))
+
+
+def summarize(planned: LoadPlan, record: Record, accuracies: Accuracies | None = None) -> LoadReport:
+    plan, accuracies = shortened(planned, record), accuracies or Accuracies()
     rows, limit_ms = record.rows, _limit_ms(plan)
     latencies_ms = record.latencies_ms
     answers = len(latencies_ms)
@@ -207,7 +217,7 @@ def summarize(plan: LoadPlan, record: Record, accuracies: Accuracies | None = No
         statuses={str(status): count for status, count in sorted(record.statuses.items())},
         errors=dict(record.errors.most_common()),
         slices=[] if plan.rate_per_s is None else slice_up(plan, record, SLICES, accuracies),
-        warnings=_warnings(plan, latency, lag, record),
+        warnings=[*_interruption(planned, record), *_warnings(plan, latency, lag, record)],
     )
 
 
@@ -267,6 +277,15 @@ def _mean_accuracy(on_time: Counter[int], names: Sequence[str], accuracies: Accu
     if not counts or not counts.keys() <= accuracies.percent.keys():
         return None
     return math.fsum(accuracies.percent[name] * count for name, count in counts.items()) / sum(counts.values())
+
+
+def _interruption(planned: LoadPlan, record: Record) -> list[str]:
+    if record.interrupted_s is None:
+        return []
+    return [
+        f"interrupted after {record.interrupted_s:,.2f} of {planned.duration_s:,.10g} s: the figures are of what was "
+        "measured until then"
+    ]
 
 
 def _warnings(plan: LoadPlan, latency: Percentiles | None, lag: Percentiles | None, record: Record) -> list[str]:

@@ -194,20 +194,29 @@ class Engine:
         """Close and compute batches, for as long as a round of the loop may take that."""
         self._turn_is_due = False
         until_ms = self._clock_ms() + ROUND_MS
-        if self._time.is_divided:
-            self._time.begin_round()
+        try:
+            if self._time.is_divided:
+                self._serve_divided_round(until_ms)
+            else:
+                while self._serve_next() and self._clock_ms() < until_ms:
+                    pass
+        finally:
+            # Whatever went wrong with one batch, the others have their turn without waiting for the next request. A
+            # stopped engine closes no lanes any more, so that a model may seem to have more for ever.
+            if self._closing is ModelState.DRAINING or (self._closing is None and self._time.has_more()):
+                # In another round, so that short batches do not starve the sockets.
+                self._go_on()
+
+    def _serve_divided_round(self, until_ms: float) -> None:
+        """Close and compute batches of services that share the worker, and read the input of theirs that waits."""
+        self._time.begin_round()
+        try:
             while self._serve_next() and self._time.may_go_on(until_ms):
                 pass
+        finally:
             self._time.end_round()
             if self._time.has_input():
                 self._read_on()
-        else:
-            while self._serve_next() and self._clock_ms() < until_ms:
-                pass
-        # A stopped engine closes no lanes any more, so that a model may seem to have more for ever.
-        if self._closing is ModelState.DRAINING or (self._closing is None and self._time.has_more()):
-            # In another round, so that short batches do not starve the sockets.
-            self._go_on()
 
     def _serve_next(self) -> bool:
         """Close the next batch. Whether there is another one to close."""
@@ -259,10 +268,12 @@ class Engine:
             self._go_on()
             return
         began_ms, waited_ms = self._time.began_ms(model, batch)
-        outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
-        model.show_answer(outcomes)
-        # The thread gets its next batch before these are encoded.
-        self._go_on()
+        try:
+            outcomes, withdrawals = self._split(model, lane, batch, computed), model.withdrawals
+            model.show_answer(outcomes)
+        finally:
+            # The thread gets its next batch before these are encoded.
+            self._go_on()
         released_ms = self._time.end_turn(model, batch, computed)
 
         def deliver() -> None:
@@ -353,7 +364,10 @@ class Engine:
         lane.batcher.finish()
         if isinstance(computed, Computed):
             if model.tracer is not None:
-                note_traced(model.tracer, model.accepted, batch, computed)
+                try:
+                    note_traced(model.tracer, model.accepted, batch, computed)
+                except Exception:  # noqa: BLE001  (a trace is lost, and no answer)
+                    _log.exception("a batch of %s could not be traced", batch.variant)
             try:
                 return share_out(model.accepted, batch, computed)
             except Exception as error:  # noqa: BLE001  (as in the executor)

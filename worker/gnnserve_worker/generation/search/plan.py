@@ -27,6 +27,7 @@ from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates, candidates_of
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, Work, work_of
+from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_each, warm_up
@@ -85,6 +86,7 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
 
 def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
     """Given variants are left out, and cascades of them: their weights would have to be read."""
+    check_thresholds(spec.variants.thresholds, multi_label=data.multi_label, classes=len(data.classes))
     check_cascades(spec.variants, multi_label=data.multi_label)
     source_columns, degrees = data.features.shape[1], Degrees.of(data.graph)
     if spec.variants.is_searched:

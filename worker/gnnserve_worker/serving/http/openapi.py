@@ -328,6 +328,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                 "405": error_response("Another method than POST."),
                 "413": error_response("The body or the overlay is too large: split the request."),
                 "415": error_response("The body is compressed otherwise than by gzip or deflate."),
+                "417": error_response("Another Expect than 100-continue."),
                 "431": error_response("Address and headers are too long, or too many: send less."),
                 "501": error_response("Another transfer coding than chunked."),
                 "505": error_response("Another version than HTTP/1.0 or 1.1."),

@@ -65,6 +65,14 @@ def wrong_task(where: str, revision: ServedRevision) -> RequestError:
     )  # fmt: skip
 
 
+def no_tensors(where: str, revision: ServedRevision) -> RequestError:
+    """The service scores links, and the request is one of the Open Inference Protocol. `where`: its field."""
+    return RequestError(
+        ErrorCode.WRONG_TASK, where, "this service scores pairs of nodes, which have no tensors in this protocol",
+        f"POST {example_of(revision)} to /v1/predict, or ask a service without task.links",
+    )  # fmt: skip
+
+
 def example_of(revision: ServedRevision) -> str:
     """A request that the graph permits."""
     return f'{{"pairs": [[{", ".join(map(shown_value, example_pair(revision)))}]]}}'

@@ -85,6 +85,7 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_ENCODING = "UnsupportedEncoding"
     INVALID_ENCODING = "InvalidEncoding"
     UNSUPPORTED_VERSION = "UnsupportedVersion"
+    EXPECTATION_FAILED = "ExpectationFailed"
     UNAUTHORIZED = "Unauthorized"
     NO_WRITING = "NoWriting"
     TOO_MANY_CONNECTIONS = "TooManyConnections"
@@ -188,18 +189,21 @@ def require_offset(
     if not 0 <= min_offset <= MAX_OFFSET:
         raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(min_offset)} is out of range", OFFSET_REMEDY)
     if revision.applied_offset is None:
-        raise no_updates(where, "leave it out, or turn changes on")
+        raise no_updates(where, "leave it out", revision)
     if revision.applied_offset() < min_offset:
         raise BehindError(min_offset, objective, timeout_ms)
 
 
-def no_updates(where: str, remedy: str) -> RequestError:
-    return RequestError(
-        ErrorCode.NO_UPDATES,
-        where,
-        "the graph of this service does not change",
-        f"{remedy}: `spec.updates: {{log: {{sqlite: {{}}}}}}` in the manifest keeps a log of changes",
-    )
+def no_updates(where: str, instead: str, revision: ServedRevision | None) -> RequestError:
+    """Error for a request that needs a log of changes. `instead`: what the client may do; empty: nothing.
+    `revision`: what is served now; None: nothing yet."""
+    if revision is not None and revision.links is not None:
+        # What the spec refuses is not advised.
+        manifest = "generate the service again from the changed graph: spec.updates is not possible with task.links"
+    else:
+        manifest = "turn changes on: `spec.updates: {log: {sqlite: {}}}` in the manifest keeps a log of them"
+    remedy = f"{instead}, or {manifest}" if instead else manifest
+    return RequestError(ErrorCode.NO_UPDATES, where, "the graph of this service does not change", remedy)
 
 
 def check_objective(objective: Objective, latency_field: str, tolerance_field: str) -> None:

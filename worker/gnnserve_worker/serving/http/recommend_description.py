@@ -41,6 +41,7 @@ def describe_recommend(revision: ServedRevision | None) -> dict[str, Any]:
                 "409": error_response("minOffset is asked for, and the graph does not change."),
                 "413": error_response("The body or the overlay is too large."),
                 "415": error_response("The body is compressed otherwise than by gzip or deflate."),
+                "417": error_response("Another Expect than 100-continue."),
                 "422": error_response("The request is strict, and no variant can meet its objective."),
                 "429": error_response("The queue is full, or the deadline is out of reach now.", RETRY_AFTER),
                 "431": error_response("Address and headers are too long, or too many: send less."),

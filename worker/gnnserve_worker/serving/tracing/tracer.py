@@ -5,6 +5,7 @@ Where nothing is traced there is no tracer, and no package of OpenTelemetry is i
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 import time
@@ -13,6 +14,8 @@ from typing import Protocol
 
 from gnnserve_worker.inference.batch import StageTimes
 from gnnserve_worker.serving.tracing.traces import BatchTrace, RequestTrace, SpanIds, read_parent
+
+_log = logging.getLogger(__name__)
 
 
 class SpanSink(Protocol):
@@ -63,13 +66,19 @@ class Tracer:
         )  # fmt: skip
         for trace in traces:
             trace.batches.append(batch)
-        self.sink.put(batch)
+        self._put(batch)
 
     def end(self, trace: RequestTrace, now_ms: float, status: int | None, code: str = "") -> None:
         """The request was answered, refused, or its client left. Only its first end counts."""
         if trace.ended_ms is None:
             trace.ended_ms, trace.status, trace.code = now_ms, status, code
-            self.sink.put(trace)
+            self._put(trace)
+
+    def _put(self, record: RequestTrace | BatchTrace) -> None:
+        try:
+            self.sink.put(record)
+        except Exception:  # noqa: BLE001  (a trace is lost, and no answer)
+            _log.exception("a trace could not be kept")
 
 
 def _new_id(bits: int) -> int:

@@ -30,7 +30,7 @@ from gnnserve_worker.serving.http.openapi_parts import (
     query_number,
 )
 
-_NO_UPDATES = "The graph of this service does not change: `spec.updates` turns that on."
+_NO_UPDATES = "The graph of this service does not change: `spec.updates` turns that on, but where links are scored."
 
 
 def describe_post(revision: ServedRevision | None) -> dict[str, Any]:

@@ -172,7 +172,8 @@ class ChangesEndpoint:
 
     def _require_updates(self) -> Updates:
         if self._updates is None:
-            raise no_updates(CHANGES_PATH, "turn changes on")
+            lane = self._model.lane
+            raise no_updates(CHANGES_PATH, "", None if lane is None else lane.revision)
         return self._updates
 
 

@@ -21,7 +21,7 @@ from gnnserve_worker.serving.http.open_inference.about import (
     describe_server,
     describe_usage,
 )
-from gnnserve_worker.serving.http.pairs import wrong_task
+from gnnserve_worker.serving.http.pairs import no_tensors
 from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_variant, unknown_model
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
@@ -81,7 +81,7 @@ class ServedModels:
         if version is not None:
             check_variant(version, (), False, lane.revision, "version")
         if lane.revision.links is not None and call is not Call.STATISTICS:
-            raise wrong_task("model", lane.revision)  # its tensors are of nodes and classes
+            raise no_tensors("model", lane.revision)
         return self._of_model[call](lane.revision, version)
 
     def list_models(self, *, only_ready: bool) -> list[dict[str, Any]]:

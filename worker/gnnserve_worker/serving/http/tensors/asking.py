@@ -13,7 +13,7 @@ from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.node_ids import find_integers, find_listed, find_texts
 from gnnserve_worker.serving.http.overlay import BRING_IT, NamedIds, check_finite, check_sizes, place_ids, support_of
-from gnnserve_worker.serving.http.pairs import wrong_task
+from gnnserve_worker.serving.http.pairs import no_tensors
 from gnnserve_worker.serving.http.question import (
     ErrorCode,
     Question,
@@ -48,7 +48,7 @@ def to_question(
     """`version`: the variant that the request's place names. Raises RequestError, and BehindError before any id is
     looked up, which the changes may bring."""
     if revision.links is not None:
-        raise wrong_task(NODES, revision)
+        raise no_tensors(NODES, revision)
     wanted = read.wishes
     if wanted.min_offset is not None:
         require_offset(wanted.min_offset, wanted.objective, wanted.timeout_ms, revision, read.offset_field)

@@ -17,6 +17,7 @@ import httptools
 
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp, Message, Scope
 from gnnserve_worker.serving.http.wire.flow import Flow
+from gnnserve_worker.serving.http.wire.heads import expects_continue
 from gnnserve_worker.serving.http.wire.reading import Reader
 from gnnserve_worker.serving.http.wire.responses import LAST_CHUNK, ResponseStart, encode_chunk
 
@@ -92,9 +93,7 @@ class AsgiExchange(Exchange):
         self._flow = flow
         self._start = start
         self._when_answered = when_answered
-        self._expects_continue = any(
-            name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"]
-        )
+        self._expects_continue = expects_continue(scope["http_version"], scope["headers"])
         self._body = bytearray()
         """Received, and not yet taken by the application."""
         self._more_body = True

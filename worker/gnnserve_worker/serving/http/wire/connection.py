@@ -25,7 +25,7 @@ from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
 from gnnserve_worker.serving.http.wire.flow import Flow
-from gnnserve_worker.serving.http.wire.heads import large_head, not_http
+from gnnserve_worker.serving.http.wire.heads import large_head, not_http, wrong_version
 from gnnserve_worker.serving.http.wire.known_heads import HEAD_END, KnownHead, KnownHeads, without_upgrade
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED, Patience, Places, Room
 from gnnserve_worker.serving.http.wire.reading import Reader, Trouble
@@ -178,6 +178,10 @@ class Connection(asyncio.Protocol):
             case Trouble.NOT_HTTP:
                 CLIENT_LOG.warning("Invalid HTTP request received.")
                 self._refuse_unheard(self._predict.refuse_request(not_http()))
+            case Trouble.WRONG_VERSION:
+                self._refuse_unheard(
+                    self._predict.refuse_request(wrong_version(self._reader.version), self._error_form())
+                )
             case Trouble.LONG_HEAD:
                 self._refuse_unheard(self._predict.refuse_request(large_head(), self._error_form()))
             case Trouble.LONG_FRAME:

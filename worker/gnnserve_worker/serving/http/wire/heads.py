@@ -16,6 +16,7 @@ MOST_HEAD_BYTES = 64 * 1024
 """Longest head of a request, in bytes: its first line and its headers."""
 MOST_HEADERS = 128
 
+_CONTINUE = b"100-continue"
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
 """Characters of a name or an address and a port. It may be empty (RFC 9112, 3.2)."""
 
@@ -39,14 +40,28 @@ def not_http() -> RequestError:
     )
 
 
+def wrong_version(version: str) -> RequestError:
+    return RequestError(
+        ErrorCode.UNSUPPORTED_VERSION, "HTTP version", f"{cut(version)} is not spoken here", "send HTTP/1.1"
+    )
+
+
+def expects_continue(version: str, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether the client waits to be told to go on before it sends the body. One of HTTP/1.0 does not, whatever it
+    says (RFC 9110, 10.1.1)."""
+    return version != "1.0" and any(_CONTINUE in _expectations(value) for name, value in headers if name == b"expect")
+
+
+def _expectations(value: bytes) -> list[bytes]:
+    return [stripped for each in value.split(b",") if (stripped := each.strip(b" \t").lower())]
+
+
 def check_head(version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestError | None:
     """Check a head; None if nothing is wrong. `headers`: names in lower case."""
     hosts = [value for name, value in headers if name == b"host"]
     codings = [value for name, value in headers if name == b"transfer-encoding"]
     if version not in {"1.0", "1.1"}:
-        return RequestError(
-            ErrorCode.UNSUPPORTED_VERSION, "HTTP version", f"{cut(version)} is not spoken here", "send HTTP/1.1"
-        )
+        return wrong_version(version)
     if len(hosts) > 1 or (not hosts and version == "1.1"):
         return RequestError(
             ErrorCode.MALFORMED_REQUEST,
@@ -59,7 +74,21 @@ def check_head(version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestE
         return RequestError(
             ErrorCode.MALFORMED_REQUEST, "Host", f"{shown!r} is no host", "send a name or an address, and a port"
         )
-    return _check_codings(version, codings) if codings else None
+    if codings and (wrong := _check_codings(version, codings)) is not None:
+        return wrong
+    return _check_expectations(version, [value for name, value in headers if name == b"expect"])
+
+
+def _check_expectations(version: str, values: Sequence[bytes]) -> RequestError | None:
+    if version == "1.0":
+        return None
+    unknown = [each for value in values for each in _expectations(value) if each != _CONTINUE]
+    if not unknown:
+        return None
+    shown = cut(unknown[0].decode("ascii", "replace"))
+    return RequestError(
+        ErrorCode.EXPECTATION_FAILED, "Expect", f"{shown!r} is not met here", "send 100-continue, or leave it out"
+    )
 
 
 def _check_codings(version: str, codings: Sequence[bytes]) -> RequestError | None:

@@ -14,11 +14,16 @@ import httptools
 from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.wire.heads import MOST_HEAD_BYTES, MOST_HEADERS, check_head, large_head
 
+_KNOWN_VERSIONS = {"0.0", "0.9", "1.0", "1.1", "2.0"}
+"""Versions that the parser reads on behind, and 0.0, which it tells before it has read one."""
+
 
 class Trouble(Enum):
     """Why the rest of a connection cannot be read."""
 
     NOT_HTTP = auto()
+    WRONG_VERSION = auto()
+    """A version that the parser does not know, and stops at."""
     LONG_HEAD = auto()
     """A head that is over the limit before its end was seen."""
     LONG_FRAME = auto()
@@ -99,7 +104,8 @@ class Reader:
         except httptools.HttpParserUpgrade:
             pass  # what follows is the body of a request whose connection is closed after its answer
         except httptools.HttpParserError:
-            return Trouble.NOT_HTTP
+            is_version = self.is_head_open and self.version not in _KNOWN_VERSIONS
+            return Trouble.WRONG_VERSION if is_version else Trouble.NOT_HTTP
         if self.between_messages:
             return None
         if not self._has_come_on:
