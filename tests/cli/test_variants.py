@@ -17,8 +17,9 @@ from tests.support.fake_server import Told, fake_server, variants_body
 from tests.support.profiles import profile, revision_manifest, variant
 from typer.testing import CliRunner
 
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.profile import Profile
-from gnnserve_api.repository import NodeIdKind, RevisionManifest
+from gnnserve_api.repository import NodeIdKind, RevisionManifest, sealed
 from gnnserve_api.variants import MAX_LAYERS, Storage
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.main import app
@@ -190,6 +191,14 @@ def test_a_repository_lists_every_service_and_newest_revisions_first(tmp_path: P
     ]
     table = CliRunner().invoke(app, ["variants", str(tmp_path)]).output
     assert table.index("default/digits  revision new") < table.index("default/digits  revision old")
+
+
+def test_a_repository_shows_how_edges_count_where_a_revision_says_it(tmp_path: Path) -> None:
+    rules = EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP)
+    write_revision(tmp_path, sealed(msgspec.structs.replace(revision_manifest("told"), edge_rules=rules)))
+    write_revision(tmp_path, revision_manifest("silent"), service="papers")
+    table = CliRunner().invoke(app, ["variants", str(tmp_path)]).output
+    assert table.count("\nedges: Undirected, an edge counts both ways; repeated ones count each\n\n") == 1
 
 
 @pytest.mark.parametrize(

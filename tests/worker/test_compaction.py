@@ -11,7 +11,7 @@ from msgspec import UNSET
 from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch_of, generated, ids_of, stored_ids
 from tests.support.overlays import RULES
 
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.repository import ChangedSource, NodeIdKind, RevisionManifest
 from gnnserve_worker.changes.log import Entry, LogBehindError
 from gnnserve_worker.changes.sqlite_log import SqliteLog
@@ -19,6 +19,7 @@ from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.folding import Folded, fold
 from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, encode_batch
+from gnnserve_worker.graph.edges import BothDirections
 from gnnserve_worker.graph.living_graph import FoundNodes
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.batch import infer_batch
@@ -110,6 +111,24 @@ def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(
     batches = [plain.random_batch(draw, 12, fresh) for _ in range(3)]
     service.append(*batches)
     living.apply(13, batches)
+    service.assert_equal_to_the_graph_built_anew(living)
+
+
+def test_the_direction_that_was_decided_stays_where_the_graph_becomes_symmetric(tmp_path: Path) -> None:
+    plain = PlainGraph(NODES, 7, EdgeRules(Direction.DIRECTED, Duplicates.KEEP))
+    service, row = Service(tmp_path, plain), np.zeros((0, FEATURES), np.float32)
+    one_way = [(sender, reader) for reader, listed in plain.lists.items() for sender in listed]
+    for edge in one_way:
+        plain.add_edge(*edge[::-1])
+    service.append(batch_of(row, edges=[edge[::-1] for edge in one_way]))
+    folded = service.fold()
+    assert folded is not None and not BothDirections.of(folded.data.graph).one_way
+    assert service.manifest.edge_rules == folded.data.edge_rules == plain.rules
+    plain.add_edge(0, 1)
+    batch = batch_of(row, edges=[(0, 1)])
+    service.append(batch)
+    living = LivingRevision(service.opened(), ROOM_BYTES)
+    living.apply(2, [batch])
     service.assert_equal_to_the_graph_built_anew(living)
 
 

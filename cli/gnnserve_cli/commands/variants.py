@@ -113,5 +113,6 @@ def _print_services(services: list[ServiceRevisions], console: Console) -> None:
     for service in services:
         for revision in service.revisions:
             put(console, f"{service.namespace}/{service.service}  revision {revision.revision}")
-            put(console, f"recipe {revision.recipe}  graph {revision.graph}  {revision.created_at[:19]}Z", "")
+            put(console, f"recipe {revision.recipe}  graph {revision.graph}  {revision.created_at[:19]}Z")
+            put(console, *([] if revision.edge_rules is None else [f"edges: {revision.edge_rules.in_words}"]), "")
             put(console, *profile_tables(revision.profile, console), *search_lines(revision.profile), "")
