@@ -68,6 +68,7 @@ _PARTS = {
     "services": ("service", "{} over HTTP"),
     "answers": ("architecture", "{}"),
     "compactions": ("shape", "compaction of {}"),
+    "starts": ("shape", "start of {}"),
 }
 """Lists of parts in a result file: the field that names a part, and what its run is called."""
 

@@ -2,7 +2,8 @@
 
 In one process: changes per second by one thread, where the time goes, memory, gathering over a graph that has changed
 (`updates_graph.py`); answers after 100,000 changes beside those of the graph built from scratch (`updates_answers.py`).
-A log of ten million edges that becomes part of the graph (`updates_compaction.py`).
+A log of ten million edges that becomes part of the graph (`updates_compaction.py`); a start over one of small batches
+(`updates_start.py`).
 Through HTTP: durable changes per second, arrival at a second worker, predictions beside changes (`updates_service.py`).
 Two public graphs as they grew (`updates_replay.py`).
 """
@@ -28,6 +29,9 @@ from benchmarks.updates_measured import ServiceFigures
 from benchmarks.updates_replay import GRAPHS, measure_replay
 from benchmarks.updates_results import Entries, Entry, Figures, Part, body_of, read_entries, verdicts_of
 from benchmarks.updates_service import Load, measure_service
+from benchmarks.updates_start import FULL as RECORDS
+from benchmarks.updates_start import QUICK as FEW_RECORDS
+from benchmarks.updates_start import measure_start_elsewhere
 from benchmarks.updates_typed import NAME as TYPED
 
 _CHANGES = {False: 100_000, True: 2000}
@@ -74,6 +78,10 @@ def _measurements(
         Part.COMPACTION: [
             (name, lambda name=name: measure_compaction_elsewhere(name, FEW_COMPACTED if quick else COMPACTED))
             for name in (*shapes, TYPED)
+        ],
+        Part.START: [
+            (name, lambda name=name: measure_start_elsewhere(name, FEW_RECORDS if quick else RECORDS))
+            for name in (TYPED, "arxiv")[few]
         ],
         Part.REPLAY: [(name, lambda name=name: measure_replay(name, of_replay)) for name in GRAPHS[few]],
     }

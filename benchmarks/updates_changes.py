@@ -25,6 +25,11 @@ class Mix:
     new_nodes: float = 0.1
     overrides: float = 0.2
 
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """Shares of new nodes, overrides and edges."""
+        return self.new_nodes, self.overrides, 1.0 - self.new_nodes - self.overrides
+
     def counts(self, size: int) -> tuple[int, int, int]:
         """New nodes, overrides and edges of a batch of that size."""
         new, overrides = round(size * self.new_nodes), round(size * self.overrides)
@@ -68,6 +73,11 @@ class ChangeStream:
         whole = self._batch(*self._mix.counts(count), attached=0)
         singles = [*_split(whole)]
         return [singles[place] for place in self._draw.permutation(len(singles)).tolist()]
+
+    def small(self, size: int) -> ChangeBatch:
+        """A batch of so many changes, however few: each of a kind that is drawn."""
+        new, overrides = self._draw.multinomial(size, self._mix.shares)[:2].tolist()
+        return self._batch(new, overrides, size - new - overrides, attached=min(new, size - new - overrides))
 
     def batches(self, size: int, count: int) -> Iterator[ChangeBatch]:
         if size == 1:

@@ -56,7 +56,7 @@ class _Stream(Protocol):
     def batch(self, size: int) -> ChangeBatch: ...
 
 
-def _published(name: str) -> tuple[GNNService, Repository, str]:
+def published_service(name: str) -> tuple[GNNService, Repository, str]:
     """A service of one type or of several, its repository, and its revision."""
     if name != updates_typed.NAME:
         return GNNService.model_validate(living_manifest(name)), *publish(name)
@@ -67,12 +67,12 @@ def _published(name: str) -> tuple[GNNService, Repository, str]:
 
 def _stream_over(loaded: LoadedRevision) -> _Stream:
     if isinstance(loaded.graph, TypedGraph):
-        return updates_typed.TypedEdgeStream(loaded.graph, 1)
+        return updates_typed.TypedStream(loaded.graph, 1)
     return ChangeStream(loaded.graph, loaded.features, 1, _EDGES)
 
 
 def measure_compaction(name: str, changes: int) -> Compaction:
-    service, published, revision = _published(name)
+    service, published, revision = published_service(name)
     with tempfile.TemporaryDirectory(prefix="gnnserve-compaction-") as folder:
         root = Path(folder)
         place = root / service.metadata.namespace / service.metadata.name

@@ -20,9 +20,9 @@ def updates(results: Results) -> str:
         return ""
     found = results["updates"]
     tables = (
-        verdict_table, _applied, _durable, _beside_changes, _gathered, _memory, _compacted, _replayed
+        verdict_table, _applied, _durable, _beside_changes, _gathered, _memory, _compacted, _started, _replayed
     )  # fmt: skip
-    return "\n\n".join(render(found) for render in tables)
+    return "\n\n".join(filter(None, (render(found) for render in tables)))
 
 
 def _applied(found: Mapping[str, Any]) -> str:
@@ -141,6 +141,25 @@ def _compacted(found: Mapping[str, Any]) -> str:
                 f"{one['log_bytes'] / 1e9:.2f}",
             )
             for one in found.get("compactions", ())
+        ),
+    )
+
+
+def _started(found: Mapping[str, Any]) -> str:
+    if not found.get("starts"):
+        return ""
+    return table(
+        ("start over small batches", "records", "changes", "seconds", "of which the first", "without the log"),
+        (
+            (
+                one["shape"],
+                f"{one['records']:,}",
+                f"{one['changes']:,}",
+                f"{one['replay_s']:.2f}",
+                f"{one['replays_s'][0]:.2f}",
+                f"{one['load_s']:.2f}",
+            )
+            for one in found.get("starts", ())
         ),
     )
 

@@ -288,7 +288,7 @@ def _apply(living: LivingRevision, bodies: Sequence[bytes]) -> int:
 
 
 _STAGES: tuple[tuple[str, type, str], ...] = (
-    ("finding", LivingRevision, "_find"),
+    ("finding", LivingRevision, "_find_next"),
     ("finding", LivingGraph, "entries_reading"),
     ("finding", LivingGraph, "readers_of"),
     ("lists", LivingGraph, "apply"),

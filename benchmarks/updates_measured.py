@@ -153,6 +153,23 @@ class Replay(msgspec.Struct, frozen=True):
     variants: tuple[ReplayedVariant, ...]
 
 
+class Start(msgspec.Struct, frozen=True):
+    """A start over a log of small batches."""
+
+    nodes: int
+    edges: int
+    """Entries of neighbour lists."""
+    records: int
+    changes: int
+    log_bytes: int
+    load_s: float
+    """From the revision on the disk to one that follows the log, median."""
+    replay_s: float
+    """From there to one that has applied the log, median."""
+    replays_s: tuple[float, ...]
+    """Each of them, in their order."""
+
+
 class Compaction(msgspec.Struct, frozen=True):
     """A log of edges that come and go, made part of the graph."""
 

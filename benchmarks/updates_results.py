@@ -22,6 +22,7 @@ from benchmarks.updates_measured import (
     GraphFigures,
     Replay,
     ServiceFigures,
+    Start,
 )
 
 WANTED_CHANGES_PER_S = {"arxiv": 200_000, "products": 100_000}
@@ -31,9 +32,10 @@ WANTED_ARRIVAL_MS, WANTED_PREDICTION_RATIO, WANTED_SHARE = 50.0, 1.2, 0.5
 WANTED_ERROR, WANTED_CHANGES, WANTED_SUM_CHANGES = 1e-5, 100_000, 10_000_000
 WANTED_POINTS = 0.3
 WANTED_COMPACTED = 10_000_000
+WANTED_START_S, WANTED_RECORDS = 3.0, 14_258
 
 Verdict = dict[str, Any]
-Figures = GraphFigures | AnswerErrors | ServiceFigures | Compaction | Replay
+Figures = GraphFigures | AnswerErrors | ServiceFigures | Compaction | Start | Replay
 
 
 class Part(StrEnum):
@@ -45,6 +47,8 @@ class Part(StrEnum):
     """Changes through HTTP."""
     COMPACTION = "compaction"
     """A log of edges that becomes part of the graph."""
+    START = "start"
+    """A log of small batches that a revision applies as it is opened."""
     REPLAY = "replay"
     """Two graphs as they grew."""
 
@@ -64,6 +68,7 @@ KINDS: Mapping[Part, Kind] = {
     Part.ANSWERS: Kind("answers", "architecture", AnswerErrors),
     Part.SERVICE: Kind("services", "service", ServiceFigures),
     Part.COMPACTION: Kind("compactions", "shape", Compaction),
+    Part.START: Kind("starts", "shape", Start),
     Part.REPLAY: Kind("graphs", "graph", Replay),
 }
 
@@ -145,6 +150,15 @@ def verdicts_of(entries: Entries) -> Iterator[tuple[str, Verdict]]:
                 "measured": f"{compaction.took_s:,.0f} s; then a start takes {compaction.start_after_s:.1f} s, "
                 f"in place of {compaction.start_with_log_s:.0f}",
                 "passed": compaction.changes >= WANTED_COMPACTED,
+            },
+        )
+    for shape, start in _figures(entries, Part.START, Start):
+        yield (
+            f"{shape}: start over {start.records:,} small batches",
+            {
+                "wanted": f"< {WANTED_START_S:g} s",
+                "measured": f"{start.replay_s:.1f} s for {start.changes:,} changes",
+                "passed": start.replay_s < WANTED_START_S and start.records >= WANTED_RECORDS,
             },
         )
     for graph, replay in _figures(entries, Part.REPLAY, Replay):

@@ -9,10 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import safetensors.numpy
 
 from benchmarks.shapes import CACHE
+from benchmarks.updates_changes import MIXED
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_api.spec.typed import TypedSource
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
@@ -81,9 +83,9 @@ def _write_weights(path: Path, source: dict[str, Any]) -> None:
     )
 
 
-class TypedEdgeStream:
+class TypedStream:
     """Batches of edges that come and as many that leave, the same for the same seed; each of one relation, relations by
-    their numbers of edges."""
+    their numbers of edges. Small ones have new users and other features of items too."""
 
     def __init__(self, graph: TypedGraph, seed: int) -> None:
         """`graph`: as generated."""
@@ -92,6 +94,7 @@ class TypedEdgeStream:
         self._relations = [one for one in graph.typed.relations if one.reverse_of is None]
         edges = np.array([_EDGES[one.source, one.name, one.target] for one in self._relations], np.float64)
         self._shares = edges / edges.sum()
+        self._next_user = _NODES["user"]
         self._pools = [self._entries(graph, one.source, one.name) for one in self._relations]
         """Edges that are there, positions of source and target within their types: int64 [edges, 2]."""
 
@@ -109,6 +112,23 @@ class TypedEdgeStream:
             if count >= _POOL:
                 break
         return np.concatenate(found).astype(np.int64)
+
+    def small(self, size: int) -> ChangeBatch:
+        """A batch of so many changes, however few: each of a kind that is drawn."""
+        new, overrides, edges = self._draw.multinomial(size, MIXED.shares).tolist()
+        first, self._next_user = self._next_user, self._next_user + new
+        texts = [f"user/{number}" for number in range(first, self._next_user)]
+        texts += [f"item/{number}" for number in self._draw.choice(_NODES["item"], overrides, replace=False).tolist()]
+        batch = self.batch(edges)
+        ids = batch.ids
+        assert ids.texts is not None and ids.offsets is not None  # noqa: S101
+        own, offsets = lay_out(texts)
+        joined = ChangeIds(
+            None, np.concatenate((own, ids.texts)), np.concatenate((offsets, offsets[-1] + ids.offsets[1:]))
+        )
+        counts = msgspec.structs.replace(batch.counts, new_nodes=new, overrides=overrides)
+        rows = self._draw.standard_normal((new + overrides, self._width), dtype=np.float32)
+        return ChangeBatch(counts, joined, rows, is_typed=True)
 
     def batch(self, size: int) -> ChangeBatch:
         which = int(self._draw.choice(len(self._relations), p=self._shares))

@@ -31,6 +31,7 @@ from benchmarks.updates_measured import (
     Replay,
     ReplayedVariant,
     ServiceFigures,
+    Start,
 )
 from benchmarks.updates_replay import grown
 from benchmarks.updates_results import Entries, Entry, Part, body_of, read_entries, verdicts_of
@@ -181,9 +182,13 @@ COMPACTION = Compaction(
 )  # fmt: skip
 
 
+START = Start(1000, 9000, 14_258, 165_000, 60_000_000, 0.9, 1.44, (2.5, 1.44, 1.4))
+
+
 def entries(**changed: object) -> Entries:
     figures = {Part.GRAPH: ("arxiv", GRAPH), Part.ANSWERS: ("GCN", ANSWERS), Part.SERVICE: ("arxiv", SERVICE),
-               Part.COMPACTION: ("arxiv", COMPACTION), Part.REPLAY: ("facebook_pages", REPLAY)}  # fmt: skip
+               Part.COMPACTION: ("arxiv", COMPACTION), Part.START: ("typed", START),
+               Part.REPLAY: ("facebook_pages", REPLAY)}  # fmt: skip
     when = {"commit": {"id": "abcdef123", "dirty": False}, "date": "2026-11-24T00:00:00+00:00"}
     found: Entries = {part: {name: Entry(of, **when)} for part, (name, of) in figures.items()}
     for part, of in changed.items():
@@ -201,6 +206,7 @@ def test_verdicts_are_of_what_is_wanted() -> None:
         "largest difference from answers of the graph built from scratch": True,
         "sums that were kept by increments": True,
         "arxiv: compaction of 10,000,000 edges": True,
+        "typed: start over 14,258 small batches": True,
         "facebook_pages: accuracy on the 200 nodes that arrived": True,
     }
     assert found["arxiv: arrival at a second worker, p99"]["measured"] == "49.0 ms, beside 21,000 changes/s"
@@ -244,12 +250,13 @@ def test_figures_are_shown_of_every_part_and_none_where_none_were_measured(tmp_p
     rows = (
         "| arxiv, stored1 exact | 1,000 | 900 | 2,000 | 10 |", "| 210,000 | 30.00 / 60.00 |", "1.30 (1.25 to 1.35)",
         "| 52 | apply the log of changes 41.5 | 40.2 / 0.8 | 3.0 | 0.24 |", "1.01 (0.99 to 1.03)", "| 2,000 | 500 |",
-        "| facebook_pages | stored1 | 0.8980 | 0.9000 |",
+        "| typed | 14,258 | 165,000 | 1.44 | 2.50 | 0.90 |", "| facebook_pages | stored1 | 0.8980 | 0.9000 |",
     )  # fmt: skip
     for words in rows:
         assert words in shown
     assert (
-        "`updates` of facebook_pages, arxiv, arxiv over HTTP, GCN, compaction of arxiv at abcdef1" in results.source()
+        "`updates` of facebook_pages, arxiv, arxiv over HTTP, GCN, compaction of arxiv, start of typed at abcdef1"
+        in results.source()
     )
     assert json.loads((tmp_path / "updates.json").read_text())["verdicts"]
 
@@ -257,4 +264,4 @@ def test_figures_are_shown_of_every_part_and_none_where_none_were_measured(tmp_p
 def test_what_it_may_be_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
-    assert "--parts {graph,answers,service,compaction,replay}" in capsys.readouterr().out
+    assert "--parts {graph,answers,service,compaction,start,replay}" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from gnnserve_worker.compaction.folding import Folded, fold
 from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, encode_batch
 from gnnserve_worker.graph.edges import BothDirections
-from gnnserve_worker.graph.living_graph import FoundNodes
+from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision

@@ -12,10 +12,10 @@ from gnnserve_worker.caching.policies.frequency import FrequencyPolicy
 from gnnserve_worker.caching.policies.toggles import Toggles
 from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import lay_out, string_ids
-from gnnserve_worker.graph.living_graph import FoundNodes
 from gnnserve_worker.graph.living_ids import LivingIds
-from gnnserve_worker.graph.living_lists import living_lists
+from gnnserve_worker.graph.living_lists import ADDED, MERGED, REMOVED, living_lists
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.growth import GrowingArray, enlarged, room_for, scratch_for
 from gnnserve_worker.inference.touched import Touched, TouchedSince
@@ -177,7 +177,7 @@ def test_lists_that_grow_and_shrink_are_lists(seed: int, merges: bool) -> None:
         # Long lists leave their places to others, which grow into them.
         adds, many = step % 5 != 4, int(draw.integers(1, 300))
         changes = np.stack((draw.integers(0, nodes, many), draw.integers(0, 40, many)), axis=1)
-        changed = lists.change(changes, adds=adds, merges=merges)
+        changed = lists.change(changes, np.full(many, (MERGED if merges else ADDED) if adds else REMOVED, np.int8))
         for (reader, sender), is_changed in zip(changes.tolist(), changed.tolist(), strict=True):
             is_there = sender in plain[reader]
             assert is_changed == (not (is_there and merges) if adds else is_there)

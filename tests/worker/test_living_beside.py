@@ -112,7 +112,7 @@ def test_nothing_of_a_group_is_seen_before_all_of_it(
         for name, scores in scores_of(served_alone).items():
             few = 3e-2 if name.endswith("-int8") else CLOSE
             np.testing.assert_allclose(after[name], scores, atol=few, rtol=few, err_msg=name)
-    assert looks >= 4 * len(groups)
+    assert looks >= 2 * len(groups)  # batches that are applied as one, then rows of stored layers
 
 
 @BOTH

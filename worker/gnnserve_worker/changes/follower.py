@@ -43,6 +43,8 @@ _SLICE_S = 0.001
 """Time of applying after which batches of predictions have their turn."""
 _GROUP_ITEMS = 2048
 """Items of records that are applied in one go: of many small records, the nodes that they reach are made anew once."""
+_UNREAD_ITEMS = 1 << 14
+"""The same before anything is answered over the replica: nothing waits for what a group has changed."""
 _SHARED_ITEMS = 512
 """The same while predictions are computed, each of which may wait until what a group has changed is published: less
 than a millisecond."""
@@ -168,7 +170,8 @@ def catch_up(log: ChangeLog, replica: Replica, on_said: Callable[[Sequence[Said]
     while replica.offset < last:
         said: list[Said] = []
         try:
-            for group in grouped([Handed(record) for record in log.read(replica.offset, _READ_BYTES)]):
+            handed = [Handed(record) for record in log.read(replica.offset, _READ_BYTES)]
+            for group in grouped(handed, lambda: _UNREAD_ITEMS):
                 applier.apply(group, said)
         finally:
             on_said(said)

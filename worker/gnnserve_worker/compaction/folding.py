@@ -14,7 +14,8 @@ from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.compaction.source_features import SourceFeatures
 from gnnserve_worker.compaction.typed_folding import TypedFolding
 from gnnserve_worker.graph.change_batch import ChangeBatch
-from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph
+from gnnserve_worker.graph.found_nodes import FoundNodes
+from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import FeatureColumn, Features, GraphData
 from gnnserve_worker.graph.typed import TypedGraphData

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnserve_api.classes import Classes
 from gnnserve_worker.graph.change_batch import ChangeBatch
-from gnnserve_worker.graph.living_graph import FoundNodes
+from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.store import Features, Splits
 from gnnserve_worker.growth import GrowingArray
 

@@ -10,7 +10,7 @@ from gnnserve_api.repository import ChangedSource
 from gnnserve_worker.compaction.kept_nodes import KeptTypedNodes
 from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import ChangeBatch
-from gnnserve_worker.graph.living_graph import FoundNodes
+from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData

@@ -6,60 +6,32 @@ and its row, which nothing reads any more. Features and what is made of them are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.edges import EdgeRules
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds, ChangeProblem, ChangeRefusal
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_run import ChangeRun, NamedIds, fold_rows, place_ids
+from gnnserve_worker.graph.found_nodes import (
+    Effect,
+    EntryChanges,
+    FoundNodes,
+    FoundRun,
+    distinct,
+    edge_changes,
+    kind_of_change,
+)
 from gnnserve_worker.graph.living_ids import LivingIds
-from gnnserve_worker.graph.living_lists import LivingLists, entries_of_edges, merges
+from gnnserve_worker.graph.living_lists import ADDED, REMOVED, LivingLists, entries_of_edges, merges
 from gnnserve_worker.graph.store import Graph
 
 _NO_ENTRIES = np.zeros((0, 2), np.int64)
 _FIELDS = ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNodes")
 """The lists of a batch in JSON, in the order of its ids."""
-
-
-def _no_nodes() -> np.ndarray:
-    return _NO_ENTRIES[:, 0]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundNodes:
-    """Positions of a batch's nodes, int64; new ones have those that they would get."""
-
-    new: np.ndarray
-    overridden: np.ndarray
-    labelled: np.ndarray
-    edges: np.ndarray
-    """[edges, 2]"""
-    removed_edges: np.ndarray
-    """[removed edges, 2]"""
-    removed: np.ndarray
-    relations: np.ndarray = field(default_factory=_no_nodes)
-    """Place of the relation of each edge, where there are several."""
-    removed_relations: np.ndarray = field(default_factory=_no_nodes)
-    """The same of removed edges."""
-    new_ids: tuple[ChangeIds, ...] = ()
-    """Ids of the new nodes of each type, without it, where there are several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    added: np.ndarray
-    """Entries that lists gained: (reader, sender), int64 [entries, 2]."""
-    removed: np.ndarray
-    """Entries that lists lost, after that."""
-    unchanged: int
-    """Edges that were there, or were not."""
-
-    @property
-    def readers(self) -> np.ndarray:
-        """Nodes whose lists are others now: int64, ascending, distinct."""
-        return distinct((self.added[:, 0], self.removed[:, 0]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,60 +132,110 @@ class LivingGraph:
             raise ValueError("ids have types, and nodes of the graph are of one")
         return self.ids.find(batch.ids)
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether ids and edges of batches have types."""
+        return False
+
+    def joins(self, batch: ChangeBatch) -> bool:
+        """Whether the batch can be one of a run: its ids are of the graph's kind."""
+        return not batch.is_typed and (batch.ids.integers is not None) == (self.ids.kind is NodeIdKind.INTEGERS)
+
+    def find_run(self, run: ChangeRun) -> FoundRun | int:
+        """Find the nodes of batches that come one after the other; or the first of them that may be refused."""
+        named = self._name(run.batch)
+        if isinstance(placed := place_ids(run, named), int):
+            return placed
+        bounds, per_edge = run.bounds, run.batch.per_edge
+        new, overridden, labelled, edges, removed_edges, removed = (
+            placed[start:end] for start, end in pairwise(bounds)
+        )
+        folded, rows = fold_rows(new, overridden, run.batch.features)
+        ends = slice(None, None, per_edge - 1)
+        found = FoundNodes(
+            new,
+            folded,
+            labelled,
+            edges.reshape(-1, per_edge)[:, ends],
+            removed_edges.reshape(-1, per_edge)[:, ends],
+            removed,
+            edge_records=run.edge_records(),
+        )
+        return FoundRun(msgspec.structs.replace(run.batch, features=rows), self._with_types(run, named, found))
+
+    def _name(self, batch: ChangeBatch) -> NamedIds:
+        """The nodes that the ids of joined batches name."""
+        values = _comparable(batch)
+        none = np.zeros(0, np.int64)
+        if batch.ids.integers is not None:
+            codes = np.unique(values, return_inverse=True)[1]
+        else:
+            known: dict[bytes, int] = {}
+            codes = np.fromiter((known.setdefault(one, len(known)) for one in values), np.int64, len(values))
+        first, room = np.array([self.ids.count]), np.array([self.most_nodes - self.ids.count])
+        return NamedIds(codes, self.ids.find(batch.ids), np.zeros(len(codes), np.int64), first, room, none, none, {})
+
+    def _with_types(self, run: ChangeRun, named: NamedIds, found: FoundNodes) -> FoundNodes:
+        """The nodes of a run with what else is known of them, where they have types."""
+        del run, named
+        return found
+
     def apply(self, batch: ChangeBatch, found: FoundNodes) -> Effect:
-        """Apply what `find` found right."""
-        if len(found.new):
-            self.ids.add(batch.ids, len(found.new))
-        added, added_nothing = self._change(found.edges, adds=True)
-        removed, removed_nothing = self._change(found.removed_edges, adds=False)
+        """Apply what `find` or `find_run` found right."""
+        self._add(batch, found)
+        changes = EntryChanges.joined(self._entry_changes(found), found)
+        changed = self._change_entries(changes.entries, changes.kinds)
+        is_removed = changes.kinds == REMOVED
+        added, removed = changes.entries[changed & ~is_removed], changes.entries[changed & is_removed]
+        unchanged = changes.unchanged(changed, found)
         if len(found.removed):
-            removed = np.concatenate((removed, self._remove(found.removed)))
-        return Effect(added, removed, added_nothing + removed_nothing)
+            self._leave(found.removed)
+            own = self._entries_of(found.removed)
+            removed = np.concatenate((removed, self._remove_entries(own, self.entries_reading(found.removed))))
+        return Effect(added, removed, unchanged)
 
     def follow_nodes(self, batch: ChangeBatch, found: FoundNodes) -> None:
         """Let nodes come and go as in the graph that the batch was applied to. Lists follow on their own
         (`LivingLists.follow`), those of new nodes before."""
+        self._add(batch, found)
+        self._leave(found.removed)
+
+    def _add(self, batch: ChangeBatch, found: FoundNodes) -> None:
         if len(found.new):
             self.ids.add(batch.ids, len(found.new))
-        if len(found.removed):
-            self.ids.remove(found.removed)
 
-    def _change(self, edges: np.ndarray, *, adds: bool) -> tuple[np.ndarray, int]:
-        """Entries that changed lists, and how many edges changed nothing."""
-        if not len(edges):
-            return _NO_ENTRIES, 0
-        given = entries_of_edges(edges, self.rules)
-        changed = self.change_entries(given.entries, adds=adds, is_merged=merges(self.rules))
-        return given.entries[changed], given.unchanged(changed, len(edges))
+    def _leave(self, nodes: np.ndarray) -> None:
+        if len(nodes):
+            self.ids.remove(nodes)
 
-    def change_entries(self, entries: np.ndarray, *, adds: bool, is_merged: bool) -> np.ndarray:
-        """Add entries, (reader, sender), int64 [entries, 2], or remove them: which of them changed anything, bool
-        [entries]. `is_merged`: one that is there is not added again."""
-        changed = self.lists.change(entries, adds=adds, merges=is_merged)
+    def _entries_of(self, nodes: np.ndarray) -> np.ndarray:
+        """What these nodes (int64) read: (reader, sender), int64 [entries, 2]."""
+        return self.lists.entries_of(nodes)
+
+    def _entry_changes(self, found: FoundNodes) -> list[EntryChanges]:
+        """What becomes of the edges that come, and then of those that leave."""
+        parts = []
+        for edges, numbers, adds in edge_changes(found):
+            given = entries_of_edges(edges, self.rules)
+            kind = kind_of_change(adds=adds, is_merged=merges(self.rules))
+            parts.append(EntryChanges.alike(given.entries, kind, numbers[given.edges]))
+        return parts
+
+    def _change_entries(self, entries: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """As `LivingLists.change`, of all lists."""
+        if not len(entries):
+            return np.zeros(0, np.bool_)
+        changed = self.lists.change(entries, kinds)
         if self.readers is not None:
             reversed_ = np.ascontiguousarray(entries[changed, ::-1])
-            self.readers.change(reversed_, adds=adds, merges=False)
+            self.readers.change(reversed_, np.minimum(kinds[changed], ADDED))
         return changed
 
-    def _remove(self, nodes: np.ndarray) -> np.ndarray:
-        """Take nodes away with all of their edges; returns the entries that lists lost."""
-        self.ids.remove(nodes)
-        return self.remove_entries(self.lists.entries_of(nodes), self.entries_reading(nodes))
-
-    def remove_entries(self, own: np.ndarray, reading: np.ndarray) -> np.ndarray:
+    def _remove_entries(self, own: np.ndarray, reading: np.ndarray) -> np.ndarray:
         """Remove what nodes that leave read, and what reads them; the entries that were there."""
         # An entry between two of the nodes is in both. From the ends of lists on, where nothing has to move up.
         entries = np.ascontiguousarray(np.concatenate((own, reading))[::-1])
-        return np.asarray(entries[self.change_entries(entries, adds=False, is_merged=False)])
-
-
-def distinct(parts: Iterable[np.ndarray]) -> np.ndarray:
-    """Nodes of all of these (int64), ascending, each once."""
-    # numpy's `unique` hashes before it sorts, which takes three times as long for so many different ones.
-    nodes = np.sort(np.concatenate((_NO_ENTRIES[:, 0], *parts)))
-    is_first = np.ones(len(nodes), np.bool_)
-    np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
-    return np.asarray(nodes[is_first])
+        return np.asarray(entries[self._change_entries(entries, np.full(len(entries), REMOVED, np.int8))])
 
 
 def no_room(message: str) -> ChangeRefusal:

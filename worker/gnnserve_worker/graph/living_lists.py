@@ -27,6 +27,8 @@ _BRIEF_ENTRIES = 1 << 15
 """Up to as many entries are copied without giving the interpreter away, in 0.1 ms."""
 _SORTED_ENTRIES = 1 << 22
 """Entries of lists that are sorted at once, where no single list is longer."""
+REMOVED, ADDED, MERGED = 0, 1, 2
+"""What happens to an entry: it leaves, it comes, or it comes unless it is there."""
 _END, _STORED, _FREE = 0, 1, 2
 """What stands where in `state`."""
 
@@ -76,11 +78,11 @@ class LivingLists:
         _renumber(self.bounds, self.indices, lists, places, indptr, indices)
         return Graph(indptr, indices)
 
-    def change(self, entries: np.ndarray, *, adds: bool, merges: bool) -> np.ndarray:
-        """Add entries, or remove them: (reader, sender), int64 [entries, 2]. Returns which of them changed anything,
-        bool [entries]. `merges`: an entry that is there is not added again."""
+    def change(self, entries: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """Add entries and remove them, one after the other: (reader, sender), int64 [entries, 2]; `kinds`: REMOVED,
+        ADDED or MERGED, int8 [entries]. Returns which of them changed anything, bool [entries]."""
         changed = np.zeros(len(entries), np.bool_)
-        _change(self.bounds, self.indices, self.places, self.state, entries, adds, merges, changed)
+        _change(self.bounds, self.indices, self.places, self.state, entries, kinds, changed)
         return changed
 
     def follow(self, other: LivingLists, nodes: np.ndarray, *, most_brief: int = _BRIEF_ENTRIES) -> None:
@@ -141,12 +143,6 @@ class EdgeEntries(NamedTuple):
     """(reader, sender), int64 [entries, 2]."""
     edges: np.ndarray
     """Which edge each of them is of, int64."""
-
-    def unchanged(self, changed: np.ndarray, count: int) -> int:
-        """How many of so many edges no entry changed anything of. `changed`: bool [entries]."""
-        has_changed = np.zeros(count, np.bool_)
-        has_changed[self.edges[changed]] = True
-        return count - int(np.count_nonzero(has_changed))
 
 
 def entries_of_edges(edges: np.ndarray, rules: EdgeRules) -> EdgeEntries:
@@ -250,8 +246,8 @@ def _reverse(indptr: np.ndarray, indices: np.ndarray, starts: np.ndarray, reader
 
 @kernel
 def _change(
-    bounds: np.ndarray, indices: np.ndarray, places: np.ndarray, state: np.ndarray, entries: np.ndarray, adds: bool,
-    merges: bool, changed: np.ndarray,
+    bounds: np.ndarray, indices: np.ndarray, places: np.ndarray, state: np.ndarray, entries: np.ndarray,
+    kinds: np.ndarray, changed: np.ndarray,
 ) -> None:  # fmt: skip
     for i in range(len(entries)):
         reader = entries[i, 0]
@@ -260,14 +256,14 @@ def _change(
         end = bounds[reader, 1]
         place = _lower_bound(indices, begin, end, sender)
         is_there = place < end and indices[place] == sender
-        if not adds:
+        if kinds[i] == REMOVED:
             if is_there:
                 for at in range(place, end - 1):
                     indices[at] = indices[at + 1]
                 bounds[reader, 1] = end - 1
                 changed[i] = True
             continue
-        if is_there and merges:
+        if is_there and kinds[i] == MERGED:
             continue
         if end - begin == places[reader]:
             moved = _move(bounds, indices, places, state, reader)

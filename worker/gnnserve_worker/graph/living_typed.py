@@ -7,88 +7,26 @@ Edges become entries by the rules of their relation, as those of an overlay do (
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_run import ChangeRun, NamedIds
+from gnnserve_worker.graph.found_nodes import EntryChanges, FoundNodes, edge_changes, kind_of_change
 from gnnserve_worker.graph.ids import lay_out
-from gnnserve_worker.graph.living_graph import Effect, FoundNodes, LivingGraph, first_repeated, no_room, refused
+from gnnserve_worker.graph.living_graph import LivingGraph, first_repeated, no_room, refused
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import LivingLists, entries_of_edges
 from gnnserve_worker.graph.typed_lists import TypedGraph, typed_graph
+from gnnserve_worker.graph.typed_places import TypedPlaces
 
-_NO_ENTRIES = np.zeros((0, 2), np.int64)
 _IDS = range(-(2**63), 2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class TypedPlaces:
-    """Where the nodes and lists of each type begin, and which types each relation joins: int64 arrays."""
-
-    first_nodes: np.ndarray
-    """[types + 1]"""
-    first_lists: np.ndarray
-    """[types + 1]"""
-    slots: np.ndarray
-    """Lists of a node of each type."""
-    slot_of: np.ndarray
-    """The slot of each relation among those that its target type reads."""
-    sources: np.ndarray
-    """Type of the nodes that each relation reads."""
-    targets: np.ndarray
-    """Type of the nodes that read it."""
-    reverses: Mapping[int, int]
-    """By relation, the one that importing added as its reverse."""
-
-    def kinds_of(self, nodes: np.ndarray) -> np.ndarray:
-        """The types of these nodes (int64): int64."""
-        return np.asarray(np.searchsorted(self.first_nodes, nodes, side="right") - 1)
-
-    def lists_of(self, nodes: np.ndarray) -> np.ndarray:
-        """All lists of these nodes (int64): int64."""
-        kinds = self.kinds_of(nodes)
-        counts = self.slots[kinds]
-        firsts = self.first_lists[kinds] + (nodes - self.first_nodes[kinds]) * counts
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.asarray(np.repeat(firsts, counts) + within)
-
-    def readers_of_lists(self, lists: np.ndarray) -> np.ndarray:
-        """The node that each of these lists (int64) is of: int64."""
-        # A type without lists begins where the next one does: the last of those that begin there has the list.
-        kinds = np.searchsorted(self.first_lists, lists, side="right") - 1
-        positions = (lists - self.first_lists[kinds]) // np.maximum(1, self.slots[kinds])
-        return np.asarray(self.first_nodes[kinds] + positions)
-
-    def list_by(self, relation: int, readers: np.ndarray) -> np.ndarray:
-        """The list of each reader (int64) by a relation that its type reads: int64."""
-        kind = self.targets[relation]
-        place = readers - self.first_nodes[kind]
-        return np.asarray(self.first_lists[kind] + place * self.slots[kind] + self.slot_of[relation])
-
-
-def places_of(typed: TypedGraphManifest) -> TypedPlaces:
-    targets = [typed.place_of(relation.target) for relation in typed.relations]
-    slots = [targets.count(place) for place in range(len(typed.types))]
-    lists = [kind.nodes * count for kind, count in zip(typed.types, slots, strict=True)]
-    named = {(one.source, one.name, one.target): place for place, one in enumerate(typed.relations)}
-    return TypedPlaces(
-        np.array(typed.first_nodes, np.int64),
-        np.cumsum([0, *lists]),
-        np.array(slots, np.int64),
-        np.array([targets[:place].count(target) for place, target in enumerate(targets)], np.int64),
-        np.array([typed.place_of(relation.source) for relation in typed.relations], np.int64),
-        np.array(targets, np.int64),
-        {
-            named[one.target, one.reverse_of, one.source]: place
-            for place, one in enumerate(typed.relations)
-            if one.reverse_of is not None
-        },
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,27 +77,36 @@ class LivingTypedGraph(LivingGraph):
             )  # fmt: skip
         return _Finding(self, batch).find()
 
-    def apply(self, batch: ChangeBatch, found: FoundNodes) -> Effect:
-        """As `LivingGraph.apply`; entries name lists in place of readers."""
-        self._add(found)
-        added, added_nothing = self._change_edges(found.edges, found.relations, adds=True)
-        removed, removed_nothing = self._change_edges(found.removed_edges, found.removed_relations, adds=False)
-        if len(found.removed):
-            self._leave(found.removed)
-            own = self.lists.entries_of(self.places.lists_of(found.removed))
-            removed = np.concatenate((removed, self.remove_entries(own, self.entries_reading(found.removed))))
-        return Effect(added, removed, added_nothing + removed_nothing)
+    @property
+    def is_typed(self) -> bool:
+        return True
 
-    def follow_nodes(self, batch: ChangeBatch, found: FoundNodes) -> None:
-        self._add(found)
-        self._leave(found.removed)
+    def joins(self, batch: ChangeBatch) -> bool:
+        return batch.is_typed
+
+    def _name(self, batch: ChangeBatch) -> NamedIds:
+        return _Finding(self, batch).name()
+
+    def _with_types(self, run: ChangeRun, named: NamedIds, found: FoundNodes) -> FoundNodes:
+        bounds, new = run.bounds, run.batch.counts.new_nodes
+        added, removed = (named.relations[bounds[kind] + 1 : bounds[kind + 1] : 3] for kind in (3, 4))
+        of_types: list[list[int | str]] = [[] for _ in self.ids_of]
+        for place, kind in enumerate(named.types[:new].tolist()):
+            of_types[kind].append(named.values[place])
+        return replace(found, relations=added, removed_relations=removed, new_ids=self.change_ids_of(of_types))
+
+    def change_ids_of(self, values: Sequence[Sequence[int | str]]) -> tuple[ChangeIds, ...]:
+        """Ids of nodes of each type."""
+        are_texts = [ids.kind is NodeIdKind.STRINGS for ids in self.ids_of]
+        return tuple(_change_ids(one, are_texts=texts) for one, texts in zip(values, are_texts, strict=True))
 
     @property
     def _readers(self) -> LivingLists:
         assert self.readers is not None  # noqa: S101 - relations go one way
         return self.readers
 
-    def _add(self, found: FoundNodes) -> None:
+    def _add(self, batch: ChangeBatch, found: FoundNodes) -> None:
+        del batch  # ids of each type are found
         for ids, new in zip(self.ids_of, found.new_ids, strict=True):
             if len(new):
                 ids.add(new, len(new))
@@ -169,25 +116,40 @@ class LivingTypedGraph(LivingGraph):
         for kind in np.unique(kinds).tolist():
             self.ids_of[kind].remove(nodes[kinds == kind] - self.places.first_nodes[kind])
 
-    def _change_edges(self, edges: np.ndarray, relations: np.ndarray, *, adds: bool) -> tuple[np.ndarray, int]:
-        """Entries that changed lists, (list, sender), and how many edges changed nothing."""
-        parts, unchanged = [_NO_ENTRIES], 0
-        for relation in np.unique(relations).tolist():
-            own, described = edges[relations == relation], self.typed.relations[relation]
-            given = entries_of_edges(own, described.edge_rules)
-            entries, changed = self._change_by(relation, given.entries, adds=adds)
-            unchanged += given.unchanged(changed, len(own))
-            parts.append(entries[changed])
-            if (reverse := self.places.reverses.get(relation)) is not None:
-                entries, changed = self._change_by(reverse, own, adds=adds)
-                parts.append(entries[changed])
-        return np.concatenate(parts), unchanged
+    def _entries_of(self, nodes: np.ndarray) -> np.ndarray:
+        """As of `LivingGraph`; entries name lists in place of readers."""
+        return self.lists.entries_of(self.places.lists_of(nodes))
 
-    def _change_by(self, relation: int, pairs: np.ndarray, *, adds: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Entries of lists by the relation, and which of them changed anything. `pairs`: (reader, sender)."""
+    def _entry_changes(self, found: FoundNodes) -> list[EntryChanges]:
+        parts = []
+        for edges, numbers, adds in edge_changes(found):
+            relations = found.relations if adds else found.removed_relations
+            for relation in np.unique(relations).tolist():
+                is_own = relations == relation
+                own, of = edges[is_own], numbers[is_own]
+                given = entries_of_edges(own, self.typed.relations[relation].edge_rules)
+                parts.append(self._changes_by(relation, given.entries, of[given.edges], adds=adds))
+                if (reverse := self.places.reverses.get(relation)) is not None:
+                    parts.append(self._changes_by(reverse, own, of, adds=adds, count=False))
+        return parts
+
+    def _changes_by(
+        self, relation: int, pairs: np.ndarray, edges: np.ndarray, *, adds: bool, count: bool = True
+    ) -> EntryChanges:
+        """What becomes of lists by the relation. `pairs`: (reader, sender); `edges`: the number of each one's edge."""
         entries = np.stack((self.places.list_by(relation, pairs[:, 0]), pairs[:, 1]), axis=1)
-        is_merged = self.typed.relations[relation].merges
-        return entries, self.change_entries(entries, adds=adds, is_merged=is_merged)
+        kind = kind_of_change(adds=adds, is_merged=self.typed.relations[relation].merges)
+        return EntryChanges.alike(entries, kind, edges, count=count)
+
+
+class _Wrong(NamedTuple):
+    """Why a batch is refused."""
+
+    place: int
+    """Place of the id among those of the batch."""
+    problem: ChangeProblem
+    words: str
+    remedy: str
 
 
 class _Finding:
@@ -206,20 +168,22 @@ class _Finding:
         self._values: dict[int, int | str] = {}
         """Ids without their types, by the place of the text."""
         self._numbers = np.full(len(self._texts), -1, np.int64)
+        self._relations = np.full(len(self._ends), -1, np.int64)
+        """The place of the relation of each edge."""
 
     def find(self) -> FoundNodes | ChangeRefusal:
         counts, numbers = self._batch.counts, self._numbers
-        if (refusal := self._read()) is not None:
-            return refusal
+        if (wrong := next(self._read(), None)) is not None:
+            return self._refused(wrong)
         self._look_up()
         new = self._add_new()
         if isinstance(new, ChangeRefusal):
             return new
-        if (refusal := self._check_nodes(new) or self._check_kinds()) is not None:
+        if (refusal := self._check_nodes(new)) is not None:
             return refusal
-        relations = self._relations()
-        if isinstance(relations, ChangeRefusal):
-            return relations
+        if (wrong := next(chain(self._check_kinds(), self._find_relations()), None)) is not None:
+            return self._refused(wrong)
+        relations = self._relations
         edges = numbers[self._ends[:, ::2]].reshape(-1, 2)
         return FoundNodes(
             numbers[: counts.new_nodes],
@@ -230,8 +194,31 @@ class _Finding:
             numbers[len(numbers) - counts.removed_nodes :],
             relations[: counts.edges],
             relations[counts.edges :],
-            tuple(new),
+            new,
         )
+
+    def name(self) -> NamedIds:
+        """What the ids of joined batches name, also where some are wrong."""
+        graph = self._graph
+        wrong = [*self._read()]
+        self._look_up()
+        wrong += [*self._check_kinds(), *self._find_relations()]
+        codes, known = np.full(len(self._texts), -1, np.int64), dict[tuple[int, int | str], int]()
+        for place, value in self._values.items():
+            codes[place] = known.setdefault((int(self._kinds[place]), value), len(known))
+        relations = np.full(len(self._texts), -1, np.int64)
+        relations[self._ends[:, 1]] = self._relations
+        # A relation is no node, and is there.
+        self._numbers[self._ends[:, 1]] = 0
+        counts = np.array([ids.count for ids in graph.ids_of])
+        room = np.array([kind.nodes for kind in graph.typed.types]) - counts
+        return NamedIds(
+            codes, self._numbers, self._kinds, graph.places.first_nodes[:-1] + counts, room,
+            np.array([one.place for one in wrong], np.int64), relations, self._values,
+        )  # fmt: skip
+
+    def _refused(self, wrong: _Wrong) -> ChangeRefusal:
+        return refused(self._batch, wrong.place, wrong.problem, wrong.words, wrong.remedy)
 
     def _check_nodes(self, new: Sequence[ChangeIds]) -> ChangeRefusal | None:
         """Whether nodes are there, once, and there is room for the new ones of each type."""
@@ -250,39 +237,43 @@ class _Finding:
                 return no_room(f"{there}, and there is room for {kind.nodes:,}")
         return None
 
-    def _read(self) -> ChangeRefusal | None:
-        """Part types and ids."""
+    def _read(self) -> Iterator[_Wrong]:
+        """Part types and ids. Those that are wrong have none."""
         known = {kind.name: place for place, kind in enumerate(self._graph.typed.types)}
+        are_texts = [ids.kind is NodeIdKind.STRINGS for ids in self._graph.ids_of]
         for place in self._places.tolist():
             name, _, id_ = self._texts[place].partition("/")
             kind = known.get(name)
             if kind is None:
                 words = f"is of no type of nodes; types are {', '.join(known)}"
                 remedy = f'name it as "{next(iter(known))}/…"'
-                return refused(self._batch, place, ChangeProblem.UNKNOWN_NODE, words, remedy)
-            self._kinds[place] = kind
-            if self._graph.ids_of[kind].kind is NodeIdKind.STRINGS:
+                yield _Wrong(place, ChangeProblem.UNKNOWN_NODE, words, remedy)
+                continue
+            if are_texts[kind]:
                 if not id_:  # without a slash too
                     words, remedy = "has a type and no id", f'name it as "{name}/…"'
-                    return refused(self._batch, place, ChangeProblem.INVALID_VALUE, words, remedy)
+                    yield _Wrong(place, ChangeProblem.INVALID_VALUE, words, remedy)
+                    continue
                 self._values[place] = id_
-                continue
-            if not id_.removeprefix("-").isdecimal() or not id_.isascii() or len(id_) > 20 or int(id_) not in _IDS:
+            elif id_.removeprefix("-").isdecimal() and id_.isascii() and len(id_) <= 20 and int(id_) in _IDS:
+                self._values[place] = int(id_)
+            else:
                 words = f"is no id: those of type {name} are integers"
-                return refused(self._batch, place, ChangeProblem.INVALID_VALUE, words, f'name it as "{name}/17"')
-            self._values[place] = int(id_)
-        return None
+                yield _Wrong(place, ChangeProblem.INVALID_VALUE, words, f'name it as "{name}/17"')
+                continue
+            self._kinds[place] = kind
 
     def _look_up(self) -> None:
         """Find the nodes that are there."""
-        for kind in np.unique(self._kinds[self._places]).tolist():
-            own = self._places[self._kinds[self._places] == kind]
+        kinds = self._kinds[self._places]
+        for kind in np.unique(kinds[kinds >= 0]).tolist():
+            own = self._places[kinds == kind]
             ids, values = self._graph.ids_of[kind], [self._values[place] for place in own.tolist()]
             positions = ids.find(_change_ids(values, are_texts=ids.kind is NodeIdKind.STRINGS))
             first = int(self._graph.places.first_nodes[kind])
             self._numbers[own] = np.where(positions < 0, -1, positions + first)
 
-    def _add_new(self) -> list[ChangeIds] | ChangeRefusal:
+    def _add_new(self) -> tuple[ChangeIds, ...] | ChangeRefusal:
         """Give new nodes the next numbers of their types; their ids, of each type."""
         batch, graph, count = self._batch, self._graph, self._batch.counts.new_nodes
         there = np.flatnonzero(self._numbers[:count] >= 0)
@@ -299,39 +290,39 @@ class _Finding:
             values[kind].append(value)
         for place in self._places[self._numbers[self._places] < 0].tolist() if numbers else ():
             self._numbers[place] = numbers.get((int(self._kinds[place]), self._values[place]), -1)
-        are_texts = [ids.kind is NodeIdKind.STRINGS for ids in graph.ids_of]
-        return [_change_ids(one, are_texts=texts) for one, texts in zip(values, are_texts, strict=True)]
+        return graph.change_ids_of(values)
 
-    def _check_kinds(self) -> ChangeRefusal | None:
+    def _check_kinds(self) -> Iterator[_Wrong]:
         """Features and labels are of types that have them."""
         counts, types = self._batch.counts, self._graph.typed.types
         for place in range(counts.new_nodes, counts.rows):
             kind = types[self._kinds[place]]
-            if kind.features is None:
+            if self._kinds[place] >= 0 and kind.features is None:
                 words = f"has other features, and nodes of type {kind.name} have none"
-                return refused(self._batch, place, ChangeProblem.INVALID_VALUE, words, "leave the override out")
+                yield _Wrong(place, ChangeProblem.INVALID_VALUE, words, "leave the override out")
         for place in range(counts.rows, counts.rows + counts.labelled):
             if self._kinds[place] != 0:
                 words = f"has a label, and only nodes of type {types[0].name} have labels"
-                return refused(self._batch, place, ChangeProblem.INVALID_VALUE, words, "leave the label out")
-        return None
+                yield _Wrong(place, ChangeProblem.INVALID_VALUE, words, "leave the label out")
 
-    def _relations(self) -> np.ndarray | ChangeRefusal:
-        """The place of the relation of each edge, int64."""
+    def _find_relations(self) -> Iterator[_Wrong]:
+        """Find the relation of each edge whose nodes have types."""
         typed = self._graph.typed
         known = {(one.source, one.name, one.target): place for place, one in enumerate(typed.relations)}
-        found = np.empty(len(self._ends), np.int64)
+        names, kinds = [kind.name for kind in typed.types], self._kinds.tolist()
         for edge, (source, place, target) in enumerate(self._ends.tolist()):
-            ends = typed.types[self._kinds[source]].name, typed.types[self._kinds[target]].name
+            if min(kinds[source], kinds[target]) < 0:
+                continue
+            ends = names[kinds[source]], names[kinds[target]]
             relation = known.get((ends[0], self._texts[place], ends[1]))
             if relation is None or typed.relations[relation].reverse_of is not None:
                 words = f"is no relation from {ends[0]} to {ends[1]}"
                 if relation is not None:
                     words = f"from {ends[0]} to {ends[1]} is the reverse of a relation, and goes with it"
                 own = ", ".join(one.key for one in typed.relations if one.reverse_of is None)
-                return refused(self._batch, place, ChangeProblem.INVALID_VALUE, words, f"relations are {own}")
-            found[edge] = relation
-        return found
+                yield _Wrong(place, ChangeProblem.INVALID_VALUE, words, f"relations are {own}")
+            else:
+                self._relations[edge] = relation
 
 
 def _change_ids(values: Sequence[int | str], *, are_texts: bool) -> ChangeIds:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
-from gnnserve_worker.graph.living_graph import FoundNodes, distinct
+from gnnserve_worker.graph.found_nodes import FoundNodes, distinct
 from gnnserve_worker.inference.delta_memory import DeltaMemory
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RenewedRows, keeper_of, put_rows
@@ -127,8 +127,8 @@ class Drafting:
         partly = np.isnan(batch.features[len(found.new) :]).any(axis=1)
         return bool(partly.any()) and group.renews(found.overridden[partly])
 
-    def apply(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> Applied:
-        """Apply a batch that was found right."""
+    def apply(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> list[Applied]:
+        """Apply a batch that was found right, or a run of them; what is said of each."""
         renewed = np.concatenate((found.new, found.overridden))
         self._give_way()
         if len(renewed):
@@ -153,7 +153,7 @@ class Drafting:
         if self.later_sums:
             group.added.append(effect.added)
             group.removed.append(effect.removed)
-        return Applied(effect.unchanged)
+        return [Applied(unchanged) for unchanged in effect.unchanged.tolist()]
 
     def make_stored(self, nodes: np.ndarray, group: Group, *, in_parallel: bool) -> Iterator[list[MadeStored]]:
         """Rows of stored layers, to be written to the revision, a few nodes at a time. `nodes`: those whose rows of the

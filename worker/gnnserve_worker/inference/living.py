@@ -17,8 +17,17 @@ from weakref import WeakSet
 
 import numpy as np
 
-from gnnserve_worker.graph.change_batch import OF_THIS_WORKER, Applied, ChangeBatch, ChangeProblem, ChangeRefusal
-from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph, distinct, no_room
+from gnnserve_worker.graph.change_batch import (
+    MOST_ITEMS,
+    OF_THIS_WORKER,
+    Applied,
+    ChangeBatch,
+    ChangeProblem,
+    ChangeRefusal,
+)
+from gnnserve_worker.graph.change_run import ChangeRun, join
+from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun, distinct
+from gnnserve_worker.graph.living_graph import LivingGraph, no_room
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
@@ -34,6 +43,12 @@ from gnnserve_worker.tables.table import Table
 _MOST_MADE = 1 << 16
 """Nodes whose rows of stored layers are made before they are published. Those of more take much memory, and are made as
 they are written, while predictions wait."""
+_FEWEST_TOGETHER = 8
+"""Batches that are looked at together after one that was refused."""
+_SHARED_ITEMS = 128
+"""Items of batches that are applied as one while predictions are computed, which wait for no step that takes longer."""
+_ITEM_BYTES = 1 << 14
+"""Memory that an item may take: pages of a few tables, and of lists."""
 _LONGEST_WAY_S = 0.002
 """For how long a step of applying lets a batch of predictions go first: changes go on, however many predictions there
 are."""
@@ -174,9 +189,10 @@ class LivingRevision:
             raise ValueError(f"offset {offset} after {self._offset}")
         said: list[Applied | ChangeRefusal] = []
         with self.applying, self._whole_or_broken():
-            group = Group()
-            for batch in batches:
-                found = self._find(self.drafting.graph, batch)
+            group, longest = Group(), len(batches)
+            while len(said) < len(batches):
+                batch, found = self._find_next(batches[len(said) : len(said) + longest])
+                records = 1
                 if isinstance(found, ChangeRefusal):
                     said.append(found)
                     if found.problem in OF_THIS_WORKER:
@@ -185,9 +201,12 @@ class LivingRevision:
                     if self.drafting.reads_published(batch, found, group):
                         self._publish(group)
                         group = Group()
-                    said.append(self.drafting.apply(batch, found, group))
-                group.records += 1
+                    said += self.drafting.apply(batch, found, group)
+                    records = found.records
+                group.records += records
                 group.items += batch.counts.items
+                # Where many are refused, few are looked at in vain.
+                longest = max(_FEWEST_TOGETHER, 2 * records)
             self._publish(group)
         return said
 
@@ -248,6 +267,42 @@ class LivingRevision:
         if not isinstance(found, ChangeRefusal) and self.delta_bytes >= self.max_delta_bytes:
             return no_room(f"changes have taken {self.delta_bytes:,} of {self.max_delta_bytes:,} bytes")
         return found
+
+    def _find_next(self, batches: Sequence[ChangeBatch]) -> tuple[ChangeBatch, FoundNodes | ChangeRefusal]:
+        """The first of these batches, or it and those that follow as one, with their nodes; or why it is refused."""
+        graph, count = self.drafting.graph, self._count_alike(batches)
+        while count > 1:
+            run = join(batches[:count])
+            wrong = self._wrong_by_features(run)
+            found = graph.find_run(run) if wrong is None else wrong
+            if isinstance(found, FoundRun):
+                return found.batch, found.found
+            count = found
+        return batches[0], self._find(graph, batches[0])
+
+    def _count_alike(self, batches: Sequence[ChangeBatch]) -> int:
+        """How many of these batches may be applied as one: those that have ids and features as the graph does. Close to
+        the end of the room there are none, so that the first that finds no room is the same one."""
+        most = MOST_ITEMS if self.inferences == self._inferences else _SHARED_ITEMS
+        room = min(most, (self.max_delta_bytes - self.delta_bytes) // _ITEM_BYTES)
+        items, width, joins = 0, self._loaded.features, self.drafting.graph.joins
+        for place, batch in enumerate(batches):
+            items += batch.counts.items
+            if items > room or not joins(batch) or (len(batch.features) and batch.features.shape[1] != width):
+                return place
+        return len(batches)
+
+    def _wrong_by_features(self, run: ChangeRun) -> int | None:
+        """The first batch whose features may be refused; None: there is none."""
+        rows = run.batch.features
+        if np.isfinite(rows).all():
+            return None
+        is_right = np.isfinite(rows)
+        if self.drafting.keeper is not None:
+            new = run.batch.counts.new_nodes
+            is_right[new:] |= np.isnan(rows[new:])
+        wrong = run.row_records[~is_right.all(axis=1)]
+        return int(wrong.min()) if len(wrong) else None
 
     def _check_features(self, batch: ChangeBatch) -> ChangeRefusal | None:
         counts, rows, width = batch.counts, batch.features, self._loaded.features

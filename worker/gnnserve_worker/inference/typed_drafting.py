@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
-from gnnserve_worker.graph.living_graph import FoundNodes
+from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.delta_memory import TypedDeltaMemory
 from gnnserve_worker.inference.drafting import DraftedLayer, Drafting, Group, MadeStored
@@ -54,8 +54,8 @@ class TypedDrafting(Drafting):
         made = [*loaded.typed_makers, *(maker.rows for maker in loaded.typed_stored)]
         self.memory = TypedDeltaMemory(self._typed, made, self._sources)
 
-    def apply(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> Applied:
-        """Apply a batch that was found right."""
+    def apply(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> list[Applied]:
+        """As of `Drafting`."""
         renewed = np.concatenate((found.new, found.overridden))
         if len(renewed):
             features = self._inputs(batch, renewed)
@@ -72,7 +72,7 @@ class TypedDrafting(Drafting):
         if self._stored:
             readers = self.graph.nodes_of_lists(effect.readers)
             group.reached.append(np.concatenate((renewed, readers, self.graph.all_readers_of(renewed))))
-        return Applied(effect.unchanged)
+        return [Applied(unchanged) for unchanged in effect.unchanged.tolist()]
 
     def make_stored(self, nodes: np.ndarray, group: Group, *, in_parallel: bool) -> Iterator[list[MadeStored]]:
         """As of `Drafting`."""

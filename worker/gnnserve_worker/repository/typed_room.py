@@ -18,8 +18,9 @@ from gnnserve_api.typed import TypedGraphManifest, TypedTableManifest
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import LivingLists, reversed_lists, spread_lists
-from gnnserve_worker.graph.living_typed import LivingTypedGraph, places_of
+from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.graph.typed_places import places_of
 from gnnserve_worker.repository.room import GraphRoom
 from gnnserve_worker.tables.growing import empty_growing, read_only
 from gnnserve_worker.tables.table import Rows, Table, WritableRows

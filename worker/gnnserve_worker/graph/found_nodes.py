@@ -1,0 +1,143 @@
+"""The nodes that a batch of changes names, or several that are applied as one, and what becomes of lists by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds
+from gnnserve_worker.graph.change_run import EdgeRecords
+from gnnserve_worker.graph.living_lists import ADDED, MERGED, REMOVED
+
+_NO_ENTRIES = np.zeros((0, 2), np.int64)
+
+
+def _no_nodes() -> np.ndarray:
+    return _NO_ENTRIES[:, 0]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNodes:
+    """Positions of a batch's nodes, int64; new ones have those that they would get."""
+
+    new: np.ndarray
+    overridden: np.ndarray
+    labelled: np.ndarray
+    edges: np.ndarray
+    """[edges, 2]"""
+    removed_edges: np.ndarray
+    """[removed edges, 2]"""
+    removed: np.ndarray
+    relations: np.ndarray = field(default_factory=_no_nodes)
+    """Place of the relation of each edge, where there are several."""
+    removed_relations: np.ndarray = field(default_factory=_no_nodes)
+    """The same of removed edges."""
+    new_ids: tuple[ChangeIds, ...] = ()
+    """Ids of the new nodes of each type, without it, where there are several."""
+    edge_records: EdgeRecords | None = None
+    """Which batch each edge is of, where several are applied as one. Then edges come and leave batch after batch, and
+    all else of them takes effect in the order of one."""
+
+    @property
+    def records(self) -> int:
+        """Batches that are applied as one."""
+        return 1 if self.edge_records is None else self.edge_records.count
+
+    @property
+    def records_of_edges(self) -> np.ndarray:
+        """Which of the batches each edge is of, those that come and then those that leave: int64 [edges]."""
+        order = self.edge_records
+        if order is None:
+            return np.zeros(len(self.edges) + len(self.removed_edges), np.int64)
+        return np.concatenate((order.added, order.removed))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """Batches that are right, one after the other, as one."""
+
+    batch: ChangeBatch
+    """With a row of features for each new node of `found`, and then for each overridden one."""
+    found: FoundNodes
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    added: np.ndarray
+    """Entries that lists gained: (reader, sender), int64 [entries, 2]."""
+    removed: np.ndarray
+    """Entries that lists lost, after that."""
+    unchanged: np.ndarray
+    """Edges that were there, or were not, of each of the batches that were applied as one: int64 [batches]."""
+
+    @property
+    def readers(self) -> np.ndarray:
+        """Nodes whose lists are others now: int64, ascending, distinct."""
+        return distinct((self.added[:, 0], self.removed[:, 0]))
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChanges:
+    """Entries that come to lists and leave them, in this order."""
+
+    entries: np.ndarray
+    """(reader, sender), int64 [entries, 2]"""
+    kinds: np.ndarray
+    """What happens to each, as of `LivingLists.change`: int8 [entries]."""
+    edges: np.ndarray
+    """Which edge each is of, as of `FoundNodes.records_of_edges`: int64 [entries]."""
+    counts: np.ndarray
+    """Whether its edge changes something where it does: bool [entries]."""
+
+    @staticmethod
+    def alike(entries: np.ndarray, kind: int, edges: np.ndarray, *, count: bool = True) -> EntryChanges:
+        kinds = np.full(len(entries), kind, np.int8)
+        return EntryChanges(entries, kinds, edges, np.full(len(entries), count))
+
+    @staticmethod
+    def joined(parts: Sequence[EntryChanges], found: FoundNodes) -> EntryChanges:
+        """The parts, which stand in the order of a batch; entries of several batches come batch after batch."""
+        if not parts:
+            return EntryChanges.alike(_NO_ENTRIES, REMOVED, _no_nodes())
+        entries, kinds, edges, counts = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("entries", "kinds", "edges", "counts")
+        )
+        if found.edge_records is not None:
+            order = np.argsort(found.records_of_edges[edges], kind="stable")
+            entries, kinds, edges, counts = entries[order], kinds[order], edges[order], counts[order]
+        return EntryChanges(entries, kinds, edges, counts)
+
+    def unchanged(self, changed: np.ndarray, found: FoundNodes) -> np.ndarray:
+        """How many edges of each batch no entry changed anything of: int64 [batches]. `changed`: bool [entries]."""
+        records = found.records_of_edges
+        has_changed = np.zeros(len(records), np.bool_)
+        has_changed[self.edges[changed & self.counts]] = True
+        return np.bincount(records[~has_changed], minlength=found.records)
+
+
+def edge_changes(found: FoundNodes) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Edges that come and then those that leave, their numbers as of `FoundNodes.records_of_edges`, and whether they
+    come."""
+    first = 0
+    for edges, adds in ((found.edges, True), (found.removed_edges, False)):
+        if len(edges):
+            yield edges, np.arange(first, first + len(edges)), adds
+        first += len(edges)
+
+
+def kind_of_change(*, adds: bool, is_merged: bool) -> int:
+    """What happens to entries of edges that come or leave. `is_merged`: an edge that is there does not come again."""
+    if not adds:
+        return REMOVED
+    return MERGED if is_merged else ADDED
+
+
+def distinct(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """Nodes of all of these (int64), ascending, each once."""
+    # numpy's `unique` hashes before it sorts, which takes three times as long for so many different ones.
+    nodes = np.sort(np.concatenate((_NO_ENTRIES[:, 0], *parts)))
+    is_first = np.ones(len(nodes), np.bool_)
+    np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
+    return np.asarray(nodes[is_first])
