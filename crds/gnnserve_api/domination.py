@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from gnnserve_api.families import FamilyName, family_of
 from gnnserve_api.profile import Profile, VariantProfile
+from gnnserve_api.spec.pruning import FactorChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import columns_of, variant_name
@@ -21,7 +22,8 @@ _NEARLY_ALL = 0.5
 
 def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | None:
     """Advice before anything is trained; None where most pruned variants read less than a projected one."""
-    if spec.variants.is_searched or spec.variants.projection is not Projection.AUTO:
+    decides_itself = spec.variants.is_searched or spec.variants.pruning.choice is FactorChoice.AUTO
+    if decides_itself or spec.variants.projection is not Projection.AUTO:
         return None
     width = spec.model.network(classes).projected_columns
     pruned = [factor for factor in sorted(spec.variants.pruning.factors) if factor > 1]

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from gnnserve_api.edges import EdgeRules
+from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.families import family_of
 from gnnserve_api.given_weights import UNKNOWN_ASSUMPTIONS, ComparedScores
 from gnnserve_api.profile import Count
@@ -85,6 +86,14 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         Meta(description="Expected scores that such weights were held against before the revision was published."),
     ] = ()
 
+    chosen_factors: Annotated[
+        ChosenFactors | None,
+        Meta(
+            description="Which factors were left out with spec.variants.pruning.choice: Auto, and why; null: every one "
+            "that is listed was made."
+        ),
+    ] = None
+
     @property
     def has_given_weights(self) -> bool:
         """Whether some weights were trained elsewhere, by nodes that are not known."""
@@ -122,6 +131,7 @@ def provenance_of(
         thresholds={
             variant.name: variant.thresholds for variant in manifest.variants if variant.thresholds is not None
         },
+        chosen_factors=None if ranking.chosen is UNSET else ranking.chosen,
         relation_fanouts=_relation_fanouts(manifest.variants[0], relations),
         edge_rules=manifest.edge_rules,
     )

@@ -21,6 +21,7 @@ from gnnserve_api import decoding
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
+from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.families import FamilyName
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.links import LinkCalibration, LinksManifest
@@ -293,6 +294,8 @@ class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     table states its own. As the source has them where they are not ranked."""
     others: tuple[RankingRun, ...] = ()
     """Rankings by the other seeds of `spec.variants.pruning.stabilitySeeds`."""
+    chosen: ChosenFactors | UnsetType = UNSET
+    """Which factors were left out with `spec.variants.pruning.choice: Auto`; else absent."""
 
 
 class RankingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

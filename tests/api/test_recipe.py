@@ -54,6 +54,7 @@ def recipe(rest: str = "") -> str:
         pytest.param("model: {training: {weightDecay: 5e-4}}", id="a default written otherwise"),
         pytest.param("variants: {pruning: {lasso: {epochs: 3}}}", id="settings of a method that is not used"),
         pytest.param("variants: {pruning: {factors: [8, 1, 4, 2]}}", id="another order of the factors"),
+        pytest.param("variants: {pruning: {choice: All}}", id="every factor, written out"),
         pytest.param("variants: {storage: [float32], projection: Auto}", id="the default tables written out"),
     ],
 )
@@ -71,6 +72,7 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
         pytest.param("model: {training: {seed: 1}}", id="another seed"),
         pytest.param("model: {training: {epochs: Auto}}", id="as many epochs as it takes"),
         pytest.param("variants: {pruning: {factors: [1, 2]}}", id="other factors"),
+        pytest.param("variants: {pruning: {choice: Auto}}", id="those factors that are worth a training"),
         pytest.param("variants: {pruning: {method: Random}}", id="another ranking"),
         pytest.param("variants: {pruning: {method: Lasso}}", id="an informed ranking of another kind"),
         pytest.param("variants: {storage: [int8]}", id="another storage"),
@@ -85,6 +87,19 @@ def test_what_generation_does_not_depend_on_keeps_the_recipe(rest: str) -> None:
 )
 def test_what_generation_depends_on_changes_the_recipe(rest: str) -> None:
     assert recipe(rest) != recipe()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "pruning: {factors: [1], %s}",
+        "projection: Disabled, pruning: {factors: [1, 4], %s}",
+        "search: Auto, pruning: {%s}",
+    ],
+)
+def test_a_choice_without_anything_to_choose_keeps_the_recipe(rest: str) -> None:
+    listed, chosen = (recipe(f"variants: {{{rest % choice}}}") for choice in ("choice: All", "choice: Auto"))
+    assert listed == chosen
 
 
 def test_the_graph_and_its_scaling_change_the_recipe() -> None:

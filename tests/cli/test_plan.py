@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from gnnserve_cli.main import app
 from gnnserve_worker.generation.search import plan as planning
+from gnnserve_worker.generation.search.made_up import measure_made_up
 
 MANIFEST = """
 apiVersion: gnnserve.dev/v1alpha1
@@ -24,7 +26,7 @@ spec:
 
 
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
-    monkeypatch.setattr(planning, "_SIZE_S", 0.02)
+    monkeypatch.setattr(planning, "measure_made_up", partial(measure_made_up, size_s=0.02))
     manifest = tmp_path / "digits.yaml"
     manifest.write_text(MANIFEST)
     repository = tmp_path / "repository"

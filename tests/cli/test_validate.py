@@ -91,6 +91,19 @@ def test_what_a_search_reads_alone_and_what_it_does_not_read_is_noted(tmp_path: 
     assert notes == "note: spec.variants.budget changes nothing: spec.variants.search is Disabled\n"
 
 
+def test_a_choice_among_factors_is_said_and_noted_where_there_is_none(tmp_path: Path) -> None:
+    manifest = tmp_path / "digits.yaml"
+    chosen = DIGITS.read_text().replace("factors: [1, 2, 4, 8, 16]", "choice: Auto")
+    manifest.write_text(f"{chosen.rstrip()}\n  routing: {{mode: Static, variant: x4}}\n")
+    done = CliRunner().invoke(app, ["validate", str(manifest)])
+    assert "x1, x2, x4, x8, ranked by Lasso, those that are worth it" in done.stdout
+    assert "note: spec.routing names x4, which is kept only where" in done.stderr
+    manifest.write_text(chosen.replace("choice: Auto", "choice: Auto\n    projection: Disabled"))
+    assert CliRunner().invoke(app, ["validate", str(manifest)]).stderr == (
+        "note: spec.variants.pruning.choice changes nothing: spec.variants leaves nothing to choose\n"
+    )
+
+
 def test_of_several_types_variants_of_products_are_named_and_none_of_pruned_columns() -> None:
     manifest = DIGITS.parent / "reviews" / "reviews.yaml"
     understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.search import plan as planning
+from gnnserve_worker.generation.search.made_up import measure_made_up
 from gnnserve_worker.generation.search.plan import Plan, plan
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.made_up import made_up_graph
@@ -18,7 +20,7 @@ from gnnserve_worker.inference.made_up import made_up_graph
 
 @pytest.fixture(autouse=True)
 def short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_SIZE_S", 0.02)
+    monkeypatch.setattr(planning, "measure_made_up", partial(measure_made_up, size_s=0.02))
 
 
 @pytest.fixture(scope="module")

@@ -216,7 +216,9 @@ def _listed(spec: GNNServiceSpec) -> Iterator[str]:
     if reads_products(spec):
         yield f"{projected_name()}, of products of each relation"
     if pruning.factors:
-        yield f"{', '.join(variant_name(factor) for factor in sorted(pruning.factors))}, ranked by {pruning.method}"
+        decided = ", those that are worth it" if variants.optional_factors else ""
+        names = ", ".join(variant_name(factor) for factor in sorted(pruning.factors))
+        yield f"{names}, ranked by {pruning.method}{decided}"
     if variants.given:
         yield f"{', '.join(variants.given_names())}, given"
     if variants.stored:
@@ -264,7 +266,11 @@ def _unread_of_variants(variants: Variants) -> Iterator[tuple[str, str]]:
     if not variants.is_searched:
         if "budget" in variants.model_fields_set:
             yield "variants.budget", "variants.search is Disabled"
+        if "choice" in variants.pruning.model_fields_set and not variants.optional_factors:
+            yield "variants.pruning.choice", "variants leaves nothing to choose"
         return
+    if "choice" in variants.pruning.model_fields_set:
+        yield "variants.pruning.choice", "variants.search is Auto, which finds factors out"
     if "factors" in variants.pruning.model_fields_set:
         yield "variants.pruning.factors", "variants.search is Auto, which finds them out"
     if "storage" in variants.model_fields_set:

@@ -61,6 +61,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
         *([] if made.training is None else [("Trained for", says_length(made.training))]),
         *((f"{run.name} was trained again", says_attempts(run)) for run in _runs(made.training) if run.attempts),
         *((f"{run.name} learnt from", says_learnt(run)) for run in _runs(made.training) if run.tried),
+        *([] if made.chosen_factors is None else [("Factors", made.chosen_factors.why)]),
         ("Ranking", "none" if made.ranking_method == NOT_RANKED else f"{made.ranking_method}{settings}"),
     ]
 

@@ -43,6 +43,15 @@ class WideTables(StrEnum):
     """Every factor."""
 
 
+class FactorChoice(StrEnum):
+    ALL = "All"
+    """Every factor."""
+    AUTO = "Auto"
+    """x1, and factors that are not predicted to be slower than `projected`, which reads all columns, at every batch
+    size, by a model of this machine's latencies; the others too where a short trial finds fewer columns more accurate.
+    Factors that variants.channels or cascades are made of are always there."""
+
+
 DEFAULT_FACTORS = (1, 2, 4, 8)
 
 
@@ -55,6 +64,9 @@ class Pruning(ApiModel):
     ] = DEFAULT_FACTORS
     """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk. Empty only
     beside variants.given, stored or channels."""
+    choice: FactorChoice = FactorChoice.ALL
+    """Which of the factors networks are trained for, or refitted. What was left out, and why, is in the log and the
+    report."""
     wide_tables: WideTables = WideTables.AUTO
     """Which factors are written where features are sparse and very wide. Tables are dense."""
     lasso: LassoSettings = with_defaults(LassoSettings)
@@ -87,8 +99,10 @@ class Pruning(ApiModel):
 
     def canonical(self) -> Pruning:
         """The same where the same is generated: neither the order of factors nor settings of another method do
-        anything."""
+        anything, nor a choice among factors of which none leaves columns out."""
         changes: dict[str, Any] = {"factors": tuple(sorted(self.factors))}
+        if not any(factor > 1 for factor in self.factors):
+            changes["choice"] = FactorChoice.ALL
         if self.method is not RankingMethod.LASSO:
             changes["lasso"] = LassoSettings()
         return self.model_copy(update=changes)

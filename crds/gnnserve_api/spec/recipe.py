@@ -56,6 +56,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "variants.pruning": {},
         "variants.pruning.method": "Greedy",
         "variants.pruning.factors": [1, 2, 4, 8],
+        "variants.pruning.choice": "All",
         "variants.pruning.wide_tables": "Auto",
         "variants.pruning.lasso": {},
         "variants.pruning.lasso.epochs": 200,

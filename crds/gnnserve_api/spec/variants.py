@@ -13,7 +13,7 @@ from gnnserve_api.spec.cascade import MAX_CASCADES, Cascade, canonical_cascades
 from gnnserve_api.spec.channels import Channels, ChannelsTable, in_order
 from gnnserve_api.spec.fields import ApiModel, with_defaults
 from gnnserve_api.spec.given import Given
-from gnnserve_api.spec.pruning import DEFAULT_FACTORS, Pruning
+from gnnserve_api.spec.pruning import DEFAULT_FACTORS, FactorChoice, Pruning
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.search import Search, SearchBudget
@@ -140,7 +140,8 @@ class Variants(ApiModel):
     def listed_names(self) -> tuple[str, ...]:
         """Variants that every revision has: a factor in a storage, a stored layer, a given one or one of channels, with
         each of the fan-outs; one-row ones, and cascades."""
-        factors = [name for factor in sorted(self.pruning.factors) for name in self.names_of(factor)]
+        certain = [factor for factor in sorted(self.pruning.factors) if factor not in self.optional_factors]
+        factors = [name for factor in certain for name in self.names_of(factor)]
         layers = [name for layer in sorted(self.stored) for name in self.names_of_stored(layer)]
         given = self._with_fanouts([name for base in self.given_names() for name in self.in_storages(base)])
         one_row = [name for base in self.one_row_names() for name in self.in_storages(base)]
@@ -196,7 +197,22 @@ class Variants(ApiModel):
         """Variants that a revision may have: those that are kept only where the profile finds them worth it."""
         if self.projection is not Projection.AUTO:
             return ()
-        return self._with_fanouts(self.in_storages(PROJECTED_NAME))
+        pruned = [name for factor in self.optional_factors for name in self.names_of(factor)]
+        return (*pruned, *self._with_fanouts(self.in_storages(PROJECTED_NAME)))
+
+    @property
+    def optional_factors(self) -> tuple[int, ...]:
+        """Factors that `pruning.choice: Auto` decides about, ascending: none that channels or cascades are made of."""
+        if self.pruning.choice is FactorChoice.ALL or self.projection is not Projection.AUTO:
+            return ()
+        return tuple(factor for factor in sorted(self.pruning.factors) if factor > 1 and not self.reads_factor(factor))
+
+    def reads_factor(self, factor: int) -> bool:
+        """Whether cascades consist of a variant of the factor, or channels of it are pruned over the same table."""
+        if any(one.column_factor == factor and one.table is ChannelsTable.FEATURES for one in self.channels):
+            return True
+        stages = {stage for cascade in self.cascades for stage in (cascade.first, cascade.then)}
+        return not stages.isdisjoint(self.names_of(factor))
 
     @model_validator(mode="after")
     def _storages_differ(self) -> Variants:
@@ -371,8 +387,11 @@ class Variants(ApiModel):
         does nothing, and neither do a budget without a search nor the lists that a search does not read."""
         pruning = self.pruning.canonical()
         if self.is_searched:
-            searched = {"pruning": pruning.model_copy(update={"factors": DEFAULT_FACTORS}), "storage": _DEFAULT_STORAGE}
+            unread = {"factors": DEFAULT_FACTORS, "choice": FactorChoice.ALL}
+            searched = {"pruning": pruning.model_copy(update=unread), "storage": _DEFAULT_STORAGE}
             return self.model_copy(update=searched)
+        if self.projection is not Projection.AUTO:
+            pruning = pruning.model_copy(update={"choice": FactorChoice.ALL})  # there is nothing to be slower than
         storages = tuple(storage for storage in Storage if storage in self.storage)
         fanouts = tuple(sorted(self.fanouts, reverse=True))
         ordered = {"storage": storages, "fanouts": fanouts, "one_row": tuple(sorted(self.one_row, key=_hops_of))}

@@ -25,10 +25,10 @@ from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Step
 
-IMPORT, PUBLISH = "import graph", "publish"
+IMPORT, CHOOSE_FACTORS, PUBLISH = "import graph", "choose factors", "publish"
 ONE_ROW_SOURCES = ("labels", "scores", "both")
 """What each one-row network is trained from."""
-_IMPORT_S, _TORCH_S, _PUBLISH_S = 3.0, 5.0, 0.5
+_IMPORT_S, _TORCH_S, _CHOICE_S, _PUBLISH_S = 3.0, 5.0, 4.0, 0.5
 _NUMBER_S, _BATCH_S = 4e-9, 4e-3
 """Seconds for each number that training reads, times what is made of it, and for each batch besides."""
 _BYTE_S = 2e-9
@@ -74,16 +74,23 @@ def steps_from_import(spec: GNNServiceSpec, profile_budget_s: float) -> tuple[St
 
 def steps_of(spec: GNNServiceSpec, sizes: GraphSizes, profile_budget_s: float) -> tuple[Step, ...]:
     """Steps behind the import of a graph of one type."""
+    choice_s = _CHOICE_S + sum(step.seconds for step in _first_networks(spec, sizes) if step.kind == "train") / 4
+    is_chosen = spec.variants.optional_factors and not spec.variants.is_searched
+    choice = (Step(CHOOSE_FACTORS, "choose", choice_s),) if is_chosen else ()
+    return (*_first_networks(spec, sizes), *choice, *steps_behind_choice(spec, sizes, profile_budget_s))
+
+
+def steps_behind_choice(spec: GNNServiceSpec, sizes: GraphSizes, profile_budget_s: float) -> tuple[Step, ...]:
+    """Steps behind the network of all columns, over the factors that are left."""
     variants = spec.variants
-    networks = tuple(_first_networks(spec, sizes))
     rows_bytes = 4.0 * sizes.nodes * len(variants.storage)
     columns = sizes.columns if variants.pruning.factors or variants.is_searched else 0
     products = spec.model.hidden if variants.projection is Projection.AUTO or variants.stored else 0
     measured = _measured(_BYTE_S * rows_bytes * (columns + products), profile_budget_s)
     if variants.is_searched:
-        return (*networks, *measured, *steps_of_search(spec, sizes, (), profile_budget_s))
+        return (*measured, *steps_of_search(spec, sizes, (), profile_budget_s))
     others = _other_networks(spec, sizes, variants.pruning.factors, variants.canonical().one_row)
-    return (*networks, *others, *measured, _publishing())
+    return (*others, *measured, _publishing())
 
 
 def steps_of_search(

@@ -1,4 +1,5 @@
-"""Finds the scope and the normalization that suit a graph: short trainings are compared by their validation scores."""
+"""Finds the scope and the normalization that suit a graph, and whether it has columns too many: short trainings are
+compared by their validation scores."""
 
 from __future__ import annotations
 
@@ -7,20 +8,24 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from gnnserve_api.factors import ColumnsTrial
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.features import fit_normalization
+from gnnserve_worker.generation.features import fit_normalization, keep_columns
 from gnnserve_worker.generation.propagation import model_rows
+from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.train import train
-from gnnserve_worker.generation.training_set import training_set, visible_nodes
+from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE, inductive_share
-from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _STEPS, _EPOCHS = 150, 3
 """Each candidate is trained for the longer of the two. That suffices for a comparison."""
+_TRIAL_DIVISOR = 4
+"""Part of the epochs of a training that a trial of columns takes at most: what is saved are whole trainings."""
 _MOST_EDGES = 2_000_000
 """Most edges of a graph that is compared unasked. For larger ones there is `graph inspect --try`."""
 
@@ -62,13 +67,28 @@ def advise_scope(data: GraphData, spec: GNNServiceSpec, progress: ProgressListen
     )
 
 
+def try_columns(
+    data: TrainingSet, features: Features, model: Model, columns: np.ndarray, factor: int, progress: ProgressListener
+) -> ColumnsTrial:
+    """Train the network of all columns and that of some shortly, and say what each reached."""
+    steps_per_epoch = -(-len(data.splits.train) // model.training.batch_size)
+    expected = expected_epochs(model.training.epochs, steps_per_epoch)
+    epochs = max(1, min(expected // _TRIAL_DIVISOR, -(-_STEPS // steps_per_epoch)))
+    short = _shortly(model, epochs)
+    reached = []
+    for done, read in enumerate((features, keep_columns(features, columns))):
+        progress(Progress("try", done, 2, f"{read.shape[1]:,} of {features.shape[1]:,} columns"))
+        reached.append(train(data, read, short).validation_score)
+    progress(Progress("try", 2, 2))
+    return ColumnsTrial(factor, epochs, all_columns=reached[0], fewer_columns=reached[1])
+
+
 def _try(
     data: GraphData, model: Model, wanted: list[tuple[Scope, Normalization]], progress: ProgressListener
 ) -> tuple[Candidate, ...]:
     steps_per_epoch = -(-len(data.splits.train) // model.training.batch_size)
     epochs = max(-(-_STEPS // steps_per_epoch), _EPOCHS)
-    training = model.training.model_copy(update={"epochs": epochs})
-    short = model.model_copy(update={"training": training, "checkpoint": None})
+    short = _shortly(model, epochs)
     found = []
     for done, (scope, method) in enumerate(wanted):
         progress(Progress("try", done, len(wanted), f"{scope}, {method}"))
@@ -85,3 +105,8 @@ def _methods(data: GraphData) -> Iterator[Normalization]:
         is_for_sparse = method is not Normalization.STANDARDIZE
         if method is not Normalization.AUTO and (is_for_sparse or isinstance(data.features, np.ndarray)):
             yield method
+
+
+def _shortly(model: Model, epochs: int) -> Model:
+    training = model.training.model_copy(update={"epochs": epochs})
+    return model.model_copy(update={"training": training, "checkpoint": None})

@@ -15,8 +15,10 @@ from functools import partial
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.factors import ChosenFactors, ColumnsTrial
 from gnnserve_api.profile import Metric
 from gnnserve_api.repository import (
     NOT_RANKED,
@@ -32,7 +34,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_api.variants import Storage
+from gnnserve_api.variants import Storage, columns_of
 from gnnserve_worker.generation.assumptions import assumptions_of
 from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.cascades import check_cascades, check_stages, fit_cascades
@@ -62,11 +64,15 @@ from gnnserve_worker.generation.profile import (
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
 from gnnserve_worker.generation.scores import metric_of
+from gnnserve_worker.generation.search.candidates import Shapes
+from gnnserve_worker.generation.search.factors import choose_factors
+from gnnserve_worker.generation.search.made_up import SIZE_S, measure_made_up
 from gnnserve_worker.generation.search.search import Found, Measure, Measured, Subject, search
-from gnnserve_worker.generation.steps import GraphSizes, master_name
+from gnnserve_worker.generation.steps import CHOOSE_FACTORS, GraphSizes, master_name, steps_behind_choice
 from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
+from gnnserve_worker.generation.wide import with_factors
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.registry import ARCHITECTURES
@@ -114,6 +120,12 @@ def generate_revision(
     started = time.monotonic()
     ingredients = _make_ingredients(spec, network, graph.graph, data, rows, models, one_rows, given, progress)
     network_s = time.monotonic() - started
+    sizes = GraphSizes.of(graph)
+    chosen: ChosenFactors | UnsetType = UNSET
+    if spec.variants.optional_factors and not spec.variants.is_searched and models is not None:
+        chosen = _choose_factors(ingredients, data, rows, sizes, profile_budget, progress)
+        factors = tuple(factor for factor in spec.variants.pruning.factors if factor not in chosen.left_out)
+        ingredients = replace(ingredients, spec=with_factors(spec, factors))
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
     with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
         row_recipe = RowRecipe(normalized.method, _moments(normalized), ingredients.ranking.columns)
@@ -121,7 +133,7 @@ def generate_revision(
         decoder = None if exam is None else staged.write_decoder(exam.weights)
         measure = partial(_measure, spec, staged, row_recipe, metric, profile_budget, progress, exam)
         if spec.variants.is_searched:
-            subject = Subject(ingredients, data, metric, GraphSizes.of(graph), profile_budget, network_s)
+            subject = Subject(ingredients, data, metric, sizes, profile_budget, network_s)
             found = search(subject, staged, measure, progress)
         else:
             found = _make_listed(ingredients, staged, measure, progress)
@@ -135,6 +147,7 @@ def generate_revision(
                 settings=ingredients.ranking.settings,
                 columns=tuple(ingredients.ranking.columns.tolist()),
                 others=other_rankings,
+                chosen=chosen,
             ),
             variants=variants,
             profile=found.profile,
@@ -275,6 +288,32 @@ def _make_ingredients(
     ranking = rank(pruning, first, rows.trained, data, spec.model.training.seed)
     progress(Progress(stage, 1, 1))
     return Ingredients(spec, network, graph, rows.served, ranking, master, models, given, one_rows)
+
+
+def _choose_factors(
+    made_from: Ingredients, data: TrainingSet, rows: ModelRows, sizes: GraphSizes, budget_s: float,
+    progress: ProgressListener,
+) -> ChosenFactors:  # fmt: skip
+    spec, columns = made_from.spec, rows.trained.shape[1]
+    progress(Progress(CHOOSE_FACTORS, 0, 1))
+    shapes = Shapes(spec, made_from.graph, sizes.columns, data.classes, len(data.splits.validation))
+
+    def try_factor(factor: int) -> ColumnsTrial | None:
+        if spec.model.checkpoint is not None or data.links is not None:
+            return None
+        # Imported here: it trains, for which torch is needed.
+        from gnnserve_worker.generation.trial import try_columns  # noqa: PLC0415
+
+        read = made_from.ranking.columns[: columns_of(columns, factor)]
+        return try_columns(data, rows.trained, spec.model, read, factor, progress)
+
+    model = measure_made_up(shapes, min(SIZE_S, budget_s))
+    chosen = choose_factors(shapes, model, columns, try_factor)
+    factors = tuple(factor for factor in spec.variants.pruning.factors if factor not in chosen.left_out)
+    progress(
+        Progress(CHOOSE_FACTORS, 1, 1, chosen.why, steps_behind_choice(with_factors(spec, factors), sizes, budget_s))
+    )
+    return chosen
 
 
 def _rank_again(

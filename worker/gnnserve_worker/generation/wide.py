@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.spec.channels import ChannelsTable
 from gnnserve_api.spec.pruning import DEFAULT_FACTORS, WideTables
 from gnnserve_api.spec.searched import SEARCHED_FACTORS
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -66,13 +65,9 @@ def written_factors(spec: GNNServiceSpec, features: Features) -> WrittenFactors:
 
 
 def _is_needed(spec: GNNServiceSpec, factor: int) -> bool:
-    """Whether routing names a variant of the factor, cascades consist of one, or channels of it are pruned over the
-    same table."""
-    if any(one.column_factor == factor and one.table is ChannelsTable.FEATURES for one in spec.variants.channels):
-        return True
+    """Whether routing names a variant of the factor, or others are made of it."""
     named = [*([spec.routing.variant] if spec.routing.variant else []), *(spec.routing.weights or {})]
-    stages = [stage for cascade in spec.variants.cascades for stage in (cascade.first, cascade.then)]
-    return any(name in (*named, *stages) for name in spec.variants.names_of(factor))
+    return spec.variants.reads_factor(factor) or any(name in named for name in spec.variants.names_of(factor))
 
 
 def with_factors(spec: GNNServiceSpec, factors: tuple[int, ...]) -> GNNServiceSpec:

@@ -50,6 +50,7 @@ class Shapes:
     source_columns: int
     """Features of the source."""
     classes: int
+    validation_nodes: int = 0
 
     @property
     def network(self) -> NetworkManifest:

@@ -1,49 +1,34 @@
 """The frontier as it is modelled before anything is trained, and what generation would take.
 
-The latency model is fitted to a few made-up variants over a made-up graph of about the same size, by the very path that
-answers requests; nothing of the real graph but its shape is used. Beside rounding and noise the model does not know how
-often the real graph's nodes repeat within a batch.
+Latencies are those of `made_up.py`; nothing of the real graph but its shape is used.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from gnnserve_api.families import FamilyName, cascade_of
 from gnnserve_api.profile import LatencyCurve
 from gnnserve_api.spec.cascade import Cascade
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.variants import Storage, cascade_name
+from gnnserve_api.variants import Storage, cascade_name, variant_name
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_candidates, candidates_of
-from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Measured, Work, work_of
+from gnnserve_worker.generation.search.factors import slow_factors
+from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Work, work_of
+from gnnserve_worker.generation.search.made_up import measure_made_up
 from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.inference.batch import infer_each, warm_up
-from gnnserve_worker.inference.latency import measure_latencies
-from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.models.build import compute_for
-from gnnserve_worker.repository.repository import Repository
 
-_TABLE_BYTES = 2**26
-"""Most bytes of a made-up table: beyond a processor's caches, and quickly written."""
-_MOST_COLUMNS = 512
-_DEGREES = (1, 100)
-_SIZE_S, _ROUNDS = 0.7, (5, 2000)
-"""Seconds of measuring each batch size, and rounds at least and at most."""
-_FACTORS = (1, 4, 16)
-_STORAGES = (Storage.FLOAT32, Storage.BFLOAT16, Storage.INT8)
+_LEAST_ROUNDS = 5
+"""Rounds that a profile measures each variant at least."""
 _PASSES = 3
 """Forward passes that a training step is counted as: one forward, and two for the gradients and the update."""
 _ONE_ROW_LESSONS = 3
@@ -94,6 +79,9 @@ def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
     shapes = Shapes(spec, data.graph, source_columns, len(data.classes))
     candidates = all_candidates(shapes) if spec.variants.is_searched else candidates_of(shapes, Round(spec.variants))
     model = measure_made_up(shapes)
+    if spec.variants.optional_factors and not spec.variants.is_searched:
+        slow = {variant_name(one.factor) for one in slow_factors(shapes, model, spec.model.row_columns(source_columns))}
+        candidates = [one for one in candidates if one.trains not in slow]
     works = {
         one.manifest.name: work_of(one.manifest, one.storage, is_product=one.is_product, degrees=degrees)
         for one in candidates
@@ -150,51 +138,6 @@ def _planned_cascade(first: PlannedVariant, then: PlannedVariant, percent: int) 
     )
 
 
-# --- measuring
-
-
-def measure_made_up(shapes: Shapes) -> LatencyModel:
-    """The latency model of this machine for networks of this shape, in about three seconds."""
-    columns = min(shapes.spec.model.row_columns(shapes.source_columns), _MOST_COLUMNS)
-    nodes = max(BATCH_SEEDS[-1], min(shapes.graph.nodes, _TABLE_BYTES // (4 * max(columns, shapes.network.hidden))))
-    least, most = _DEGREES
-    degree = min(max(shapes.graph.edges // max(1, shapes.graph.nodes), least), most)
-    data = made_up_graph(nodes, degree, columns, shapes.classes)
-    variants = list(_made_up(shapes, columns))
-    with tempfile.TemporaryDirectory(prefix="gnnserve-plan-") as folder:
-        repository = Repository(Path(folder), "plan", "made-up")
-        manifest = publish_made_up(repository, data, shapes.network, variants)
-        revision = repository.load(manifest.revision)
-        warm_up(revision)
-        infer = partial(infer_each, revision, with_embeddings=False)
-        names, everyone = [variant.name for variant in variants], np.arange(nodes, dtype=np.int64)
-        points = {
-            seeds: measure_latencies(infer, names, everyone, seeds, budget_s=_SIZE_S, rounds=_ROUNDS)
-            for seeds in BATCH_SEEDS
-        }
-    degrees = Degrees.of(data.graph)
-    return LatencyModel.fit(
-        [
-            Measured(
-                work_of(made, variant.storage, is_product=variant.is_product, degrees=degrees),
-                {seeds: points[seeds][variant.name].p50_ms for seeds in BATCH_SEEDS},
-            )
-            for made, variant in zip(manifest.variants, variants, strict=True)
-        ]
-    )
-
-
-def _made_up(shapes: Shapes, columns: int) -> Iterator[MadeUpVariant]:
-    model = shapes.spec.model
-    for storage in _STORAGES:
-        compute = compute_for(model.architecture, storage)
-        for factor in (factor for factor in _FACTORS if factor <= columns):
-            yield MadeUpVariant(f"features-{storage}-x{factor}", factor, "features", storage, compute)
-        yield MadeUpVariant(f"projected-{storage}", 1, "projected", storage, compute)
-        if len(model.fanouts) > 1 and not model.reads_one_row:
-            yield MadeUpVariant(f"stored-{storage}", 1, "stored", storage, compute)
-
-
 # --- what generation takes
 
 
@@ -237,5 +180,5 @@ def _measuring_s(data: GraphData, found: Sequence[PlannedVariant]) -> float:
     largest, test = BATCH_SEEDS[-1], len(data.splits.test)
     sizes = (*BATCH_SEEDS, *([largest] if test else []))
     rounds_s = {seeds: 1e-3 * sum(one.p50_ms[seeds] for one in found) for seeds in BATCH_SEEDS}
-    latencies_s = sum(max(BUDGET_S, _ROUNDS[0] * rounds_s[seeds]) for seeds in sizes)
+    latencies_s = sum(max(BUDGET_S, _LEAST_ROUNDS * rounds_s[seeds]) for seeds in sizes)
     return latencies_s + rounds_s[largest] * (len(data.splits.validation) + test) / largest
