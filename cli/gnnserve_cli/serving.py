@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import socket
 import sys
@@ -12,34 +11,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gnnserve_api.device import CachePolicy, Device, size_bytes
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.tracing import DEFAULT_SAMPLED_PERMILLE
 from gnnserve_cli.exits import ExitCode
-from gnnserve_cli.prometheus import PrometheusSource
+from gnnserve_cli.local_service import LocalService
 from gnnserve_cli.render import format_bytes, output, profile_tables, put, search_lines
-from gnnserve_cli.slow_loop import OwnRegistry, Source, slow_loop
-from gnnserve_cli.updates import check_address, updates_of
-from gnnserve_worker.changes.options import UpdatesOptions
+from gnnserve_cli.server_options import ServerOptions, note
+from gnnserve_cli.slow_loop import slow_loop
+from gnnserve_cli.updates import updates_of
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.pods import device
-from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving import listening_socket, server
 from gnnserve_worker.serving.http.pairs import example_pair
-from gnnserve_worker.serving.security.credentials import Credentials, require_usable
-from gnnserve_worker.serving.security.tls import KeyPairFiles
+from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.served_service import ServiceSettings
-from gnnserve_worker.serving.tracing.options import TracingOptions, check_tracing, read_tracing
+
+if TYPE_CHECKING:
+    from gnnserve_worker.pods.followed_log import FollowedLog
 
 _LENT = "lent"
 """The part of `DeviceStats.memory_bytes` that is not the computing GPU's."""
@@ -49,41 +45,6 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bo
 def print_profile(published: RevisionManifest) -> None:
     console = output()
     put(console, *profile_tables(published.profile, console), *search_lines(published.profile))
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """What `run` and `serve` read of their options, beside the address."""
-
-    source: Source
-    credentials: Credentials
-    device: DeviceSettings
-    tracing: TracingOptions | None = None
-    """Where traces go; None: nothing is traced."""
-    updates: UpdatesOptions | None = None
-    """The log of changes; None: the graph stays as it was generated, or the repository is not known yet."""
-
-
-def read_options(
-    service: GNNService,
-    prometheus: str | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    token_file: Path | None,
-    write_token_file: Path | None,
-    postgres_uri_file: Path | None,
-    named_device: Device | None,
-    cache: CachePolicy | None,
-    gpu_memory: str | None,
-    otlp_endpoint: str | None,
-    trace_permille: float | None,
-) -> ServerOptions:
-    return ServerOptions(
-        source_of_load(prometheus, service),
-        choose_credentials(service, tls_cert, tls_key, token_file, write_token_file, postgres_uri_file),
-        choose_device(service, named_device, cache, gpu_memory),
-        choose_tracing(service, otlp_endpoint, trace_permille),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +65,26 @@ class Published:
     revision: RevisionManifest
     sockets: Sockets
     options: ServerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """A service that is to be answered for, and has no revision that could."""
+
+    service: GNNService
+    sockets: Sockets
+    options: ServerOptions
+    problem: RepositoryError
+
+
+def unpublished(
+    service: GNNService, sockets: Sockets, options: ServerOptions, problem: RepositoryError, among: int
+) -> Unpublished:
+    """A service whose repository has no revision that could answer. It does not keep others from being served; raises
+    the problem where there are none (`among`: how many services there are)."""
+    if among == 1:
+        raise problem
+    return Unpublished(service, sockets, options, problem)
 
 
 def require_names(services: Sequence[GNNService]) -> None:
@@ -143,15 +124,19 @@ def _check_ports_differ(sockets: Sequence[Sockets]) -> None:
             )
 
 
-def serve_published(published: Sequence[Published], shares: Mapping[str, float]) -> None:
+def serve_published(published: Sequence[Published | Unpublished], shares: Mapping[str, float]) -> None:
     """Open each published revision, show its profile, and answer from them until SIGINT or SIGTERM. `shares`: as
     `read_shares` gives them."""
     offered: list[Offered] = []
     for of in published:
         service, name = of.service, of.service.metadata.name
+        share = shares.get(name, float(service.spec.worker.share))
+        if isinstance(of, Unpublished):
+            offered.append(Offered(service, partial(_fail, of.problem), of.sockets, of.options, share))
+            continue
         updates = updates_of(service, of.stored, of.options.credentials.log_uri)
         if service.spec.revision is not None:
-            _note("while spec.revision is set, graph, model and variants of the manifest change nothing")
+            note("while spec.revision is set, graph, model and variants of the manifest change nothing")
         require_second(service, of.stored, of.revision.revision)
         load = partial(of.stored.load, of.revision.revision)
         offered.append(
@@ -160,12 +145,17 @@ def serve_published(published: Sequence[Published], shares: Mapping[str, float])
                 load,
                 of.sockets,
                 replace(of.options, updates=updates),
-                shares.get(name, float(service.spec.worker.share)),
+                share,
+                of.revision.revision,
                 of.stored.load,
                 partial(_show_profile, of.revision, f"{name}:" if len(published) > 1 else ""),
             )
         )
     serve_routed(offered)
+
+
+def _fail(error: RepositoryError, _max_delta_bytes: int | None) -> LoadedRevision:
+    raise error
 
 
 def _show_profile(revision: RevisionManifest, title: str) -> None:
@@ -179,7 +169,7 @@ def require_second(service: GNNService, stored: Repository, revision: str) -> No
     """Raises InputError where the second revision that the manifest names is not published. `revision`: the first."""
     named = service.spec.routing.second_revision
     if named == revision:
-        _note(f"spec.routing.canary changes nothing: {named} is the revision that answers")
+        note(f"spec.routing.canary changes nothing: {named} is the revision that answers")
     elif named is not None and stored.find_named(named) is None:
         published = [one.revision for one in stored.revisions()]
         others = ", ".join(name for name in published if name != revision)
@@ -191,87 +181,6 @@ def require_second(service: GNNService, stored: Repository, revision: str) -> No
             if others
             else "generate a second revision and name it, or take routing.canary away",
         )
-
-
-def source_of_load(prometheus: str | None, service: GNNService) -> Source:
-    if prometheus is None:
-        return OwnRegistry()
-    interval_s = service.spec.routing.interval_seconds
-    return PrometheusSource.of_service(prometheus, service.metadata.name, interval_s)
-
-
-def choose_credentials(
-    service: GNNService,
-    certificate: Path | None,
-    key: Path | None,
-    tokens: Path | None,
-    write_tokens: Path | None,
-    log_uri: Path | None,
-) -> Credentials:
-    """What the options say, and that it can be used: a command that trains first must not end over a misspelt file
-    afterwards. A manifest's own words are for a cluster; where nothing takes their place, it is said."""
-    if (certificate is None) != (key is None):
-        given, missing = ("--tls-cert", "--tls-key") if key is None else ("--tls-key", "--tls-cert")
-        raise InputError(missing, f"is not given, and {given} is", "give both, or none")
-    check_address(service, log_uri)
-    endpoint, updates = service.spec.endpoint, service.spec.updates
-    if endpoint.tls is not None and certificate is None:
-        _note_secret("spec.endpoint.tls", "this server speaks plain HTTP", "--tls-cert and --tls-key")
-    if endpoint.tokens is not None and tokens is None:
-        _note_secret("spec.endpoint.tokens", "this server answers every client that reaches it", "--token-file")
-    if endpoint.write_tokens is not None and write_tokens is None:
-        what = "labels" if updates is None else "labels and no changes"
-        _note_secret("spec.endpoint.writeTokens", f"this server takes no {what}", "--write-token-file")
-    elif updates is not None and write_tokens is None:
-        _note("this server takes no changes of the graph, since no token may write; --write-token-file names some")
-    if updates is not None and updates.log.postgres is not None and log_uri is None:
-        kept = "this server keeps changes in SQLite, in its repository"
-        _note_secret("spec.updates.log.postgres", kept, "--postgres-uri-file")
-    pair = None if certificate is None or key is None else KeyPairFiles(certificate, key)
-    chosen = Credentials(pair, tokens, write_tokens, log_uri)
-    require_usable(chosen)
-    return chosen
-
-
-def choose_device(
-    service: GNNService, named: Device | None, cache: CachePolicy | None, gpu_memory: str | None
-) -> DeviceSettings:
-    """What the options say, and the manifest where they say nothing."""
-    worker = service.spec.worker
-    chosen, source = (worker.device, "spec.worker.device") if named is None else (named, "--device")
-    memory = worker.gpu_memory if gpu_memory is None else gpu_memory
-    if chosen is Device.CPU:
-        for option, value in (("--cache", cache), ("--gpu-memory", gpu_memory)):
-            if value is not None:
-                _note(f"{option} {value} changes nothing: {source} is CPU, and it is of a GPU's memory")
-    return DeviceSettings(
-        device=chosen,
-        cache=worker.cache.policy if cache is None else cache,
-        memory_bytes=None if memory is None else size_bytes(memory),
-    )
-
-
-def choose_tracing(service: GNNService, endpoint: str | None, sampled_permille: float | None) -> TracingOptions | None:
-    """The options given, or else those that OpenTelemetry's variables state."""
-    found = read_tracing(os.environ, service.metadata.namespace)
-    if endpoint is not None:
-        permille = DEFAULT_SAMPLED_PERMILLE if found is None else found.sampled_permille
-        found = check_tracing(TracingOptions(endpoint, permille, service.metadata.namespace), "--otlp-endpoint")
-    if found is None:
-        if sampled_permille is not None:
-            raise InputError("--trace-permille", "there is no receiver of traces", "name one with --otlp-endpoint")
-        if service.spec.worker.tracing is not None:
-            _note("spec.worker.tracing is for a cluster: this server traces nothing; --otlp-endpoint would change that")
-        return None
-    return found if sampled_permille is None else replace(found, sampled_permille=sampled_permille)
-
-
-def _note_secret(field: str, meaning: str, options: str) -> None:
-    _note(f"{field} names a Secret of a cluster: {meaning}; {options} would change that")
-
-
-def _note(words: str) -> None:
-    print(f"note: {words}", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +195,14 @@ class Offered:
     options: ServerOptions
     share: float = 1.0
     """Weight of the service in the division of the server's time."""
+    revision: str = ""
+    """Name of the revision; empty: none is published."""
     load_named: Callable[[str], LoadedRevision] | None = None
     """Opens another revision by its name, where the manifest may name a second one."""
     on_opened: Callable[[], None] = lambda: None
     """Called when the revision is open: nothing is shown of one whose files are damaged."""
 
-    def begin_canary(self, handle: server.Serving) -> None:
+    def begin_canary(self, handle: server.Serving, local: LocalService) -> None:
         """Answer by a second revision too, where the manifest names one."""
         spec, load, options = self.service.spec, self.load_named, self.options
         if spec.routing.canary is None or load is None:
@@ -299,10 +210,12 @@ class Offered:
         # Most services have no second revision.
         from gnnserve_worker.following.canary import CanaryFollower  # noqa: PLC0415
 
-        first = handle.revision.manifest.revision
-        table = spec.routing_table(first)
+        served, table = handle.served, spec.routing_table(self.revision)
         follower = CanaryFollower(
-            handle.served, lambda name: device.open_served(load(name), options.device), lambda: True, lambda: first
+            served,
+            lambda name: device.open_served(load(name), options.device),
+            lambda: local.is_settled,
+            lambda: served.revision,
         )
         # The event loop, which this is called on, has a part in it.
         threading.Thread(target=follower.declare, args=(table,), name="canary", daemon=True).start()
@@ -310,33 +223,51 @@ class Offered:
     def _open_changing(self, loaded: LoadedRevision, replica: LivingRevision) -> ServedRevision:
         from gnnserve_cli.compiling import compile_for_changes  # noqa: PLC0415
 
-        compile_for_changes(loaded, _note)
+        compile_for_changes(loaded, note)
         return device.open_served(loaded, self.options.device, replica=replica)
 
-    def open(self) -> server.Offer:
-        name, options, updates = self.service.metadata.name, self.options, None
-        if options.updates is None:
-            revision = device.open_served(self.load(None), options.device)
-        else:
-            # Most servers have no log.
-            from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
+    def follow_log(self) -> FollowedLog | None:
+        """Open the log of changes; None: the graph does not change."""
+        if self.options.updates is None:
+            return None
+        # Most servers have no log.
+        from gnnserve_worker.pods.followed_log import FollowedLog  # noqa: PLC0415
 
-            followed = FollowedLog(options.updates)
-            revision, updates = followed.open(self.load, self._open_changing), followed.updates
+        return FollowedLog(self.options.updates)
+
+    def open(self, log: FollowedLog | None) -> ServedRevision:
+        """Open the revision, which follows this log. Raises RepositoryError where its files are damaged."""
+        if log is None:
+            return device.open_served(self.load(None), self.options.device)
+        return log.open(self.load, self._open_changing)
+
+    def open_again(self, log: FollowedLog | None, _revision: str) -> ServedRevision:
+        return self.open(log)
+
+    def show_opened(self, revision: ServedRevision) -> None:
         self.on_opened()
         _say_device(revision.device_stats(), was_asked=self.service.spec.worker.gpu is not None)
+
+    def offer(self, revision: ServedRevision | None, log: FollowedLog | None, problem: str) -> server.Offer:
+        """`problem`: why there is no revision."""
+        options, updates = self.options, None if log is None else log.updates
         settings = ServiceSettings(
-            name, self.sockets.http, options.credentials, updates, self.share, self.sockets.grpc, options.tracing
+            self.service.metadata.name, self.sockets.http, options.credentials, updates, self.share,
+            self.sockets.grpc, options.tracing,
         )  # fmt: skip
-        return server.Offer(self.service, revision, settings)
+        return server.Offer(self.service, revision, settings, problem)
 
 
 def serve_routed(offered: Sequence[Offered]) -> None:
-    """Serves until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM. Raises RepositoryError where no revision can be opened, and at the end where there
+    is a service that none of its revisions answers for."""
     exit_on_memory_fault(lambda words: print(f"error: {words}", file=sys.stderr, flush=True), ExitCode.REPOSITORY)
-    offers = [of.open() for of in offered]
+    is_alone = len(offered) == 1
+    logs = [of.follow_log() for of in offered]
+    offers, problems = _open_all(offered, logs)
+    begun: list[LocalService] = []
     with ExitStack() as loops:
-        names = [of.service.metadata.name if len(offered) > 1 else "" for of in offered]
+        names = ["" if is_alone else of.service.metadata.name for of in offered]
         begin_routing = [
             loops.enter_context(slow_loop(of.service.spec, of.options.source, name))
             for of, name in zip(offered, names, strict=True)
@@ -344,34 +275,77 @@ def serve_routed(offered: Sequence[Offered]) -> None:
 
         def begin(handles: Sequence[server.Serving]) -> None:
             for of, offer, name in zip(offered, offers, names, strict=True):
-                announce(of.sockets, example_request(offer.revision), of.options.credentials, name)
-            for of, handle in zip(offered, handles, strict=True):
-                of.begin_canary(handle)
-            print("  Ctrl-C stops it." if len(offered) == 1 else "Ctrl-C stops them.", flush=True)
-            for begin_loop, handle in zip(begin_routing, handles, strict=True):
-                begin_loop(handle)
+                if offer.revision is None:
+                    announce_unserved(of.sockets, of.options.credentials, name)
+                else:
+                    announce(of.sockets, example_request(offer.revision), of.options.credentials, name)
+            print("  Ctrl-C stops it." if is_alone else "Ctrl-C stops them.", flush=True)
+            for of, log, handle, name, begin_loop in zip(offered, logs, handles, names, begin_routing, strict=True):
+                if not of.revision:
+                    continue
+                local = LocalService(handle, partial(of.open_again, log), name)
+                begun.append(local)
+                local.begin(of.service.spec.routing_table(of.revision))
+                of.begin_canary(handle, local)
+                begin_loop(local)
 
-        server.serve_revisions(offers, begin)
+        try:
+            server.serve_revisions(offers, begin)
+        finally:
+            for local in begun:
+                local.stop()
+    answering = {local.name for local in begun if local.answers}
+    for name, problem in problems.items():
+        if name not in answering:
+            raise problem
+
+
+def _open_all(
+    offered: Sequence[Offered], logs: Sequence[FollowedLog | None]
+) -> tuple[list[server.Offer], dict[str, RepositoryError]]:
+    """What can be offered, and by the name of its service why a revision cannot be opened. Raises RepositoryError where
+    none can."""
+    offers: list[server.Offer] = []
+    problems: dict[str, RepositoryError] = {}
+    for of, log in zip(offered, logs, strict=True):
+        revision = None
+        try:
+            revision = of.open(log)
+        except RepositoryError as error:
+            if len(problems) + 1 == len(offered):
+                raise
+            problems[of.service.metadata.name] = error
+            print(f"error: {of.service.metadata.name}: {error}", file=sys.stderr, flush=True)
+        else:
+            of.show_opened(revision)
+        offers.append(of.offer(revision, log, str(problems.get(of.service.metadata.name, ""))))
+    return offers, problems
 
 
 def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
     """Name the device on standard error: a GPU always, the CPU unless there is no GPU at all and none was asked for."""
     if stats.device == ON_CPU.device:
         if stats.problem is not None and (was_asked or not stats.problem.startswith(device.NO_GPU_SEEN)):
-            _note(f"computing on {stats.device}: {stats.problem}")
+            note(f"computing on {stats.device}: {stats.problem}")
         return
     own = {part: size for part, size in stats.memory_bytes.items() if part != _LENT}
     parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in own.items())
     lent = f", and {format_bytes(stats.memory_bytes[_LENT])} of other GPUs'" if _LENT in stats.memory_bytes else ""
-    _note(f"computing on {stats.device}: {parts} of {format_bytes(stats.memory_budget_bytes)} of its memory{lent}")
-    _note("latencies of the table above are the profile's; `gnnserve variants URL` shows those of this GPU")
+    note(f"computing on {stats.device}: {parts} of {format_bytes(stats.memory_budget_bytes)} of its memory{lent}")
+    note("latencies of the table above are the profile's; `gnnserve variants URL` shows those of this GPU")
     if stats.problem is not None:
-        _note(stats.problem)
+        note(stats.problem)
 
 
 def example_request(revision: ServedRevision) -> dict[str, Any]:
     """A prediction of what the service answers about, with ids that the graph has."""
     return {"nodes": revision.shown_ids(0, 3)} if revision.links is None else {"pairs": [example_pair(revision)]}
+
+
+def announce_unserved(sockets: Sockets, credentials: Credentials, name: str) -> None:
+    """The address of a service that has no revision to answer from."""
+    scheme = "http" if credentials.tls is None else "https"
+    print(f"Not serving {name} yet: {scheme}://{_address(sockets.http)}/readyz says why", flush=True)
 
 
 def announce(sockets: Sockets, example: Mapping[str, Any], credentials: Credentials, name: str = "") -> None:

@@ -32,7 +32,7 @@ _STOP_PATIENCE_S = 2.0
 
 
 class Served(Protocol):
-    """`serving/server.py`'s Serving, as far as it concerns this."""
+    """`local_service.py`'s LocalService, as far as it concerns this."""
 
     def look(self) -> Look | None: ...
 

@@ -105,7 +105,9 @@ class FakeWorker:
 
     def open(self, _revision: Any, settings: DeviceSettings) -> Any:
         self.settings = settings
-        return SimpleNamespace(device_stats=lambda: self.stats, shown_ids=self.shown_ids, links=None)
+        return SimpleNamespace(
+            device_stats=lambda: self.stats, shown_ids=self.shown_ids, links=None, files=None, would_gain=lambda: False
+        )
 
     def shown_ids(self, start: int, end: int) -> list[int | str]:
         return [*range(start, min(end, self.nodes))] if self.ids is None else [*self.ids.shown(start, end)]
@@ -113,7 +115,8 @@ class FakeWorker:
     def serve(self, offers: Sequence[Any], ready: Callable[[Any], None]) -> None:
         self.steps.append("serve")
         self.offers = tuple(offers)
-        ready([SimpleNamespace(look=lambda: None) for _ in offers])
+        served = SimpleNamespace(why_failing=lambda _revision: "")
+        ready([SimpleNamespace(look=lambda: None, served=served, revision=offer.revision) for offer in offers])
 
 
 def test_run_binds_before_it_generates_and_serves_last(monkeypatch: pytest.MonkeyPatch) -> None:

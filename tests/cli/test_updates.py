@@ -19,7 +19,7 @@ from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli import compiling
-from gnnserve_cli.serving import choose_credentials, choose_device
+from gnnserve_cli.server_options import choose_credentials, choose_device
 from gnnserve_cli.updates import log_uid, own_uid, updates_of
 from gnnserve_worker import compile_kernels, kernel_cache
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile

@@ -12,7 +12,8 @@ from tests.support.serving import TRADE_OFF, FakeWorker, service
 
 from gnnserve_api.spec.routing import RoutingSpec
 from gnnserve_api.spec.service import GNNService
-from gnnserve_cli.serving import source_of_load
+from gnnserve_cli.local_service import LocalService
+from gnnserve_cli.server_options import source_of_load
 from gnnserve_cli.slow_loop import slow_loop
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.server import Serving, serve_revision
@@ -32,13 +33,16 @@ def take_time(variant: str, seeds: np.ndarray) -> None:
 def main(routing: str, prometheus: str = "") -> None:
     of = routed_service(json.loads(routing))
     sock = bind("127.0.0.1", 0)
+    revision = FakeWorker(fail=take_time).revision()
     with slow_loop(of.spec, source_of_load(prometheus or None, of)) as begin_routing:
 
         def begin(serving: Serving) -> None:
             print(sock.getsockname()[1], flush=True)
-            begin_routing(serving)
+            local = LocalService(serving, lambda _name: revision, "")
+            local.begin(of.spec.routing_table(revision.manifest.revision))
+            begin_routing(local)
 
-        serve_revision(FakeWorker(fail=take_time).revision(), of, sock, begin)
+        serve_revision(revision, of, sock, begin)
 
 
 if __name__ == "__main__":

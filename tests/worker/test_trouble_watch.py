@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import hashlib
 import mmap
 import os
 import queue
@@ -258,6 +259,9 @@ class FakeFiles:
     def verify_all(self) -> FileFinding | None:
         return self.verify(PATH)
 
+    def verify_contents(self) -> FileFinding | None:
+        return self.verify(PATH)
+
 
 @dataclass(slots=True)
 class FakeOwner:
@@ -358,6 +362,44 @@ def test_who_could_have_more_of_a_gpus_memory_is_told_of_whether_there_are_files
     assert owner.enlarged == ["a", "a"]
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_files_of_a_revision_whose_answers_fail_are_verified_once_though_their_times_say_nothing(
+    is_whole: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake, failing = FakeFiles(is_whole=is_whole), ["9 of 10 answers failed"]
+    owner = FakeOwner(revision_of(fake))
+    watch = RepositoryWatch(owner, lambda _revision: failing[0])
+    for _ in range(2):
+        watch._look()
+    assert fake.verified == [PATH]
+    assert failing[0] in caplog.text
+    assert owner.withdrawn == ([] if is_whole else [str(WRITTEN)])
+    if is_whole:
+        failing[0] = ""
+        watch._look()
+        failing[0] = "again"
+        watch._look()
+        assert fake.verified == [PATH, PATH]
+
+
+def test_bytes_that_change_without_times_are_found_where_contents_are_verified(tmp_path: Path) -> None:
+    path = tmp_path / "table.npy"
+    path.write_bytes(b"as it was")
+    entry = FileEntry(path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+    files = WatchedFiles({path: entry}, {})
+    path.write_bytes(b"as it is ")
+    (file,) = files._files
+    file.stamp = watched.stamp_at(path)  # as where a disk alters them
+    assert files.look() == []
+    assert files.verify_all() is None
+    altered = files.verify_contents()
+    assert altered is not None
+    assert "was altered" in altered.words
+    assert files.verify_all() is not None, "what was found altered is not forgotten"
+    path.write_bytes(b"as it was")
+    assert files.verify_all() is None
+
+
 def test_one_failed_look_says_nothing_and_two_do() -> None:
     fake = FakeFiles()
     owner = FakeOwner(revision_of(fake))
@@ -426,6 +468,18 @@ def test_withdrawn_revision_is_loaded_again_until_it_is_whole(loading: Loading) 
     assert loading.server.next_switch()[0] == "a"
     loading.server.wait_for_problem(None)
     assert loading.loader.served is not served
+
+
+def test_adopted_revision_is_withdrawn_and_loaded_again_like_one_that_was_loaded() -> None:
+    with loading_into(FakeServer()) as loading:
+        adopted = FakeWorker(name="a").revision()
+        loading.loader.adopt(adopted, A)
+        assert (loading.loader.served, loading.loader.is_settled) == (adopted, True)
+        loading.loader.withdraw(adopted, "x was written to")
+        assert loading.server.withdrawn.get(timeout=DEADLINE_S) == "a"
+        assert loading.server.next_switch()[0] == "a"
+        loading.server.wait_for_problem(None)
+        assert loading.loader.served is not adopted
 
 
 def test_moved_revision_is_loaded_again_beside_itself(loading: Loading) -> None:

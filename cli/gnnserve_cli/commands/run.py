@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gnnserve_api.errors import RepositoryError
 from gnnserve_cli.commands.options import (
     DEFAULT_REPOSITORY,
     AcceptedTokens,
@@ -52,13 +53,15 @@ def run(
     with uncollected():
         from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
         from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
+        from gnnserve_cli.server_options import read_options  # noqa: PLC0415
         from gnnserve_cli.serving import (  # noqa: PLC0415
             Published,
+            Unpublished,
             bound,
             farewell,
-            read_options,
             require_names,
             serve_published,
+            unpublished,
         )
         from gnnserve_worker.pods.device import require_device  # noqa: PLC0415
         from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
@@ -93,13 +96,16 @@ def run(
             from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
             from gnnserve_cli.updates import log_uid  # noqa: PLC0415
 
-        published: list[Published] = []
+        published: list[Published | Unpublished] = []
         for service, sockets, of_service in zip(services, listening, options, strict=True):
             stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-            revision = generate_visibly(service, stored, device, log_uid(service, stored))
             sinks = 0 if service.spec.embeddings is None else len(service.spec.embeddings.sinks)
-            publish_visibly(service, stored, revision, uri_files[:sinks])
-            uri_files = uri_files[sinks:]
-            published.append(Published(service, stored, revision, sockets, of_service))
+            own_files, uri_files = uri_files[:sinks], uri_files[sinks:]
+            try:
+                revision = generate_visibly(service, stored, device, log_uid(service, stored))
+                publish_visibly(service, stored, revision, own_files)
+                published.append(Published(service, stored, revision, sockets, of_service))
+            except RepositoryError as error:
+                published.append(unpublished(service, sockets, of_service, error, len(services)))
         serve_published(published, shares)
     farewell()

@@ -29,7 +29,9 @@ from gnnserve_cli.commands.options import (
 from gnnserve_worker.uncollected import uncollected
 
 if TYPE_CHECKING:
-    from gnnserve_api.spec.service import GNNServiceSpec
+    from pathlib import Path
+
+    from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 
 
 def serve(
@@ -55,13 +57,15 @@ def serve(
     # Imported here: they bring numpy and numba, which the other commands start without.
     with uncollected():
         from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+        from gnnserve_cli.server_options import read_options  # noqa: PLC0415
         from gnnserve_cli.serving import (  # noqa: PLC0415
             Published,
+            Unpublished,
             bound,
             farewell,
-            read_options,
             require_names,
             serve_published,
+            unpublished,
         )
         from gnnserve_cli.updates import log_uid  # noqa: PLC0415
         from gnnserve_worker.compaction.answering import find_answering  # noqa: PLC0415
@@ -88,20 +92,27 @@ def serve(
         for service in services
     ]
     with bound(host, port, grpc_port, len(services)) as listening:
-        published: list[Published] = []
+        published: list[Published | Unpublished] = []
         for manifest, service, sockets, of_service in zip(manifests, services, listening, options, strict=True):
             stored = Repository(repository, service.metadata.namespace, service.metadata.name)
-            revision = find_answering(service.spec, stored, log_uid(service, stored))
-            if revision is None:
-                name = f"{service.metadata.namespace}/{service.metadata.name}"
-                raise RepositoryError(
-                    repository,
-                    f"holds no published revision of {name} {_wanted(service.spec)}",
-                    f"make one with `gnnserve generate {manifest} --repository {repository}`",
-                )
-            published.append(Published(service, stored, revision, sockets, of_service))
+            try:
+                revision = find_answering(service.spec, stored, log_uid(service, stored))
+                if revision is None:
+                    raise _missing(manifest, repository, service)
+                published.append(Published(service, stored, revision, sockets, of_service))
+            except RepositoryError as error:
+                published.append(unpublished(service, sockets, of_service, error, len(services)))
         serve_published(published, shares)
     farewell()
+
+
+def _missing(manifest: Path, repository: Path, service: GNNService) -> RepositoryError:
+    name = f"{service.metadata.namespace}/{service.metadata.name}"
+    return RepositoryError(
+        repository,
+        f"holds no published revision of {name} {_wanted(service.spec)}",
+        f"make one with `gnnserve generate {manifest} --repository {repository}`",
+    )
 
 
 def _wanted(spec: GNNServiceSpec) -> str:

@@ -21,11 +21,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol, assert_never
 
 from gnnserve_api.routing import Damage, RoutingTable
 from gnnserve_worker.following.delay import Delay
 from gnnserve_worker.following.state import (
+    Answering,
     CouldGrow,
     Declared,
     Doubted,
@@ -95,6 +97,12 @@ class Loader:
 
     def start(self) -> None:
         self._thread.start()
+
+    def adopt(self, revision: ServedRevision, table: RoutingTable) -> None:
+        """Begin with a revision that answers already by this table. To be called before `start`."""
+        self._state = replace(
+            self._state, declared=table, attempted=table, answering=Answering(revision), table=table
+        )  # fmt: skip
 
     def declare(self, table: RoutingTable) -> None:
         """Declare a table, from any thread. The last one counts."""

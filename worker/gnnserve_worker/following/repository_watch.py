@@ -1,7 +1,8 @@
 """Watch that looks once a second whether the files of the answering revision are still those that were verified.
 
-It also looks whether the revision could get more of a GPU's memory by now, since no event tells when the previous
-revision's memory is freed.
+A revision whose answers fail again and again has all of its files verified, since bytes may change without their
+times. It also looks whether the revision could get more of a GPU's memory by now, since no event tells when the
+previous revision's memory is freed.
 
 `repository/watched.py` compares files; `loader.py` decides what follows from a finding.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from gnnserve_worker.following.loader import be_polite
@@ -36,8 +38,12 @@ class Owner(Protocol):
 
 
 class RepositoryWatch:
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, why_failing: Callable[[ServedRevision], str] = lambda _revision: "") -> None:
+        """`why_failing`: what of a revision's answers fails; empty: nothing does."""
         self._owner = owner
+        self._why_failing = why_failing
+        self._suspected: WatchedFiles | None = None
+        """Files that were verified because answers failed, and still do."""
         self._stopped = threading.Event()
         self._told: tuple[WatchedFiles, int, set[FileChange]] | None = None
         """Changes already reported of these files since their last verification (the number counts verifications)."""
@@ -68,7 +74,7 @@ class RepositoryWatch:
         if revision is not None and revision.would_gain():
             self._owner.enlarge(revision)
         if revision is None or revision.files is None:
-            self._told = self._unseen = None
+            self._told = self._unseen = self._suspected = None
             return
         files, times_verified = revision.files, revision.files.times_verified
         if self._told is None or self._told[0] is not files or self._told[1] != times_verified:
@@ -83,7 +89,11 @@ class RepositoryWatch:
         written = _first(findings, FileChange.WRITTEN, FileChange.REDATED)
         if FileChange.WRITTEN in told:
             pass
-        elif written is not None or (written := self._verify(revision, files, findings)) is not None:
+        elif (
+            written is not None
+            or (written := self._verify(revision, files, findings)) is not None
+            or (written := self._suspect(revision, files)) is not None
+        ):
             self._owner.withdraw(revision, str(written))
             told.add(FileChange.WRITTEN)
             return
@@ -103,6 +113,19 @@ class RepositoryWatch:
         if before is not None and before[0] is files and FileChange.WRITTEN not in told:
             self._owner.withdraw(revision, problem)
             told.add(FileChange.WRITTEN)
+
+    def _suspect(self, revision: ServedRevision, files: WatchedFiles) -> FileFinding | None:
+        """Verify all files, once, of a revision whose answers fail. Returns the first that has other content."""
+        why = self._why_failing(revision)
+        if not why:
+            self._suspected = None
+        elif self._suspected is not files:
+            self._suspected = files
+            _log.error("revision %s: %s", revision.manifest.revision, why)
+            if (altered := files.verify_contents()) is not None:
+                return altered
+            _log.error("revision %s: its files are as they were verified", revision.manifest.revision)
+        return None
 
     def _verify(self, revision: ServedRevision, files: WatchedFiles, findings: list[FileFinding]) -> FileFinding | None:
         """Verify the touched files. Returns the first that has other content now, or one that was written to

@@ -95,7 +95,7 @@ class FollowedService:
         self._repository = Repository(settings.repository, settings.namespace, settings.service)
         name = settings.service if settings.is_one_of_several else None
         self._loader = Loader(served, self._load, service=name)
-        self._files = RepositoryWatch(self._loader)
+        self._files = RepositoryWatch(self._loader, served.why_failing)
         self._canary = CanaryFollower(
             served, self._load, lambda: self._loader.is_settled, lambda: served.revision, name
         )

@@ -120,6 +120,8 @@ class _File:
     descriptor: int | None
     """Descriptor of the mapped file; None: the file was read once, and only the next start depends on it."""
     stamp: Stamp
+    is_altered: bool = False
+    """Its content was found to be another one, whatever its times say."""
 
 
 _in_use: weakref.WeakSet[WatchedFiles] = weakref.WeakSet()
@@ -177,7 +179,9 @@ class WatchedFiles:
                     return written
         except OSError as error:
             return FileFinding(path, FileChange.WRITTEN, f"cannot be read any more: {error.strerror}")
-        if (found := digest.hexdigest()) != file.entry.sha256:
+        found = digest.hexdigest()
+        file.is_altered = found != file.entry.sha256
+        if file.is_altered:
             return FileFinding(
                 path, FileChange.WRITTEN, f"was altered: its SHA-256 is {found}, expected {file.entry.sha256}"
             )
@@ -186,13 +190,25 @@ class WatchedFiles:
         return None
 
     def verify_all(self) -> FileFinding | None:
-        """Verify every mapped file again; None: all still have the verified content, whatever their times are."""
+        """Verify every mapped file again whose times are others, or that was found altered; None: all still have the
+        verified content, whatever their times are."""
+        for path in [file.path for file in self._files if file.is_altered]:
+            if (wrong := self.verify(path)) is not None:
+                return wrong
         for finding in self.look():
             wrong = self.verify(finding.path) if finding.change in (FileChange.REDATED, FileChange.TOUCHED) else finding
             if wrong is not None and wrong.change is not FileChange.MOVED:
                 return wrong
         # While one file was verified, files verified before it may have changed.
         return next((finding for finding in self.look() if finding.change is not FileChange.MOVED), None)
+
+    def verify_contents(self) -> FileFinding | None:
+        """Verify every mapped file again, whatever its times say; None: all have the verified content. A failing disk
+        or memory, and some network file systems, alter bytes and no times."""
+        for path in [file.path for file in self._files if file.descriptor is not None]:
+            if (wrong := self.verify(path)) is not None:
+                return wrong
+        return None
 
     def _find_written(self, verified: _File, stamp: Stamp) -> FileFinding | None:
         """A finding about any file that was written to. `stamp`: that of the file being verified, from when that

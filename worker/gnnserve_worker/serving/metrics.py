@@ -285,6 +285,11 @@ class ServingMetrics:
     def request_counts(self) -> RequestCounts:
         return RequestCounts(tuple(self._outcomes.counts()), self._variants)
 
+    @property
+    def answered(self) -> int:
+        """Requests that were answered."""
+        return sum([sum(of.request.counts) for of in self._variants.values()])
+
     def usage_of(self, variant: str) -> VariantUsage:
         return self._variants[variant].usage
 

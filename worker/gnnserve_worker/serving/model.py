@@ -29,6 +29,7 @@ from gnnserve_worker.scheduling.load import load_of, overlay_parts, round_load
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.scheduling.waiting import Request
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.answer_health import AnswerHealth
 from gnnserve_worker.serving.idle_jobs import AnyWork, Task
 from gnnserve_worker.serving.index_renewal import IndexRenewal
 from gnnserve_worker.serving.inlet import Inlet
@@ -88,6 +89,7 @@ class ServedModel:
         lane."""
         self.table: RoutingTable | None = None
         """The routing table in effect, which `lane` follows."""
+        self._health = AnswerHealth()
         self.problem: str | None = None
         """Why the declared revision is not the one that answers, as a message."""
         self.damage: Damage | None = None
@@ -141,6 +143,8 @@ class ServedModel:
             self._open(revision, table, chooser, now_ms)
         else:
             lane.batcher.route_by(table)
+        if lane is None or lane.revision is not revision:
+            self._health.forget()
         lane = self.lane
         assert lane is not None  # noqa: S101
         self.table = table
@@ -181,6 +185,16 @@ class ServedModel:
         self.drop_accepted()
         self._lanes.clear()
         self._go_on()
+
+    def note_failure(self) -> None:
+        """Note a request that failed by an error of the worker."""
+        self._health.note_failure(self._clock_ms() / 1000, self.metrics.answered)
+
+    def why_failing(self) -> str:
+        """Why no requests should be sent here though there is a revision to answer from; empty: they should."""
+        if self.state is not ModelState.READY:
+            return ""
+        return self._health.why_failing(self._clock_ms() / 1000, self.metrics.answered)
 
     def route(self) -> Route:
         """The routing in effect. There must be a lane."""

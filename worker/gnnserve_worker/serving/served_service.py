@@ -172,6 +172,10 @@ class ServedService:
         lane = self._model.lane
         return None if lane is None else lane.revision.manifest.revision
 
+    def why_failing(self, revision: ServedRevision) -> str:
+        """What of this revision's answers fails; empty: they do not, or another one answers."""
+        return self._model.why_failing() if self._answers_from(revision) else ""
+
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         """Answer from this revision, which has been warmed up, from now on. Returns when it is in effect.
 

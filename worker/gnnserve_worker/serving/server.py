@@ -42,49 +42,57 @@ long for a loop that parses other clients' requests."""
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A service, and the only revision that answers for it."""
+    """A service, and the revision that answers for it."""
 
     service: GNNService
-    revision: ServedRevision
+    revision: ServedRevision | None
     settings: ServiceSettings
+    problem: str = ""
+    """Why there is no revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Handle by which other threads look at, and route, a service that answers from one revision."""
+    """Handle by which other threads look at a service, and bring revisions to it."""
 
     served: ServedService
-    revision: ServedRevision
+    revision: ServedRevision | None
+    """The revision that it began to answer from; None: there was none."""
 
     def look(self) -> Look | None:
         """What the service serves; None: the server has ended."""
         return self.served.look()
 
-    def route(self, table: RoutingTable) -> None:
-        self.served.switch(self.revision, table, 0.0)
-
 
 def serve_revisions(offers: Sequence[Offer], ready: Callable[[Sequence[Serving]], None]) -> None:
     """Answer for these services until SIGINT or SIGTERM. `ready` is called once, on the event loop, when `/readyz` of
-    all of them returns 200, with a handle of each."""
-    tables = [offer.service.spec.routing_table(offer.revision.manifest.revision) for offer in offers]
-    for offer, table in zip(offers, tables, strict=True):
-        offer.revision.check(table)
+    all that have a revision returns 200, with a handle of each."""
+    for offer in offers:
+        if offer.revision is not None:
+            offer.revision.check(_table_of(offer.service, offer.revision))
 
     def load() -> None:
         try:
             handles: list[Serving] = []
-            for offer, table in zip(offers, tables, strict=True):
-                started_s, served = time.perf_counter(), worker.services[offer.settings.name]
-                offer.revision.warm_up()
-                served.switch(offer.revision, table, time.perf_counter() - started_s)
-                handles.append(Serving(served, offer.revision))
+            for offer in offers:
+                started_s, served, revision = time.perf_counter(), worker.services[offer.settings.name], offer.revision
+                if revision is None:
+                    served.report(offer.problem)
+                else:
+                    revision.warm_up()
+                    table = _table_of(offer.service, revision)
+                    served.switch(revision, table, time.perf_counter() - started_s)
+                handles.append(Serving(served, revision))
             worker.call_later(lambda: ready(handles))
         except BaseException as error:  # noqa: BLE001  (without its revisions, the process has no purpose)
             worker.end(error)
 
     worker = WorkerServer([offer.settings for offer in offers])
     worker.run(threading.Thread(target=load, name="load", daemon=True).start)
+
+
+def _table_of(service: GNNService, revision: ServedRevision) -> RoutingTable:
+    return service.spec.routing_table(revision.manifest.revision)
 
 
 def serve_revision(

@@ -62,7 +62,7 @@ from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_rep
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.metrics import ServingMetrics
-from gnnserve_worker.serving.model import ModelState, ServedModel
+from gnnserve_worker.serving.model import ServedModel
 from gnnserve_worker.serving.routing_metrics import RoutingSample
 from gnnserve_worker.serving.security.access import RESERVED_PATHS, WRITES, Access, is_open
 
@@ -303,10 +303,8 @@ def _build_rest(
     @app.get("/readyz", tags=["health"], response_class=Response, responses={503: {"description": "Not now."}})
     async def readyz() -> Response:
         """Whether requests should be sent here now."""
-        if serving.leaving and model.state is ModelState.READY:
-            return _health(False, "the worker is about to drain")
-        why = f": {model.problem}" if model.state is ModelState.LOADING and model.problem else ""
-        return _health(model.state is ModelState.READY, f"the worker is {model.state.lower()}{why}")
+        why = serving.models.why_unready()
+        return _health(not why, why)
 
     @app.get("/metrics", tags=["health"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def get_metrics(request: Request) -> Response:

@@ -338,6 +338,7 @@ class Predict:
     def _internal_error(self, error_id: str, form: ErrorForm) -> Reply:
         message = f"an error of the worker; its log has the details under {error_id}"
         self._metrics.count_error(ErrorCode.INTERNAL_ERROR)
+        self._model.note_failure()
         return internal_error_reply(message, form)
 
     def _encode(self, asked: Asked, answer: Answer) -> Reply:

@@ -58,7 +58,7 @@ class ServedModels:
         """Why no requests should be sent here now; empty: they should."""
         state = self._model.state
         if state is ModelState.READY:
-            return "the worker is about to drain" if self._is_leaving() else ""
+            return "the worker is about to drain" if self._is_leaving() else self._model.why_failing()
         problem = f": {self._model.problem}" if state is ModelState.LOADING and self._model.problem else ""
         return f"the worker is {state.lower()}{problem}"
 
