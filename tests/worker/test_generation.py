@@ -386,8 +386,9 @@ PACKAGES = {
 they bring. What a field, an option or a request asks for is imported where that is."""
 UNUSED = {"numba.np.linalg", "scipy.sparse", "sqlite3"}
 """Parts of them that such a server does not need; the first is the compiler's."""
-MOST_OWN_MODULES = 455
-"""It has 451. They take half of its imports: more is to be looked at, before it is allowed."""
+MOST_OWN_MODULES = 475
+"""It has 463, eight of which follow the files of what is served. They take half of its imports: more is to be looked
+at, before it is allowed."""
 
 
 def test_a_second_start_imports_what_it_serves_with_and_no_more(generated: Generated, tmp_path: Path) -> None:
