@@ -82,5 +82,5 @@ def _open_revision(root: Path, namespace: str, name: str, revision: str) -> Cach
 def _import(source: str, repository: Path, listener: ProgressListener) -> CacheSubject:
     wanted = parse_source(source)
     fanouts = load_manifest(Path(source)).spec.model.fanouts if Path(source).suffix in MANIFEST_SUFFIXES else _FANOUTS
-    data = load_source(wanted, repository / DOWNLOADS, listener)
+    data = load_source(wanted, repository / DOWNLOADS, listener, learns_labels=False)
     return CacheSubject(data.source, data.graph, data.splits.train, fanouts)

@@ -15,7 +15,9 @@ from tests.support.typed import TypedParts, shop, typed_source, write_folder, wr
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource, NpzSource
+from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.inspection import inspect
+from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.sources.load import load_source, load_typed_source, source_digest
 from gnnserve_worker.graph.store import Finding, GraphData
 
@@ -27,6 +29,7 @@ LAYOUTS: dict[str, Callable[[Path, TypedParts], Any]] = {
     "parquet": lambda folder, parts: write_tables(folder, parts, ".parquet"),
 }
 NODES = 60
+RING = [(node, (node + 1) % NODES) for node in range(NODES)]
 UNREAD = "columns of edges not read: edges have no features, weights or times yet"
 
 
@@ -208,6 +211,28 @@ def test_a_few_labelled_nodes_of_many_classes_are_told_and_taken(tmp_path: Path)
     ((count, example),) = _found(data.findings, "classes that hardly any two labelled nodes share")
     assert (count, "have 40 different values on 40 labelled nodes" in example) == (classes, True)
     assert not [note for note in inspect(data).notes if "tells the class exactly" in note]
+
+
+def test_labels_that_nothing_learns_from_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    """Where links are scored: a table has to name a column of labels all the same."""
+    arrays = npz_arrays(planted_graph((0, 1), nodes=NODES, columns=4)) | {"labels": np.arange(NODES)}
+    source = GraphSource(npz=NpzSource(uri=write_npz(tmp_path / "graph.npz", arrays).as_uri()))
+    assert load_links(source, Links(), Path("unused")).graph.nodes == NODES
+    table = nodes_of(range(NODES)) | {"kind": [f"user-{row}" for row in range(NODES)]}
+    nodes, edges = (write_table(tmp_path / f"{name}.csv", of) for name, of in (("n", table), ("e", edges_of(RING))))
+    assert load_links(table_source(nodes, edges), Links(), Path("unused")).graph.nodes == NODES
+
+
+@pytest.mark.parametrize("layout", ["npz", "heteroData", "csv"])
+def test_labels_of_a_type_that_is_not_classified_are_no_reason_to_refuse(tmp_path: Path, layout: str) -> None:
+    parts = shop(users=NODES, items=NODES)
+    split = np.arange(NODES) % 3
+    masks = {name: split == part for part, name in enumerate(("train_mask", "val_mask", "test_mask"))}
+    parts.nodes["item"] |= {"labels": np.arange(NODES), **masks}
+
+    data = load_typed_source(typed_source(LAYOUTS[layout](tmp_path, parts), target="user"))
+
+    assert (data.target.name, len(data.classes)) == ("user", 2)
 
 
 @pytest.mark.parametrize(

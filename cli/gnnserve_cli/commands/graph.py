@@ -61,23 +61,24 @@ def inspect(
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
 
     wanted = parse_source(source)
+    spec = _spec_of(source, wanted)
     if wanted.typed is not None:
         from gnnserve_cli.commands.typed_graph import inspect_typed_source  # noqa: PLC0415
 
         is_manifest = Path(source).suffix in MANIFEST_SUFFIXES
         inspect_typed_source(
             wanted.typed,
-            _spec_of(source, wanted).task.links,
+            spec.task.links,
             is_task_known=is_manifest,
             as_json=as_json,
             try_out=try_out,
         )
         return
     with showing_progress() as listener:
-        data = load_source(wanted, repository / DOWNLOADS, listener)
-        tried = _try(data, _spec_of(source, wanted).model, listener) if try_out else None
+        data = load_source(wanted, repository / DOWNLOADS, listener, learns_labels=spec.task.links is None)
+        tried = _try(data, spec.model, listener) if try_out else None
     found = inspection.inspect(data)
-    if left_out := written_factors(_spec_of(source, wanted), data.features).said():
+    if left_out := written_factors(spec, data.features).said():
         found = msgspec.structs.replace(found, notes=(*found.notes, f"Generation would leave out {left_out}."))
     if as_json:
         print_json(found if tried is None else {**msgspec.to_builtins(found), "tried": msgspec.to_builtins(tried)})

@@ -40,6 +40,6 @@ def features_of(
     if isinstance(given, TypedSource):
         features = [kind.features for kind in load_typed_source(given, progress).types]
     else:
-        features = load_source(source, repository.downloads, progress).features
+        features = load_source(source, repository.downloads, progress, learns_labels=False).features
     progress(Progress("import graph", 1, 1))
     return features

@@ -235,7 +235,8 @@ class CheckedArrays:
             )  # fmt: skip
         return values
 
-    def labels(self, nodes: int) -> ArrayLabels:
+    def labels(self, nodes: int, *, are_learnt: bool = True) -> ArrayLabels:
+        """`are_learnt`: as of `check_classes`."""
         given_kind = self._known_header("labels") if "labels" in self._arrays.names else None
         if given_kind is not None and given_kind.dtype.kind == "f":
             raise self.error(
@@ -254,7 +255,8 @@ class CheckedArrays:
             )  # fmt: skip
         known = given >= 0
         classes, indices = np.unique(given[known], return_inverse=True)
-        findings = check_classes(f"{self.path}: {self.shown('labels')}", len(classes), len(indices), nodes)
+        where = f"{self.path}: {self.shown('labels')}"
+        findings = check_classes(where, len(classes), len(indices), nodes, are_learnt=are_learnt)
         labels = np.full(nodes, -1, dtype=np.int64)
         labels[known] = indices
         return ArrayLabels(labels, tuple(int(label) for label in classes), known, findings)

@@ -32,10 +32,13 @@ RANGES = "put the numbers into a few ranges, such as low, middle and high, and g
 """What to do about it."""
 
 
-def check_classes(where: str, classes: int, labelled: int, nodes: int) -> tuple[Finding, ...]:
-    """Refuse labels that are no classes. `classes`: different labels; `labelled`: nodes that have one, of `nodes`."""
+def check_classes(
+    where: str, classes: int, labelled: int, nodes: int, *, are_learnt: bool = True
+) -> tuple[Finding, ...]:  # fmt: skip
+    """Refuse labels that are no classes. `classes`: different labels; `labelled`: nodes that have one, of `nodes`.
+    `are_learnt`: not where links are scored, whose labels are read by nothing."""
     findings: tuple[Finding, ...] = ()
-    if classes >= _FEWEST_OWN_CLASSES and 2 * classes > labelled:
+    if are_learnt and classes >= _FEWEST_OWN_CLASSES and 2 * classes > labelled:
         have = f"have {classes:,} different values on {labelled:,} labelled nodes"
         if _LABELLED_SHARE * labelled >= nodes:
             raise InputError(

@@ -37,4 +37,4 @@ def load_links(
     if isinstance(given, TypedSource):
         typed = with_own_reverse(load_typed_source(given, progress, needs_labels=False), links)
         return LoadedLinks(*part_typed_links(typed, links, reads_features=reads_features), typed)
-    return LoadedLinks(*part_links(load_source(source, downloads, progress), links), None)
+    return LoadedLinks(*part_links(load_source(source, downloads, progress, learns_labels=False), links), None)

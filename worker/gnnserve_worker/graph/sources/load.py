@@ -60,8 +60,11 @@ def _identity(source: GraphSource) -> str:
             assert_never(given)
 
 
-def load_source(source: GraphSource, downloads: Path, progress: ProgressListener = silent) -> GraphData:
-    """Read and check the graph. `downloads`: the folder of fetched files.
+def load_source(
+    source: GraphSource, downloads: Path, progress: ProgressListener = silent, *, learns_labels: bool = True
+) -> GraphData:
+    """Read and check the graph. `downloads`: the folder of fetched files. `learns_labels`: refuse labels that cannot
+    be learnt.
 
     Raises InputError that names the file, the array or column, and the value; ResourceError for failures of the network
     or the disk.
@@ -71,7 +74,7 @@ def load_source(source: GraphSource, downloads: Path, progress: ProgressListener
         case Builtin.DIGITS:
             return digits.load(digest)
         case NpzSource():
-            return npz.load(given, digest)
+            return npz.load(given, digest, learns_labels=learns_labels)
         case OgbSource() | PygSource():
             from gnnserve_worker.graph.sources.published import load as load_published  # noqa: PLC0415
 
@@ -79,7 +82,7 @@ def load_source(source: GraphSource, downloads: Path, progress: ProgressListener
         case ParquetSource() | CsvSource():
             from gnnserve_worker.graph.sources.tables import load as load_tables  # noqa: PLC0415
 
-            return load_tables(given, digest, progress)
+            return load_tables(given, digest, progress, learns_labels=learns_labels)
         case TypedSource():
             raise InputError(
                 "spec.graph.source.typed", "is a graph of several types, where one of a single type is needed",

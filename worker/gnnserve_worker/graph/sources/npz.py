@@ -30,16 +30,16 @@ def identity(source: NpzSource) -> str:
     return digest if source.direction is None else f"{digest} {source.direction}"
 
 
-def load(source: NpzSource, digest: str) -> GraphData:
+def load(source: NpzSource, digest: str, *, learns_labels: bool = True) -> GraphData:
     path = source.uri.path
     with (
         reading(f"{FIELD}.uri", path, ".npz", "write arrays of numbers with numpy.savez"),
         archive.opened(path) as arrays,
     ):
-        return _to_graph(CheckedArrays(str(path), arrays), source, digest)
+        return _to_graph(CheckedArrays(str(path), arrays), source, digest, learns_labels=learns_labels)
 
 
-def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str) -> GraphData:
+def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str, *, learns_labels: bool) -> GraphData:
     # scipy.sparse takes a tenth of a second to load, and a start over a stored graph needs the file's digest alone.
     from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros  # noqa: PLC0415
 
@@ -49,7 +49,7 @@ def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str) -> GraphDat
     given = arrays.features(graph.nodes)
     features = without_zeros(given) if isinstance(given, np.ndarray) else given
     findings += sparse_finding(features) if isinstance(given, np.ndarray) else ()
-    found = arrays.labels(graph.nodes)
+    found = arrays.labels(graph.nodes, are_learnt=learns_labels)
     splits = arrays.splits(found.known)
     findings += (*found.findings, *arrays.unread_of_edges(given_lists.edges, _READ))
     return GraphData(

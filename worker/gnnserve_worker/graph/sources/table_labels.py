@@ -36,7 +36,9 @@ _IN_NO_SPLIT = 3
 class LabelColumn:
     """Collects a class per node, batch by batch: integers or texts; missing where the class is unknown."""
 
-    def __init__(self, table: SourceTable, column: str, places: RowPlaces) -> None:
+    def __init__(self, table: SourceTable, column: str, places: RowPlaces, *, are_learnt: bool = True) -> None:
+        """`are_learnt`: as of `check_classes`."""
+        self._are_learnt = are_learnt
         self._table = table
         self._column = column
         self._places = places
@@ -96,7 +98,7 @@ class LabelColumn:
         # Checked first: if the ids of millions of nodes are named as classes by mistake, they must not become Python
         # objects.
         where, labelled = f"{self._table.field}.label: column {self._column!r}", len(encoded) - encoded.null_count
-        findings = [*check_classes(where, len(encoded.dictionary), labelled, len(encoded))]
+        findings = [*check_classes(where, len(encoded.dictionary), labelled, len(encoded), are_learnt=self._are_learnt)]
         distinct = encoded.dictionary.to_pylist()
         if isinstance(self._table, CsvTable):
             integers = [parse_integer(text) for text in distinct]

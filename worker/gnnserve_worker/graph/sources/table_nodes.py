@@ -45,7 +45,12 @@ class NodeData:
 
 
 def read_nodes(
-    table: SourceTable, options: NodeColumns, progress: ProgressListener, *, needs_features: bool = True
+    table: SourceTable,
+    options: NodeColumns,
+    progress: ProgressListener,
+    *,
+    needs_features: bool = True,
+    learns_labels: bool = True,
 ) -> tuple[NodeOrder, NodeData]:
     """Read the table. Raises InputError that names the file, the row, the column and the value."""
     used = _check_columns(table, options)
@@ -54,7 +59,7 @@ def read_nodes(
     ids = IdColumn(table, options.id, places)
     labels: LabelColumn | LabelColumns | None = None
     if options.label is not None:
-        labels = LabelColumn(table, options.label, places)
+        labels = LabelColumn(table, options.label, places, are_learnt=learns_labels)
     elif options.labels:
         labels = LabelColumns(table, options.labels, places)
     split = SplitColumn(table, options.split)

@@ -44,11 +44,13 @@ def identity(source: ParquetSource | CsvSource) -> str:
     )
 
 
-def load(source: ParquetSource | CsvSource, digest: str, progress: ProgressListener) -> GraphData:
+def load(
+    source: ParquetSource | CsvSource, digest: str, progress: ProgressListener, *, learns_labels: bool = True
+) -> GraphData:
     """Load the graph. Raises InputError that names the file, the row, the column and the value."""
     pa.set_cpu_count(thread_count())
     nodes, edges = _tables(source)
-    order, data = read_nodes(nodes, source.nodes, progress)
+    order, data = read_nodes(nodes, source.nodes, progress, learns_labels=learns_labels)
     if data.features is None or data.labelled is None:
         raise ValueError("a table of nodes without features or labels")
     graph, edge_findings = _read_edges(edges, source.edges, order, progress)

@@ -46,7 +46,10 @@ def load(
         ):
             arrays = CheckedArrays(str(path), opened)
             if path.name.startswith(_NODES):
-                given, found = read_type(_type_name(path), arrays, node_count(arrays))
+                name = _type_name(path)
+                given, found = read_type(
+                    name, arrays, node_count(arrays), learns_labels=needs_labels and source.target in {None, name}
+                )
                 types.append(given)
                 findings += found
             else:
@@ -95,7 +98,9 @@ def node_count(arrays: CheckedArrays) -> int:
     return found
 
 
-def read_type(name: str, arrays: CheckedArrays, nodes: int) -> tuple[GivenType, list[Finding]]:
+def read_type(
+    name: str, arrays: CheckedArrays, nodes: int, *, learns_labels: bool = True
+) -> tuple[GivenType, list[Finding]]:
     """The type of that many nodes whose arrays have the names of a graph of one type."""
     # scipy.sparse takes a tenth of a second to load, and a start over a stored graph needs the files' digests alone.
     from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros  # noqa: PLC0415
@@ -109,7 +114,7 @@ def read_type(name: str, arrays: CheckedArrays, nodes: int) -> tuple[GivenType, 
         findings = [Finding(f"{one.what} ({name})", one.count, one.example) for one in found]
     labelled: Labelled | None = None
     if nodes and "labels" in arrays.names:
-        given_labels = arrays.labels(nodes)
+        given_labels = arrays.labels(nodes, are_learnt=learns_labels)
         has_masks = any(mask in arrays.names for mask in MASKS)
         known = given_labels.known
         splits = arrays.splits(known) if has_masks else random_splits(known)

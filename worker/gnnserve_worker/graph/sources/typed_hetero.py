@@ -62,7 +62,7 @@ def load(
             check_name(f"{beside}: nodes", name)
             shown = {ours: f"{name}/{theirs}" for ours, theirs in _NAMES.items()}
             of_type = CheckedArrays(str(path), arrays.renamed(shown), shown)
-            kind, found = read_type(name, of_type, nodes)
+            kind, found = read_type(name, of_type, nodes, learns_labels=needs_labels and source.target in {None, name})
             types.append(kind)
             findings += found
         whole = CheckedArrays(str(path), arrays)

@@ -67,7 +67,10 @@ def load(
         where = f"{_field(given)}.nodes[{place}]"
         if table.type in orders:
             raise InputError(f"{where}.type", f"is {table.type!r} again", "give every type one table, or a folder")
-        order, data = read_nodes(_table(given, where, table), table, progress, needs_features=bool(table.features))
+        order, data = read_nodes(
+            _table(given, where, table), table, progress, needs_features=bool(table.features),
+            learns_labels=needs_labels and source.target in {None, table.type},
+        )  # fmt: skip
         orders[table.type] = order
         kind = NodeType(table.type, order.nodes, data.features, data.feature_columns, order.ids)
         types.append(GivenType(kind, data.labelled, where))
