@@ -377,6 +377,11 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     checksum: str = ""
     """`checksum_of` the rest, as it stands in the file."""
 
+    @property
+    def expected(self) -> dict[str, str]:
+        """SHA-256 of each file of expected scores, by the weights that they are of."""
+        return {} if self.compared is UNSET else {one.weights: one.sha256 for one in self.compared}
+
 
 def model_digest(variants: Sequence[VariantManifest], files: Mapping[str, FileEntry]) -> str:
     """Digest of the weights of all variants, by name: equal for equal models over different graphs. Weights that

@@ -42,14 +42,24 @@ SPECS: dict[str, dict[str, Any]] = {
     "graph.source.typed.csv.nodes[0].uri": typed(csv=TYPED_TABLES),
     "graph.source.typed.csv.edges[0].uri": typed(csv=TYPED_TABLES),
     "model.checkpoint.uri": {**DIGITS, "model": {"checkpoint": {"uri": "a"}}},
+    "model.expected.uri": {
+        **DIGITS,
+        "model": {"checkpoint": {"uri": "file:///m.safetensors"}, "expected": {"uri": "a"}},
+    },
     "variants.given[0].checkpoint.uri": {
         **DIGITS,
         "variants": {"given": [{"checkpoint": {"uri": "a"}, "columns": [0]}]},
     },
+    "variants.given[0].expected.uri": {
+        **DIGITS,
+        "variants": {
+            "given": [{"checkpoint": {"uri": "file:///m.safetensors"}, "expected": {"uri": "a"}, "columns": [0]}]
+        },
+    },
 }
 """A spec for each field that names a file."""
-TENSORS = ("heteroData.uri", "checkpoint.uri")
-"""Ends of fields that name a .safetensors file."""
+TENSORS = ("heteroData.uri", "checkpoint.uri", "expected.uri")
+"""Ends of fields that name a .safetensors file, or stand beside one that does."""
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> set[str]:

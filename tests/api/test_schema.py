@@ -35,6 +35,10 @@ def node_affinity(**requirement: Any) -> dict[str, Any]:
 POOLED = {"poolRef": {"name": "shared"}}
 CANARY = {"canary": {"revision": "0123456789ab", "percent": 5}}
 BREAKS_RULE = {
+    "expected may be given with a checkpoint only: scores of a network that is trained here are not known before": {
+        **MINIMAL,
+        "model": {"expected": {"uri": "data/expected.npz"}},
+    },
     "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
     "edges that training learns from": {
         **MINIMAL,

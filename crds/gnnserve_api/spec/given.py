@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.spec.fields import ApiModel, text
-from gnnserve_api.spec.model import Checkpoint
+from gnnserve_api.spec.model import Checkpoint, ExpectedScores
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.variants import MAX_GIVEN_NAME
 
@@ -39,6 +39,8 @@ class Given(ApiModel):
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)]
     """The feature columns that it reads, in the order of the first layer's inputs: names of the source's columns, or
     indices among the features, from 0. A name of a column of lists stands for all of its features."""
+    expected: ExpectedScores | None = None
+    """Scores that the variant's model gave, compared before anything is published."""
     name: (
         Annotated[
             str,

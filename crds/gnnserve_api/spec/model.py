@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from gnnserve_api.repository import AttentionManifest, NetworkManifest
 from gnnserve_api.spec.fields import ApiModel, Sha256, with_defaults
-from gnnserve_api.spec.paths import TensorsPath
+from gnnserve_api.spec.paths import ScoresPath, TensorsPath
 from gnnserve_api.spec.relation_fanouts import RelationFanouts, relations_sample_fewer
 from gnnserve_api.spec.rules import rule, validations
 from gnnserve_api.variants import MAX_LAYERS
@@ -144,6 +144,30 @@ class Checkpoint(ApiModel):
     """Expected SHA-256 of the file. When set, another file is refused."""
 
 
+class ScoreKind(StrEnum):
+    LOGITS = "Logits"
+    """Numbers as the last layer gives them, before softmax or sigmoid."""
+    PROBABILITIES = "Probabilities"
+    """Shares behind a softmax; where a node may have several classes, behind a sigmoid."""
+
+
+class ExpectedScores(ApiModel):
+    """Scores that the user's own model gave, which must be those of the weights as they are served."""
+
+    uri: ScoresPath
+    """A .npz file with the arrays `nodes` (ids as the source has them, or positions from 0 where it has none) and
+    `scores` [nodes, classes], or a .parquet file with these columns, `scores` being lists. Classes are in the order of
+    the labels, ascending. The scores are those over full neighbourhoods, of the source's graph, in evaluation mode.
+    Its content is part of the revision's identity."""
+    sha256: Sha256 | None = None
+    """Expected SHA-256 of the file. When set, another file is refused."""
+    scores: ScoreKind = ScoreKind.LOGITS
+    """Kind of the scores."""
+    tolerance_permille: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Largest difference of a score, in permille of the largest absolute expected score. A larger one ends generation,
+    and nothing is published."""
+
+
 def _sampled_nodes() -> str:
     """CEL for f0 + f0·f1 + f0·f1·f2 + …, by Horner's rule; in floating point, which no fan-outs overflow."""
     deeper = ""
@@ -188,6 +212,16 @@ class Model(ApiModel):
     beside it."""
     checkpoint: Checkpoint | None = None
     """Weights to serve instead of training."""
+    expected: ExpectedScores | None = None
+    """Scores that the checkpoint's model gave, compared before anything is published. Absent: what a file of weights
+    does not tell is assumed."""
+
+    @rule(
+        "!has(self.expected) || has(self.checkpoint)",
+        "expected may be given with a checkpoint only: scores of a network that is trained here are not known before",
+    )
+    def _expected_scores_are_of_a_checkpoint(self) -> bool:
+        return self.expected is None or self.checkpoint is not None
 
     @rule(
         "self.fanouts.all(f, f > 0) || self.fanouts.all(f, f == -1) || self.fanouts.all(f, f == 0)",

@@ -206,6 +206,7 @@ SourcePath = Annotated[DataPath, PathField("data/graph.npz")]
 TablePath = Annotated[DataPath, PathField("data/nodes.parquet")]
 FolderPath = Annotated[DataPath, PathField("data/graph")]
 MirrorPath = Annotated[DataPath, PathField("https://mirror/ogb or data/ogb", takes_addresses=True)]
+ScoresPath = Annotated[DataPath, PathField("data/expected.npz")]
 TensorsPath = Annotated[
     DataPath,
     PathField(

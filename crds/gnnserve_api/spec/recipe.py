@@ -52,6 +52,8 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "model.training.weight_decay": 0.0005,
         "model.training.dropout": 0.5,
         "model.training.seed": 0,
+        "model.expected.scores": "Logits",
+        "model.expected.tolerance_permille": 1.0,
         "variants": {},
         "variants.pruning": {},
         "variants.pruning.method": "Greedy",

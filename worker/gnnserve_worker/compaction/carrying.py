@@ -41,7 +41,8 @@ def carry_over(
     names = {variant.name for variant in variants}
     cascades = [cascade for cascade in manifest.cascades if {cascade.first, cascade.then} <= names]
     tables = _tables_of(variants, loaded)
-    with repository.stage(manifest.recipe, folded.data.digest, manifest.checkpoint, manifest.given) as staged:
+    files = (manifest.checkpoint, manifest.given, manifest.expected)
+    with repository.stage(manifest.recipe, folded.data.digest, *files) as staged:
         for done, (name, table) in enumerate(tables.items()):
             progress(Progress(_STAGE, done, len(tables), name))
             carried = folded.kept.rows_of(manifest.tables[name])

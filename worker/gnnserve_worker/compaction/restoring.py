@@ -56,7 +56,7 @@ def _restore(
     service: GNNService, named: RevisionManifest, repository: Repository, log: str | None, progress: ProgressListener
 ) -> RevisionManifest:
     graph = newest_graph(named, repository, log)
-    taken = paths.revision_id(named.recipe, graph, named.checkpoint, named.given)
+    taken = paths.revision_id(named.recipe, graph, named.checkpoint, named.given, named.expected)
     if repository.find_named(taken) is not None:
         raise InputError(
             "spec.revision",

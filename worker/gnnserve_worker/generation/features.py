@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.tables.normalise import ROW_NORMS, divide_by_norms, row_factors
 
@@ -29,6 +30,16 @@ class Normalized:
     """Mean of each column, float64 [columns]; None unless the method is STANDARDIZE."""
     deviation: np.ndarray | None = None
     """Standard deviation of each column, float64 [columns], never 0; None unless the method is STANDARDIZE."""
+
+
+def normalization_of(spec: GNNServiceSpec) -> Normalization:
+    """The normalization to apply. With Auto, given weights read features as they are, as they did in training;
+    LightGCN's embeddings are never scaled."""
+    if spec.model.learns_embeddings:
+        return Normalization.DISABLED
+    if (spec.model.checkpoint is not None or spec.variants.given) and spec.graph.normalization is Normalization.AUTO:
+        return Normalization.DISABLED
+    return spec.graph.normalization
 
 
 def fit_normalization(features: Features, method: Normalization, visible: np.ndarray) -> Normalized:

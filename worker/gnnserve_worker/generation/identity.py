@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
@@ -14,6 +14,7 @@ from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.typed_rules import reads_products
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
+from gnnserve_worker.generation.expected.listed import expected_digests
 from gnnserve_worker.generation.given_variants import given_digests
 from gnnserve_worker.graph.links import links_digest
 from gnnserve_worker.graph.sources.files import require_all
@@ -30,6 +31,8 @@ class RevisionIdentity:
     """SHA-256 of the file of spec.model.checkpoint; None: there is none."""
     given: Mapping[str, str]
     """SHA-256 of the file of each of spec.variants.given, by its name."""
+    expected: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file of expected scores, by the weights that they are of, as `ComparedScores` names them."""
 
 
 def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> RevisionIdentity:
@@ -38,12 +41,14 @@ def identity_of(spec: GNNServiceSpec, graph_version: str | None = None) -> Revis
     weights = (*paths_of(spec.model, "spec.model"), *paths_of(spec.variants, "spec.variants"))
     require_all(weights if graph_version is not None else paths_of(spec))
     graph = _graph_digest(spec) if graph_version is None else graph_version
-    return RevisionIdentity(spec.recipe(), graph, checkpoint_digest(spec.model), given_digests(spec.variants))
+    return RevisionIdentity(
+        spec.recipe(), graph, checkpoint_digest(spec.model), given_digests(spec.variants), expected_digests(spec)
+    )
 
 
 def find_published(repository: Repository, identity: RevisionIdentity) -> RevisionManifest | None:
     """The published revision of that identity; None: there is none."""
-    return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
+    return repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected)
 
 
 def _graph_digest(spec: GNNServiceSpec) -> str:

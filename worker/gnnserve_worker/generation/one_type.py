@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnnserve_api.domination import says_expected
+from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
@@ -23,6 +24,7 @@ from gnnserve_api.spec.variants import Variants
 from gnnserve_api.variants import check_factors
 from gnnserve_worker.generation.assumptions import report_assumptions
 from gnnserve_worker.generation.checkpoint import load_checkpoint
+from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
 from gnnserve_worker.generation.findings import report_findings
@@ -78,6 +80,7 @@ def generate_one_type(
     tables_bytes = _tables_bytes(outline)
     repository.require_free(tables_bytes)
     master = _load_checkpoint(spec, identity, graph, progress)
+    compared = _compare(spec, identity, graph if graph_version is None else None, master, given, repository, progress)
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
         if (published := find_published(repository, identity)) is not None:
@@ -99,7 +102,7 @@ def generate_one_type(
                 models_of = _training(spec, progress, device, resumption, links)
                 _advise_scope(spec, graph, progress)
         return generate_revision(
-            spec, identity, graph, given, repository, progress, models_of, one_rows_of, generator, links
+            spec, identity, graph, given, repository, progress, models_of, one_rows_of, generator, links, compared
         )
 
 
@@ -186,6 +189,23 @@ def _load_checkpoint(
     tensors = load_checkpoint(given, identity.checkpoint, spec.model, columns, len(graph.classes))
     progress(Progress("load checkpoint", 1, 1))
     return tensors
+
+
+def _compare(
+    spec: GNNServiceSpec, identity: RevisionIdentity, source: GraphData | None, master: Tensors | None,
+    given: Sequence[GivenVariant], repository: Repository, progress: ProgressListener,
+) -> Sequence[ComparedScores]:  # fmt: skip
+    """Hold expected scores against the weights, over the source's graph, which is loaded where it is None."""
+    if not identity.expected:
+        return ()
+    # Imported here: nothing else computes scores before training.
+    from gnnserve_worker.generation.expected.one_type import ComparedWeights, compare_scores  # noqa: PLC0415
+
+    weights = {one.name: ComparedWeights(one.tensors, one.columns) for one in given}
+    if master is not None:
+        weights[MODEL] = ComparedWeights(master, None)
+    graph = load_source(spec.graph.source, repository.downloads, progress) if source is None else source
+    return compare_scores(spec, identity.expected, graph, weights, progress)
 
 
 ModelsOf = Callable[["TrainingSet", Features], "Models"]

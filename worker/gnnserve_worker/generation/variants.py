@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors, ColumnsTrial
+from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.profile import Metric
 from gnnserve_api.repository import (
     NOT_RANKED,
@@ -30,7 +31,6 @@ from gnnserve_api.repository import (
     SourceColumn,
     VariantManifest,
 )
-from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
@@ -49,7 +49,7 @@ from gnnserve_worker.generation.families.family import (
 )
 from gnnserve_worker.generation.families.registry import needs_master, plan_families
 from gnnserve_worker.generation.families.write import write_plans
-from gnnserve_worker.generation.features import Normalized, fit_normalization
+from gnnserve_worker.generation.features import Normalized, fit_normalization, normalization_of
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
@@ -96,10 +96,11 @@ def generate_revision(
     one_rows_of: Callable[[TrainingSet, Normalized, ModelRows], OneRowModels] | None,
     generator: str,
     links: LinkSet | None = None,
+    compared: Sequence[ComparedScores] = (),
 ) -> RevisionManifest:
     """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `models_of` None:
     every variant is given. `one_rows_of` None: the spec asks for no one-row variants, and no search does. `links`: what
-    is scored; None: nodes are classified."""
+    is scored; None: nodes are classified. `compared`: expected scores that given weights were held against."""
     training = spec.model.training
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     metric = metric_of(graph.labels.ndim == 2, spec.variants.metric, are_links=links is not None)
@@ -107,7 +108,7 @@ def generate_revision(
     check_cascades(spec.variants, multi_label=graph.multi_label)
     check_thresholds(spec.variants.thresholds, multi_label=graph.multi_label, classes=len(graph.classes))
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
-    normalized = fit_normalization(graph.features, _normalization(spec), visible)
+    normalized = fit_normalization(graph.features, normalization_of(spec), visible)
     _check_range(normalized.features, () if spec.variants.is_searched else spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
@@ -127,7 +128,9 @@ def generate_revision(
         factors = tuple(factor for factor in spec.variants.pruning.factors if factor not in chosen.left_out)
         ingredients = replace(ingredients, spec=with_factors(spec, factors))
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
-    with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
+    with repository.stage(
+        identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
+    ) as staged:
         row_recipe = RowRecipe(normalized.method, _moments(normalized), ingredients.ranking.columns)
         exam = None if links is None else _exam_of(spec, links, models)
         decoder = None if exam is None else staged.write_decoder(exam.weights)
@@ -159,6 +162,7 @@ def generate_revision(
             cascades=found.cascades,
             links=None if exam is None else exam.describe(decoder),
             assumptions=assumptions_of(spec, ARCHITECTURES[spec.model.architecture]),
+            compared=compared,
         )
 
 
@@ -249,16 +253,6 @@ def _check_range(features: Features, storages: Sequence[Storage]) -> None:
             f"float16 ends at 65,504, and the graph's features reach {largest:,.6g}",
             "use bfloat16 or float32, or scale them (spec.graph.normalization)",
         )
-
-
-def _normalization(spec: GNNServiceSpec) -> Normalization:
-    """The normalization to apply. With Auto, given weights read features as they are, as they did in training;
-    LightGCN's embeddings are never scaled."""
-    if spec.model.learns_embeddings:
-        return Normalization.DISABLED
-    if (spec.model.checkpoint is not None or spec.variants.given) and spec.graph.normalization is Normalization.AUTO:
-        return Normalization.DISABLED
-    return spec.graph.normalization
 
 
 # --- weights

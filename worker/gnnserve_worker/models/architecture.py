@@ -23,6 +23,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, take
+from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.tables.gather import Aggregator
 
 Size = TypeVar("Size")
@@ -137,6 +138,17 @@ class ArchitectureSpec(ABC):
     @abstractmethod
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
         """The linear part of the first layer."""
+
+    @abstractmethod
+    def plain_layer(
+        self, weights: Mapping[str, np.ndarray], rows: np.ndarray, graph: PlainGraph, reading: Reading,
+        attention: AttentionManifest | None,
+    ) -> np.ndarray:  # fmt: skip
+        """The layer's output for all nodes, float64, before its activation. `weights`: by their names within it."""
+
+    def plain_rows(self, features: np.ndarray, graph: PlainGraph, reading: Reading, hops: int | None) -> np.ndarray:
+        """What the first layer reads of each node."""
+        return features
 
     def project(self, tensors: Mapping[str, np.ndarray]) -> Projection:
         """The matrices whose products with features a projected table stores. `tensors`: at least the

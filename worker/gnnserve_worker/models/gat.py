@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from gnnserve_api.profile import Compute
+from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, Projection, key_of
@@ -23,6 +24,7 @@ from gnnserve_worker.models.dense import Linear, PerHead, Product, preferred_com
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.plain import PlainGraph, Reading, attended
 from gnnserve_worker.tables.attention import Attention
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
@@ -61,7 +63,8 @@ class GatSpec(ArchitectureSpec):
     )  # fmt: skip
     assumptions: ClassVar = {
         "activation": "ReLU between layers",
-        "aggregation": "the sum by attention, whose scores go through a leaky ReLU of spec.model.negativeSlope",
+        "aggregation": "the sum by attention",
+        "attention": "scores go through a leaky ReLU of spec.model.negativeSlope",
         "self-loops": "one is added to each node, in place of its own",
         "normalisation": "none",
         "edge weights": "none",
@@ -116,6 +119,20 @@ class GatSpec(ArchitectureSpec):
         weight = tensors[key_of(0, _WEIGHT)].T
         scoring = _scoring(_by_head(weight, source.shape[1]), source, target)
         return Projection(np.concatenate([weight, scoring], axis=1), None)
+
+    def plain_layer(
+        self, weights: Mapping[str, np.ndarray], rows: np.ndarray, graph: PlainGraph, reading: Reading,
+        attention: AttentionManifest | None,
+    ) -> np.ndarray:  # fmt: skip
+        if attention is None:
+            raise ValueError("the network is a GAT, and nothing says how many attention heads it has")
+        source, target, bias = weights[_SOURCE], weights[_TARGET], weights[_BIAS]
+        heads = (rows @ weights[_WEIGHT].T).reshape(len(rows), *source.shape[1:])
+        slope = attention.negative_slope if reading.negative_slope is None else reading.negative_slope
+        sums = attended(graph, heads, source, target, slope, reading.loop_weight)
+        is_beside = len(bias) == source.shape[1] * source.shape[2]
+        outputs: np.ndarray = (sums.reshape(len(rows), -1) if is_beside else sums.mean(axis=1)) + bias
+        return outputs
 
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
         return {_WEIGHT: first.neighbours.T, _BIAS: first.bias.reshape(first.averaged_heads, -1).mean(axis=0)}

@@ -12,9 +12,12 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
+import numpy as np
+
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import Axis, LayerKey
 from gnnserve_worker.models.layer_kind import LayerKind, Shapes
+from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.models.single_product import WEIGHT, SingleProductSpec
 from gnnserve_worker.tables.gather import Aggregator
 
@@ -70,3 +73,8 @@ class GcnSpec(SingleProductSpec):
         # A lone `bias` may belong to anything.
         recognised = {key: LayerKey(m["layer"], m["weight"]) for key, m in matched.items() if m["layer"] in layers}
         return dict(sorted(recognised.items(), key=lambda item: item[1].weight != WEIGHT))
+
+    def plain_sums(self, rows: np.ndarray, graph: PlainGraph, reading: Reading) -> np.ndarray:
+        return (
+            graph.summed(rows, reading) if reading.aggregation is None else graph.aggregated(rows, reading.aggregation)
+        )

@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from gnnserve_api.profile import Compute
+from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, key_of
@@ -23,6 +24,7 @@ from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.layer_kind import LayerKind, Shapes
 from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
 _FIRST, _FIRST_BIAS, _SECOND, _SECOND_BIAS = (
@@ -59,7 +61,8 @@ class GinSpec(ArchitectureSpec):
                   accepts=_are_two_products),
     )  # fmt: skip
     assumptions: ClassVar = {
-        "activation": "ReLU between layers, and between the products of each",
+        "activation": "ReLU between layers",
+        "inner activation": "ReLU between the products of a layer",
         "aggregation": "the sum of the neighbours",
         "self-loops": "none are added; a node counts 1 + eps times",
         "normalisation": "none",
@@ -106,6 +109,15 @@ class GinSpec(ArchitectureSpec):
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
         weight, bias, epsilon = (tensors[key_of(0, name)] for name in (_FIRST, _FIRST_BIAS, _EPSILON))
         return FirstLayer(self.aggregator, weight.T, None, bias, 1.0 + float(epsilon[0]))
+
+    def plain_layer(
+        self, weights: Mapping[str, np.ndarray], rows: np.ndarray, graph: PlainGraph, reading: Reading,
+        attention: AttentionManifest | None,
+    ) -> np.ndarray:  # fmt: skip
+        read = graph.aggregated(rows, reading.aggregation or "sum") + (1 + weights[_EPSILON]) * rows
+        inner = reading.inner_activation(read @ weights[_FIRST].T + weights[_FIRST_BIAS])
+        outputs: np.ndarray = inner @ weights[_SECOND].T + weights[_SECOND_BIAS]
+        return outputs
 
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
         return {_FIRST: first.neighbours.T, _FIRST_BIAS: first.bias}

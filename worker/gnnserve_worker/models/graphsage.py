@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from gnnserve_api.profile import Compute
+from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, key_of
@@ -22,6 +23,7 @@ from gnnserve_worker.models.dense import Linear, preferred_compute
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
 _NEIGHBOURS, _OWN, _BIAS = "lin_l.weight", "lin_r.weight", "lin_l.bias"
@@ -90,6 +92,14 @@ class GraphSageSpec(ArchitectureSpec):
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
         neighbours, own, bias = (tensors[key_of(0, weight)] for weight in (_NEIGHBOURS, _OWN, _BIAS))
         return FirstLayer(self.aggregator, neighbours.T, own.T, bias, 1.0)
+
+    def plain_layer(
+        self, weights: Mapping[str, np.ndarray], rows: np.ndarray, graph: PlainGraph, reading: Reading,
+        attention: AttentionManifest | None,
+    ) -> np.ndarray:  # fmt: skip
+        read = graph.aggregated(rows, reading.aggregation or "mean")
+        outputs: np.ndarray = read @ weights[_NEIGHBOURS].T + weights[_BIAS] + rows @ weights[_OWN].T
+        return outputs
 
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
         if first.own is None:

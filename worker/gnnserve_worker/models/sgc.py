@@ -12,9 +12,12 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
+import numpy as np
+
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import Axis, LayerKey
 from gnnserve_worker.models.layer_kind import LayerKind
+from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.models.single_product import WEIGHT, SingleProductSpec
 from gnnserve_worker.tables.gather import Aggregator
 
@@ -52,3 +55,9 @@ class SgcSpec(SingleProductSpec):
             if f"{match['layer']}.{_BIAS}" in found
             and not any(f"{match['layer']}.{mark}" in found for mark in _MARKS_OF_OTHERS)
         }
+
+    def plain_rows(self, features: np.ndarray, graph: PlainGraph, reading: Reading, hops: int | None) -> np.ndarray:
+        rows = features
+        for _ in range(hops or 0):
+            rows = graph.summed(rows, reading)
+        return rows

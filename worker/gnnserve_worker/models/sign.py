@@ -14,9 +14,12 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
+import numpy as np
+
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import Axis, LayerKey
 from gnnserve_worker.models.layer_kind import LINEAR
+from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.models.single_product import SingleProductSpec
 from gnnserve_worker.tables.gather import Aggregator
 
@@ -49,3 +52,9 @@ class SignSpec(SingleProductSpec):
     def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:
         matched = ((key, _KEY.match(key)) for key in sorted(keys))
         return {key: LayerKey(match["layer"], match["weight"]) for key, match in matched if match is not None}
+
+    def plain_rows(self, features: np.ndarray, graph: PlainGraph, reading: Reading, hops: int | None) -> np.ndarray:
+        blocks = [features]
+        for _ in range(hops or 0):
+            blocks.append(graph.summed(blocks[-1], reading))
+        return np.concatenate(blocks, axis=1)

@@ -8,11 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from gnnserve_api.profile import Compute
+from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerWeights, key_of
 from gnnserve_worker.models.dense import Linear, preferred_compute
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.network import Layer, no_bias
+from gnnserve_worker.models.plain import PlainGraph, Reading
 from gnnserve_worker.tables.gather import Aggregation, Own
 
 WEIGHT = "lin.weight"
@@ -44,6 +46,17 @@ class SingleProductSpec(ArchitectureSpec):
 
     def split_first_layer(self, tensors: Mapping[str, np.ndarray]) -> FirstLayer:
         return FirstLayer(self.aggregator, tensors[key_of(0, self.weight)].T, None, tensors[key_of(0, self.bias)], 1.0)
+
+    def plain_layer(
+        self, weights: Mapping[str, np.ndarray], rows: np.ndarray, graph: PlainGraph, reading: Reading,
+        attention: AttentionManifest | None,
+    ) -> np.ndarray:  # fmt: skip
+        outputs: np.ndarray = self.plain_sums(rows, graph, reading) @ weights[self.weight].T + weights[self.bias]
+        return outputs
+
+    def plain_sums(self, rows: np.ndarray, graph: PlainGraph, reading: Reading) -> np.ndarray:
+        """What the layer's product reads: the rows themselves, unless neighbours are aggregated."""
+        return rows
 
     def first_layer_tensors(self, first: FirstLayer) -> dict[str, np.ndarray]:
         return {self.weight: first.neighbours.T, self.bias: first.bias}

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _LONGEST = 1000
 """Most names in the file; as many as there may be models."""
 
-Model = tuple[str, str, str | None, tuple[tuple[str, str], ...]]
+Model = tuple[str, str, str | None, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
 
 
 def keep_history(
@@ -50,9 +50,13 @@ def models_of(repository: Repository) -> Mapping[Model, Sequence[RevisionManifes
     for manifest in repository.revisions():
         made_of = repository.made_of(manifest)
         source = manifest.graph if made_of is None else made_of.source
-        model = (manifest.recipe, source, manifest.checkpoint, tuple(sorted(manifest.given.items())))
+        model = (manifest.recipe, source, manifest.checkpoint, _sorted(manifest.given), _sorted(manifest.expected))
         found.setdefault(model, []).append(manifest)
     return found
+
+
+def _sorted(digests: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(digests.items()))
 
 
 def _tidy(repository: Repository, answering: RevisionManifest, most: int, second: str | None) -> Sequence[str]:

@@ -110,11 +110,17 @@ def has_names(files: Container[str]) -> bool:
 
 
 def revision_id(
-    recipe: str, graph_digest: str, checkpoint: str | None = None, given: Mapping[str, str] = NONE_GIVEN
+    recipe: str,
+    graph_digest: str,
+    checkpoint: str | None = None,
+    given: Mapping[str, str] = NONE_GIVEN,
+    expected: Mapping[str, str] = NONE_GIVEN,
 ) -> str:
-    """The id of a revision: equal input gives equal ids; a changed graph or changed weights give another one. `given`:
-    digests of the files of given variants, by name."""
-    parts = " ".join([recipe, graph_digest, checkpoint or "", *(f"{name}={given[name]}" for name in sorted(given))])
+    """The id of a revision: equal input gives equal ids; a changed graph, changed weights or changed expected scores
+    give another one. `given`: digests of the files of given variants, by name; `expected`: those of expected scores."""
+    files = [f"{name}={given[name]}" for name in sorted(given)]
+    files += [f"expected {name}={expected[name]}" for name in sorted(expected)]
+    parts = " ".join([recipe, graph_digest, checkpoint or "", *files])
     return hashlib.sha256(parts.encode()).hexdigest()[:12]
 
 

@@ -93,9 +93,10 @@ class Repository:
         graph_digest: str | None = None,
         checkpoint: str | None = None,
         given: Mapping[str, str] = paths.NONE_GIVEN,
+        expected: Mapping[str, str] = paths.NONE_GIVEN,
     ) -> RevisionManifest | None:
-        """The newest published revision of the recipe, or None; with `graph_digest`, only of that graph and those given
-        weights.
+        """The newest published revision of the recipe, or None; with `graph_digest`, only of that graph, those given
+        weights and those expected scores.
 
         An unreadable revision is an error only when no readable one matches, since it might be the one wanted. A
         revision of an older schema never is an error.
@@ -108,12 +109,15 @@ class Repository:
             except OutdatedError:
                 continue
             except RepositoryError as error:
-                if graph_digest is None or folder.name == paths.revision_id(recipe, graph_digest, checkpoint, given):
+                if graph_digest is None or folder.name == paths.revision_id(
+                    recipe, graph_digest, checkpoint, given, expected
+                ):
                     broken.append(error)
                 continue
             if manifest.recipe == recipe and (
                 graph_digest is None
-                or (manifest.graph, manifest.checkpoint, manifest.given) == (graph_digest, checkpoint, given)
+                or (manifest.graph, manifest.checkpoint, manifest.given, manifest.expected)
+                == (graph_digest, checkpoint, given, expected)
             ):
                 matching.append(manifest)
         if matching:
@@ -263,13 +267,14 @@ class Repository:
         graph_digest: str,
         checkpoint: str | None = None,
         given: Mapping[str, str] = paths.NONE_GIVEN,
+        expected: Mapping[str, str] = paths.NONE_GIVEN,
     ) -> Path:
         """Set a damaged revision and its graph aside, so that they can be generated anew. Returns their new folder.
 
         A process that has them mapped goes on, and the files can be examined. Only the last few are kept, so that a
         disk that damages every revision is not filled by them.
         """
-        revision = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint, given))
+        revision = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint, given, expected))
         with self.locked():
             kept = self._layout.damaged(datetime.now(UTC))
             for folder in (revision, self._layout.graph(graph_digest)):
@@ -304,9 +309,10 @@ class Repository:
         graph_digest: str,
         checkpoint: str | None = None,
         given: Mapping[str, str] = paths.NONE_GIVEN,
+        expected: Mapping[str, str] = paths.NONE_GIVEN,
     ) -> Iterator[StagedRevision]:
         """Stage a new revision under the lock. If it is not committed when the block ends, it is removed."""
-        folder = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint, given))
+        folder = self._layout.revision(paths.revision_id(recipe, graph_digest, checkpoint, given, expected))
         graph_folder = self._layout.graph(graph_digest)
         with self.locked():
             if _is_committed(folder, paths.REVISION_COMMIT):

@@ -60,7 +60,9 @@ def generate_typed_links(
     shape = TypedShape(typed, spec.model.hidden, task.dimensions, network.layers, spec.model.bases, network.attention)
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
-        published = repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
+        published = repository.find(
+            identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
+        )
         if published is not None:
             return published
         repository.put_graph(data)
@@ -71,7 +73,9 @@ def generate_typed_links(
         ]
         states = states_of(subject, trained.network)
         plan = plan_variants(spec, network, layers, subject, states, links.end_types(typed))
-        with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
+        with repository.stage(
+            identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
+        ) as staged:
             exam = LinkExam(links, task, trained.decoder)
             decoder = staged.write_decoder(exam.weights)
             generated = write_plans([plan], staged, progress)

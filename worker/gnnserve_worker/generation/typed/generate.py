@@ -6,13 +6,14 @@ Where links are scored it is `link_training/generate_typed.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
-from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.typed import TypedSource
@@ -21,6 +22,7 @@ from gnnserve_worker.generation.assumptions import assumptions_of, report_assump
 from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.checkpoint import read_checkpoint
 from gnnserve_worker.generation.families.write import write_plans
+from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
 from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_thresholds
@@ -79,15 +81,20 @@ def generate_typed(
         )
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
-        published = repository.find(identity.recipe, identity.graph, identity.checkpoint, identity.given)
+        published = repository.find(
+            identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
+        )
         if published is not None:
             return published
         repository.put_graph(data)
-        method = spec.graph.normalization
-        if given is not None and method is Normalization.AUTO:
-            method = Normalization.DISABLED
+        method = normalization_of(spec)
         subject = typed_training_set(data, typed, method, spec.model.training.scope, metric)
         tensors, generator = given or {}, f"gnnserve {version('gnnserve')}"
+        compared: Sequence[ComparedScores] = ()
+        if given is not None and identity.expected:
+            compared = _compare(
+                spec, source, identity, shape, subject if graph_version is None else None, given, progress
+            )
         runs: Sequence[TrainingRun] = ()
         if given is None:
             generator = trainer()
@@ -95,7 +102,9 @@ def generate_typed(
         layers = [as_arrays(layer) for layer in architecture.layers(tensors, shape)]
         states = states_of(subject, tensors)
         plan = plan_variants(spec, network, layers, subject, states)
-        with repository.stage(identity.recipe, identity.graph, identity.checkpoint, identity.given) as staged:
+        with repository.stage(
+            identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
+        ) as staged:
             generated = write_plans([plan], staged, progress)
             loaded = staged.open([made.variant for made in generated])
             if spec.variants.thresholds is Thresholds.PER_CLASS:
@@ -115,7 +124,26 @@ def generate_typed(
                 training=training_of(spec.model.training, tuple(runs), subject.majority) if runs else None,
                 row_source=write_row_source(subject, states, layers[0], staged),
                 assumptions=assumptions_of(spec, architecture),
+                compared=compared,
             )
+
+
+def _compare(
+    spec: GNNServiceSpec, source: TypedSource, identity: RevisionIdentity, shape: TypedShape,
+    subject: TypedTrainingSet | None, tensors: Tensors, progress: ProgressListener,
+) -> Sequence[ComparedScores]:  # fmt: skip
+    """Hold expected scores against the weights, over the source's graph, which is loaded where `subject` is None."""
+    # Imported here: few revisions have expected scores.
+    from gnnserve_worker.generation.typed.expected import compare_typed_scores  # noqa: PLC0415
+
+    if subject is None:
+        data = load_typed_source(source, progress)
+        described = describe_typed(data)
+        method, scope = normalization_of(spec), spec.model.training.scope
+        metric = metric_of(data.multi_label, spec.variants.metric)
+        subject, shape = typed_training_set(data, described, method, scope, metric), replace(shape, graph=described)
+    architecture = TYPED_ARCHITECTURES[spec.model.architecture]
+    return compare_typed_scores(spec, identity.expected, architecture, shape, subject, tensors, progress)
 
 
 def _read_version(repository: Repository, digest: str) -> TypedGraphData:

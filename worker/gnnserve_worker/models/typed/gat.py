@@ -39,8 +39,8 @@ class TypedGatSpec(TypedArchitectureSpec):
     )  # fmt: skip
     assumptions: ClassVar = {
         "activation": "ReLU between layers",
-        "aggregation": "the sum by attention of each relation, whose scores go through a leaky ReLU of "
-        "spec.model.negativeSlope",
+        "aggregation": "the sum by attention of each relation",
+        "attention": "scores go through a leaky ReLU of spec.model.negativeSlope",
         "relations": "what they give is summed",
         "self-loops": "none are added",
         "normalisation": "none",

@@ -1,0 +1,131 @@
+"""Holding scores against those that were expected: how far they are off, at which nodes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.classes import Classes
+from gnnserve_api.errors import InputError
+from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.spec.model import ScoreKind
+from gnnserve_worker.generation.expected.file import GivenScores
+from gnnserve_worker.generation.expected.listed import ListedScores
+
+_WORST = 3
+"""Nodes that a message names."""
+_UNLIKELY_PERMILLE = 100.0
+"""Difference above which the nearest reading tells nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A way to compute a network that is not the one that is served, and the scores that it gives."""
+
+    words: str
+    remedy: str
+    scores: np.ndarray
+    """float64 [rows, classes], before softmax or sigmoid."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    listed: ListedScores
+    given: GivenScores
+    classes: Classes
+    multi_label: bool
+
+    @property
+    def scale(self) -> float:
+        """Largest absolute expected score, or 1 where all are 0."""
+        return float(np.abs(self.given.scores).max()) or 1.0
+
+    def differences(self, scores: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        """In permille of the scale, as the scores. `rows`: of the file, that the scores are of; None: all."""
+        expected = self.given.scores if rows is None else self.given.scores[rows]
+        return np.asarray(np.abs(expected - self.as_given(scores)) * (1000 / self.scale))
+
+    def as_given(self, scores: np.ndarray) -> np.ndarray:
+        """Scores as the file's kind is."""
+        if self.listed.expected.scores is ScoreKind.LOGITS:
+            return scores.astype(np.float64)
+        return sigmoid(scores) if self.multi_label else softmax(scores)
+
+    def outcome(self, sha256: str, largest: float) -> ComparedScores:
+        return ComparedScores(
+            weights=self.listed.weights, sha256=sha256, nodes=len(self.given.positions),
+            scores=str(self.listed.expected.scores), difference_permille=largest,
+            tolerance_permille=self.listed.expected.tolerance_permille,
+        )  # fmt: skip
+
+    def worst_rows(self, differences: np.ndarray) -> np.ndarray:
+        return np.argsort(-differences.max(axis=1), kind="stable")
+
+    def refuse(
+        self, scores: np.ndarray, differences: np.ndarray, causes: Iterable[Cause], rows: np.ndarray
+    ) -> InputError:
+        """The error for scores that differ too much. `causes`: computed as they are asked for, of these `rows`."""
+        computed, tolerance = self.as_given(scores), self.listed.expected.tolerance_permille
+        named = "; ".join(
+            f"node {self.given.shown[row]!r}, class {self.classes[column]!r}: expected "
+            f"{self.given.scores[row, column]:.6g}, computed {computed[row, column]:.6g}"
+            for row in self.worst_rows(differences)[:_WORST]
+            for column in [int(differences[row].argmax())]
+        )
+        beyond = int((differences.max(axis=1) > tolerance).sum())
+        problem = (
+            f"scores of {beyond:,} of {len(differences):,} nodes differ by more than {tolerance:g} permille of the "
+            f"largest, the worst by {differences.max():.4g}: {named}"
+        )
+        return InputError(self.listed.field, problem, self._remedy(scores, causes, rows))
+
+    def _remedy(self, scores: np.ndarray, causes: Iterable[Cause], rows: np.ndarray) -> str:
+        if (of_file := self._kind_of_file(scores)) is not None:
+            return of_file
+        nearest: tuple[float, str] | None = None
+        tried = 0
+        for cause in causes:
+            tried += 1
+            off = float(self.differences(cause.scores, rows).max())
+            if off <= self.listed.expected.tolerance_permille:
+                return f"{cause.words} the scores are equal to {off / 1000:.2g}: {cause.remedy}"
+            if nearest is None or off < nearest[0]:
+                nearest = off, cause.words
+        near = ""
+        if nearest is not None and nearest[0] < _UNLIKELY_PERMILLE:
+            near = f" (nearest: {nearest[1]}, off by {nearest[0]:.3g} permille)"
+        return (
+            f"none of {tried} other ways to compute the network gives them{near}: check that the scores are of these "
+            "weights, over full neighbourhoods of this graph, in evaluation mode, as docs/models.md shows"
+        )
+
+    def _kind_of_file(self, scores: np.ndarray) -> str | None:
+        """What the file's scores are, where they are those that are served in another form."""
+        tolerance, raw = self.listed.expected.tolerance_permille, self.given.scores
+        shares = sigmoid(scores) if self.multi_label else softmax(scores)
+
+        def equal(found: np.ndarray) -> bool:
+            return bool(np.abs(raw - found).max() * 1000 <= tolerance * self.scale)
+
+        field = f"{self.listed.field}.scores"
+        if self.listed.expected.scores is ScoreKind.LOGITS:
+            if equal(shares):
+                return f"the file has probabilities: set {field} to {ScoreKind.PROBABILITIES}"
+            if equal(np.log(np.maximum(shares, 1e-300))):
+                return (
+                    "the file has logarithms of probabilities (log_softmax): write their exp(), and set "
+                    f"{field} to {ScoreKind.PROBABILITIES}"
+                )
+            return None
+        return f"the file has logits: set {field} to {ScoreKind.LOGITS}" if equal(scores) else None
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def sigmoid(scores: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-np.clip(scores.astype(np.float64), -500, 500))))

@@ -1,0 +1,169 @@
+"""Expected scores over a graph of one type, compared by the kernels that serve, over full neighbourhoods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.repository import NetworkManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.expected.alternatives import ReadingTried, paired_readings, single_readings
+from gnnserve_worker.generation.expected.comparison import Cause, Comparison
+from gnnserve_worker.generation.expected.file import ScoredNodes, read_scores
+from gnnserve_worker.generation.expected.listed import listed_scores
+from gnnserve_worker.generation.expected.neighbourhood import neighbourhood_of
+from gnnserve_worker.generation.features import fit_normalization, keep_columns, normalization_of
+from gnnserve_worker.generation.hidden import hidden_states
+from gnnserve_worker.generation.propagation import model_rows
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.training_set import training_set, visible_nodes
+from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated, weights_of
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.progress import Progress, ProgressListener
+
+_STAGE = "compare expected scores"
+_TRIED_ROWS = 64
+"""Nodes that other ways are tried with."""
+_PAIRED_NUMBERS = 1 << 26
+"""Most numbers that a way may read for pairs of ways to be tried: there are hundreds of them."""
+_NORMALIZATIONS = (Normalization.DISABLED, Normalization.ROW_NORMALIZE, Normalization.STANDARDIZE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedWeights:
+    """Weights that scores are expected of."""
+
+    tensors: Tensors
+    columns: np.ndarray | None
+    """Features that they read, int64; None: all."""
+
+
+def compare_scores(
+    spec: GNNServiceSpec, digests: Mapping[str, str], graph: GraphData, weights: Mapping[str, ComparedWeights],
+    progress: ProgressListener,
+) -> Sequence[ComparedScores]:  # fmt: skip
+    """Hold all expected scores of the spec against those of the weights. `graph`: the source's. InputError: they
+    differ by more than they may."""
+    listed = listed_scores(spec)
+    if not listed:
+        return ()
+    progress(Progress(_STAGE, 0, len(listed)))
+    of = ScoredNodes(graph.nodes, graph.ids, len(graph.classes))
+    files = [read_scores(one, of) for one in listed]
+    rows = _served_rows(spec, graph, normalization_of(spec))
+    network, found = spec.network(len(graph.classes)), []
+    for done, (one, given) in enumerate(zip(listed, files, strict=True), start=1):
+        comparison = Comparison(one, given, graph.classes, graph.multi_label)
+        own = weights[one.weights]
+        scores = _served_scores(network, own, rows, graph.graph, given.positions)
+        differences = comparison.differences(scores)
+        if differences.max() > one.expected.tolerance_permille:
+            tried = comparison.worst_rows(differences)[:_TRIED_ROWS]
+            causes = _Causes(spec, network, graph, own, given.positions[tried])
+            raise comparison.refuse(scores, differences, causes.tried(), tried)
+        found.append(comparison.outcome(digests[one.weights], float(differences.max())))
+        progress(Progress(_STAGE, done, len(listed), found[-1].in_words))
+    return found
+
+
+def _served_rows(spec: GNNServiceSpec, graph: GraphData, method: Normalization) -> Features:
+    """What the first layer reads of each node."""
+    scope = spec.model.training.scope
+    normalized = fit_normalization(graph.features, method, visible_nodes(graph.nodes, graph.splits, scope))
+    network = spec.network(len(graph.classes))
+    data = training_set(graph.graph, graph.labels, network.classes, graph.splits, scope)
+    return model_rows(spec.model, data, normalized).served
+
+
+def _served_scores(
+    network: NetworkManifest, weights: ComparedWeights, rows: Features, graph: Graph, positions: np.ndarray
+) -> np.ndarray:
+    """float32 [positions, classes], as the kernels of serving give them over all neighbours."""
+    if network.hops is not None:  # neighbours are in the rows
+        graph = Graph(np.zeros(graph.nodes + 1, np.int64), np.zeros(0, np.int32))
+    # One hop more than there are layers: what weighs a neighbour may depend on its own list.
+    around = neighbourhood_of(graph, positions, network.layers + 1)
+    read = rows[around.nodes] if len(around.nodes) < rows.shape[0] else rows
+    if weights.columns is not None:
+        read = keep_columns(read, weights.columns)
+    outputs = hidden_states(network, weights.tensors, read, around.lists)[-1].outputs
+    return np.asarray(outputs[around.places(positions)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Causes:
+    spec: GNNServiceSpec
+    network: NetworkManifest
+    graph: GraphData
+    weights: ComparedWeights
+    positions: np.ndarray
+
+    def tried(self) -> Iterator[Cause]:
+        """Other ways to compute the scores, the likeliest first; those that change nothing are left out."""
+        method, architecture = normalization_of(self.spec), spec_of(self.network.architecture)
+        features, lists, places = self._read(self.graph.graph, method)
+        served = self._scores(features, lists, places, SERVED)
+
+        def of_readings(readings: Iterator[ReadingTried]) -> Iterator[Cause]:
+            for one in readings:
+                scores = self._scores(features, lists, places, one.reading)
+                if not np.array_equal(scores, served):
+                    yield Cause(one.words, one.remedy, scores)
+
+        yield from of_readings(single_readings(architecture.assumptions))
+        for other in _NORMALIZATIONS:
+            if other is not method and (other is not Normalization.STANDARDIZE or not sp.issparse(self.graph.features)):
+                scores = self._scores(*self._read(self.graph.graph, other), SERVED)
+                yield Cause(
+                    f"with features scaled by {other}", f"set spec.graph.normalization to {other}", scores
+                )  # fmt: skip
+        for words, lists_of in (("with edges the other way", _reversed), ("with edges both ways", _both_ways)):
+            scores = self._scores(*self._read(lists_of(self.graph.graph), method), SERVED)
+            if not np.array_equal(scores, served):
+                yield Cause(words, "state the direction of the edges in spec.graph.source, or write them so", scores)
+        if (len(lists.indices) + lists.nodes) * max(features.shape[1], self.network.hidden) <= _PAIRED_NUMBERS:
+            yield from of_readings(paired_readings(architecture.assumptions))
+
+    def _read(self, graph: Graph, method: Normalization) -> tuple[np.ndarray, PlainGraph, np.ndarray]:
+        """Features around the nodes, their lists, and where the nodes are."""
+        hops = self.network.layers + 1 if self.network.hops is None else self.network.hops + 1
+        around = neighbourhood_of(graph, self.positions, hops)
+        visible = visible_nodes(self.graph.nodes, self.graph.splits, self.spec.model.training.scope)
+        scaled = fit_normalization(self.graph.features, method, visible).features[around.nodes]
+        if self.weights.columns is not None:
+            scaled = keep_columns(scaled, self.weights.columns)
+        dense = scaled if isinstance(scaled, np.ndarray) else scaled.toarray()
+        plain = PlainGraph(around.lists.indptr, around.lists.indices)
+        return dense.astype(np.float64), plain, around.places(self.positions)
+
+    def _scores(self, features: np.ndarray, lists: PlainGraph, places: np.ndarray, reading: Reading) -> np.ndarray:
+        architecture, layers = spec_of(self.network.architecture), self.network.layers
+        rows = architecture.plain_rows(features, lists, reading, self.network.hops)
+        for layer in range(layers):
+            own = weights_of(self.weights.tensors, layer)
+            outputs = architecture.plain_layer(own, rows, lists, reading, self.network.attention)
+            rows = activated(outputs, rows, reading, is_last=layer == layers - 1)
+        return np.asarray(rows[places])
+
+
+def _reversed(graph: Graph) -> Graph:
+    """The nodes that read a node as its neighbours."""
+    order = np.argsort(graph.indices, kind="stable")
+    ends = graph.indices[order]
+    indptr = np.searchsorted(ends, np.arange(graph.nodes + 1)).astype(np.int64)
+    return Graph(indptr, np.ascontiguousarray(graph.targets()[order].astype(np.int32)))
+
+
+def _both_ways(graph: Graph) -> Graph:
+    """Each neighbour once, whichever of the two lists the other."""
+    ones = np.ones(graph.edges, dtype=np.int8)
+    lists = sp.csr_array((ones, graph.indices, graph.indptr), shape=(graph.nodes, graph.nodes))
+    both = sp.csr_array(lists + lists.T)
+    both.sum_duplicates()
+    return Graph(both.indptr.astype(np.int64), both.indices.astype(np.int32))
