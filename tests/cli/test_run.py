@@ -591,7 +591,7 @@ def test_from_a_manifest_to_an_answer_and_again_without_training(tmp_path: Path)
     manifest = tmp_path / "small.yaml"
     manifest.write_text(DIGITS.read_text().replace("epochs: Auto", "epochs: 1").replace("[1, 2, 4, 8, 16]", "[1, 8]"))
     first = run_and_ask(manifest, tmp_path / "repository")
-    assert any(line.startswith("train") for line in first.progress)
+    assert any("] train x" in line for line in first.progress)
     assert first.answer["variant"] in {"x1", "x8", "projected"}
     assert len(first.answer["labels"]) == 3
 
@@ -634,6 +634,8 @@ def run_and_ask(manifest: Path, repository: Path) -> Run:
     imports = {line for line in lines if line.startswith("import time:")}
     return Run(
         answer=json.loads(asked.stdout),
-        progress=[line for line in lines if line not in imports and re.match(r"[\w ]+: \d+/\d+", line)],
+        progress=[
+            line for line in lines if line not in imports and re.match(r"\[\d+/\d+, [^]]+\] [\w ]+: \d+/\d+", line)
+        ],
         imported={line.rpartition("|")[2].strip() for line in imports},
     )

@@ -42,8 +42,14 @@ def test_steps_of_a_kind_are_corrected_by_what_others_of_it_took() -> None:
         (100, Progress("train x1", 20, 40)),
         (210, Progress("train x1", 40, 40)),  # 200 s in place of 40
     )
-    assert found[-1].left_s == pytest.approx(5 * 20 + 30)
+    assert found[-1].left_s == pytest.approx(202 / 42 * 20 + 30)
     assert found[2].left_s > 0.5 * 90  # by its own pace already
+
+
+def test_a_short_step_that_took_longer_says_little_of_a_long_one() -> None:
+    tables = (Step("write tables", "write", 0.0), Step("write more", "write", 60.0))
+    found = heard((0, Progress("write tables", 0, 1)), (3, Progress("write tables", 1, 1)), steps=tables)
+    assert 60 < found[-1].left_s < 180
 
 
 def test_steps_that_become_expected_later_take_nothing_back() -> None:

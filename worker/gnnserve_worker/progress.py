@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean
 from typing import TextIO
 
 LINE_INTERVAL_S = 10.0
 """Seconds between two lines about one stage: a log needs a sign of life, not every step."""
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
-_LEAST_S = 1e-3
+_LEAST_S = 0.1
 """Least guess of a step, so that each weighs something."""
+_PRIOR_S = 2.0
+"""Seconds of right guesses that corrections begin with: what short steps took says little of long ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,10 @@ class StepEstimate:
     now_s: float
     """When it was last heard."""
     _entries: list[_Entry] = field(default_factory=list)
-    _ratios: dict[str, list[float]] = field(default_factory=dict)
-    """By kind: what steps took, divided by what they were guessed to take."""
+    _took_s: dict[str, float] = field(default_factory=dict)
+    """By kind: what steps of it took."""
+    _guessed_s: dict[str, float] = field(default_factory=dict)
+    """By kind: what these steps were guessed to take."""
     _share: float = 0.0
 
     def expect(self, steps: Sequence[Step]) -> None:
@@ -138,12 +141,13 @@ class StepEstimate:
             return
         heard.done, heard.has_ended = 1.0, True
         if not is_told_at_its_end:  # else it may have been there already, as networks of an interrupted generation
-            took_s = now_s - heard.begun_s
-            self._ratios.setdefault(heard.step.kind, []).append(took_s / max(_LEAST_S, heard.step.seconds))
+            kind, took_s = heard.step.kind, now_s - heard.begun_s
+            self._took_s[kind] = self._took_s.get(kind, _PRIOR_S) + took_s
+            self._guessed_s[kind] = self._guessed_s.get(kind, _PRIOR_S) + max(_LEAST_S, heard.step.seconds)
 
     def _seconds_of(self, step: Step) -> float:
-        ratios = self._ratios.get(step.kind)
-        return max(_LEAST_S, step.seconds * (mean(ratios) if ratios else 1.0))
+        kind = step.kind
+        return max(_LEAST_S, step.seconds) * self._took_s.get(kind, 1.0) / self._guessed_s.get(kind, 1.0)
 
     def _work_left(self) -> float:
         # Guesses as they were made: what has ended corrects the time that is left, not the work.

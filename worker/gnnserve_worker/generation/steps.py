@@ -74,7 +74,7 @@ def steps_from_import(spec: GNNServiceSpec, profile_budget_s: float) -> tuple[St
 
 def steps_of(spec: GNNServiceSpec, sizes: GraphSizes, profile_budget_s: float) -> tuple[Step, ...]:
     """Steps behind the import of a graph of one type."""
-    choice_s = _CHOICE_S + sum(step.seconds for step in _first_networks(spec, sizes) if step.kind == "train") / 4
+    choice_s = _CHOICE_S + _total_s(step for step in _first_networks(spec, sizes) if step.kind == "train") / 4
     is_chosen = spec.variants.optional_factors and not spec.variants.is_searched
     choice = (Step(CHOOSE_FACTORS, "choose", choice_s),) if is_chosen else ()
     return (*_first_networks(spec, sizes), *choice, *steps_behind_choice(spec, sizes, profile_budget_s))
@@ -88,7 +88,9 @@ def steps_behind_choice(spec: GNNServiceSpec, sizes: GraphSizes, profile_budget_
     products = spec.model.hidden if variants.projection is Projection.AUTO or variants.stored else 0
     measured = _measured(_BYTE_S * rows_bytes * (columns + products), profile_budget_s)
     if variants.is_searched:
-        return (*measured, *steps_of_search(spec, sizes, (), profile_budget_s))
+        promising_s = _total_s(_searched_networks(spec, sizes, None)) / 2
+        search_s = min(promising_s, float(variants.budget.seconds)) + _total_s(measured)
+        return (*measured, Step("search", "search", search_s), _publishing())
     others = _other_networks(spec, sizes, variants.pruning.factors, variants.canonical().one_row)
     return (*others, *measured, _publishing())
 
@@ -97,14 +99,20 @@ def steps_of_search(
     spec: GNNServiceSpec, sizes: GraphSizes, names: Iterable[str], profile_budget_s: float
 ) -> tuple[Step, ...]:
     """Steps behind the prediction of latencies, where networks of these names (`Round.trains`) are to be trained."""
-    rounds = {each.trains: each.variants for each in trained_rounds(spec.variants, spec.variants.pruning.factors)}
-    networks = [
-        step
-        for listed in (rounds[name] for name in names)
-        for step in _other_networks(spec, sizes, listed.pruning.factors, listed.one_row)
-    ]
+    networks = tuple(_searched_networks(spec, sizes, names))
     again = _measured(1.0, profile_budget_s) if networks else ()
     return (*networks, *again, Step("search", "search", 0.1), _publishing())
+
+
+def _searched_networks(spec: GNNServiceSpec, sizes: GraphSizes, names: Iterable[str] | None) -> Iterator[Step]:
+    """Networks of these names, in their order; None: all that a search may train."""
+    rounds = {each.trains: each.variants for each in trained_rounds(spec.variants, spec.variants.pruning.factors)}
+    for listed in (rounds[name] for name in (rounds if names is None else names)):
+        yield from _other_networks(spec, sizes, listed.pruning.factors, listed.one_row)
+
+
+def _total_s(steps: Iterable[Step]) -> float:
+    return sum(step.seconds for step in steps)
 
 
 def steps_over_types(
