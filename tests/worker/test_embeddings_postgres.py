@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import psycopg
 import pytest
 from tests.support.postgres import PostgresServer, postgres_server, programs_with_pgvector
+from tests.support.waiting import until
 
 from gnnserve_worker.generation.embeddings import postgres
 from gnnserve_worker.generation.embeddings.postgres import PostgresSink, Setting, build_settings, view_name
@@ -296,12 +298,53 @@ def test_a_full_disk_is_told(sink: PostgresSink, monkeypatch: pytest.MonkeyPatch
     assert revisions(sink) == [(OLD.revision, None, NODES)]
 
 
-def test_two_writers_of_one_name_exclude_each_other(sink: PostgresSink) -> None:
+def test_two_writers_of_one_name_exclude_each_other(sink: PostgresSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "LOCK_WAIT_S", 0.05)
+
     def again(_rows: int) -> None:
         with pytest.raises(SinkError, match="another program is writing the embeddings default_digits"):
             sink.write(NEW, blocks(vectors(2)), quiet)
 
     assert sink.write(OLD, blocks(vectors(1)), again).rows == NODES
+
+
+def test_a_writer_gives_its_name_back_before_its_session_ends(
+    sink: PostgresSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is closed is no session that has ended: the server notices later."""
+    connect, kept = PostgresSink._connect, []
+
+    def connect_and_stay(of: PostgresSink) -> psycopg.Connection[tuple[object, ...]]:
+        kept.append(connect(of))
+        monkeypatch.setattr(kept[-1], "close", lambda: None)
+        return kept[-1]
+
+    monkeypatch.setattr(postgres, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(PostgresSink, "_connect", connect_and_stay)
+    sink.write(OLD, blocks(vectors(1)), quiet)
+    with pytest.raises(SinkError, match="under the name default_digits"):
+        PostgresSink(sink._uri_file, "default_digits").write(
+            replace(NEW, service="other/service"), blocks(vectors(2)), quiet
+        )
+    assert sink.write(NEW, blocks(vectors(2)), quiet).rows == NODES
+    monkeypatch.undo()
+    for connection in kept:
+        connection.close()
+
+
+def test_a_writer_waits_for_the_session_of_one_that_has_gone(sink: PostgresSink) -> None:
+    held, name = sink._connect(), ("gnnserve_embeddings.default_digits",)
+    held.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", name)
+
+    def leave() -> None:
+        with held:  # closed, once the other one waits
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            until(lambda: held.execute(waiting).fetchall() == [(1,)], "the other one waits")
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    assert sink.write(OLD, blocks(vectors(1)), quiet).rows == NODES
+    leaving.join()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import logging
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +57,8 @@ _FIELDS = 4
 _REGISTRY_COLUMNS = (
     "name", "service", "relation", "revision", "variant", "offset", "rows", "columns", "completed_at"
 )  # fmt: skip
+LOCK_WAIT_S = 5.0
+"""How long the session of a writer that has gone is waited for."""
 _SUBJECT = "the PostgreSQL for embeddings"
 _MEANINGS: Mapping[str, str] = {
     "08001": "is on a host that no name server knows: see the host in the Secret",
@@ -97,8 +99,8 @@ class PostgresSink:
     def write(self, embedded: Embedded, blocks: Callable[[], Iterator[Block]], on_rows: OnRows) -> Written:
         name = self._name or view_name(embedded.service)
         where = f"{SCHEMA}.{name}"
-        with _explained(), self._connect() as connection:
-            _set_up(connection, name)
+        with _explained(), self._connect() as connection, _only_writer(connection, name):
+            _set_up(connection)
             service, before, is_there = _registered(connection, name, embedded)
             if service is not None and service != embedded.service:
                 raise SinkError(
@@ -148,11 +150,30 @@ def table_name(name: str, embedded: Embedded) -> str:
     return f"{name}__{embedded.revision}_{mark}"
 
 
-def _set_up(connection: psycopg.Connection[tuple[Any, ...]], name: str) -> None:
-    """Make what is missing, and keep other writers of this name away until the connection ends."""
-    (got,) = _one(connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (f"{SCHEMA}.{name}",)))
-    if not got:
-        raise SinkError(f"another program is writing the embeddings {name} into {_SUBJECT}: it is tried again")
+@contextmanager
+def _only_writer(connection: psycopg.Connection[tuple[Any, ...]], name: str) -> Iterator[None]:
+    """Keep other writers of this name away.
+
+    A session ends some time after its connection was closed, or its program killed: what it holds is given back before,
+    and that of a writer that has just gone is waited for.
+    """
+    key = (f"{SCHEMA}.{name}",)
+    connection.execute(f"SET lock_timeout = {round(LOCK_WAIT_S * 1000)}")
+    try:
+        connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", key)
+    except psycopg.errors.LockNotAvailable:
+        raise SinkError(
+            f"another program is writing the embeddings {name} into {_SUBJECT}: it is tried again"
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(psycopg.Error):  # where the connection is broken, its session ends too
+            connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", key)
+
+
+def _set_up(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Make what is missing."""
     connection.execute("SET lock_timeout = '30s'")
     connection.execute("SET client_min_messages = 'warning'")
     connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
