@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from benchmarks.memory import Memory, MemoryWatch, read_memory
+from tests.support.waiting import WAIT_S
 
 
 def test_anonymous_and_mapped_memory_are_parts_of_all_and_processes_are_added_up() -> None:
@@ -27,7 +28,7 @@ def test_the_most_is_kept_though_it_was_neither_at_the_beginning_nor_at_the_end(
         return Memory(100, anonymous_bytes, 0)
 
     with MemoryWatch(read, every_s=1e-4) as watch:
-        assert looked_between.wait(60)
+        assert looked_between.wait(WAIT_S)
     assert watch.most_anonymous_bytes == 90
 
 

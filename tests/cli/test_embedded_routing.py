@@ -16,8 +16,9 @@ import httpx
 import pytest
 from tests.support import fork_server
 from tests.support.fake_server import Asked, Told, fake_server
+from tests.support.waiting import WAIT_S
 
-DEADLINE_S = 60
+DEADLINE_S = WAIT_S
 FULL_BATCH = list(range(100))
 """20 ms by x1, 8 by x4, 4 by x8: with one of them after another nobody carries more than 25,000 seeds/s."""
 

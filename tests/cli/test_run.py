@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.profiles import profile, revision_manifest
+from tests.support.waiting import WAIT_S
 from tests.worker.test_serving_pairs import of_links
 from typer.testing import CliRunner
 
@@ -627,7 +628,7 @@ def run_and_ask(manifest: Path, repository: Path) -> Run:
             assert asked.returncode == 0, asked.stderr
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, log.read_text()
     lines = log.read_text().splitlines()
     assert not any("leaked" in line for line in lines), "a library complains as the interpreter ends"

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from tests.support.fake_server import Asked, Told, fake_server
-from tests.support.waiting import until
+from tests.support.waiting import WAIT_S, until
 
 from gnnserve_client.address import parse_url
 from gnnserve_client.direct import DirectConnection, _has_ended
@@ -45,7 +45,7 @@ def test_an_exchange_sends_what_it_is_told_and_reads_all_of_the_answer() -> None
 
 
 def test_an_idle_connection_is_used_again_and_threads_get_one_each() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=WAIT_S)
 
     def meet(asked: Asked) -> Told:
         if asked.path == "/meet":

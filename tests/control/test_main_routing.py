@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.support.fake_cluster import FakeCluster, Fault, Refusal
 from tests.support.fake_prometheus import FakePrometheus, Rates, answer_with, serving
 from tests.support.fake_server import Asked, FakeServer, Told
 from tests.support.operator import gnnservice
+from tests.support.ports import reserved_port
 from tests.support.running_operator import RunningOperator, condition_of, running_operator
 from tests.support.waiting import WAIT_S
 
@@ -336,12 +336,12 @@ def test_mode_metrics_and_static_each_say_what_they_are(
 
 
 def test_a_wrong_address_is_said(cluster: FakeCluster, server: FakeServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with reserved_port() as port:
+        nobody = f"http://127.0.0.1:{port}"
 
-    async def scene(operator: RunningOperator) -> None:
-        await make_ready(operator, routing={"intervalSeconds": 1, "prometheus": {"url": nobody}})
-        said = await operator.until_condition("MetricsAvailable", "False", "Unreachable")
-        assert nobody in said["message"]
+        async def scene(operator: RunningOperator) -> None:
+            await make_ready(operator, routing={"intervalSeconds": 1, "prometheus": {"url": nobody}})
+            said = await operator.until_condition("MetricsAvailable", "False", "Unreachable")
+            assert nobody in said["message"]
 
-    play(cluster, server, scene)
+        play(cluster, server, scene)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from tests.support.fake_prometheus import FakePrometheus, Rates, answer_with
 from tests.support.fake_server import Asked, FakeServer, Told, fake_server
+from tests.support.ports import reserved_port
 
 from gnnserve_api.reasons import Reason
 from gnnserve_operator.metrics import Metrics
@@ -95,9 +95,8 @@ def test_it_does_not_wait_for_long() -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    assert "takes no connection" in silence(url).message
+    with reserved_port() as port:
+        assert "takes no connection" in silence(f"http://127.0.0.1:{port}").message
 
 
 def test_a_name_that_nobody_knows() -> None:

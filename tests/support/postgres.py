@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.support.ports import reserve
 from tests.support.waiting import WAIT_S
 
 from gnnserve_worker.serving.security.tls import KeyPairFiles
@@ -49,6 +50,8 @@ class PostgresServer:
         self._data = folder / "data"
         self._account = _unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
+        self._reserved: socket.socket | None = None
+        """Holds the port of TCP; None: it listens on a Unix socket alone."""
         self.give(folder)
         self._run("initdb", "-D", self._data, "-U", _USER, "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
 
@@ -99,6 +102,12 @@ class PostgresServer:
             assert time.monotonic() < ends_s, "a process of the server outlives SIGKILL"
             time.sleep(_POLL_S)
 
+    def close(self) -> None:
+        """Stop it for good."""
+        self.stop(signal.SIGQUIT)
+        if self._reserved is not None:
+            self._reserved.close()
+
     def pause(self) -> None:
         """Stop the whole tree: connections stay, and nothing answers."""
         self._stop_tree()
@@ -118,10 +127,9 @@ class PostgresServer:
         return f"postgresql://{_USER}@{address}:{self.settings['port']}/postgres"
 
     def _listen_on(self, address: str) -> None:
-        with socket.socket() as free:
-            free.bind((address, 0))
-            port = free.getsockname()[1]
-        self.settings |= {"listen_addresses": address, "port": str(port)}
+        # Held until the end, so that nobody else is given the port, before it starts or between two starts.
+        self._reserved = reserve(address)
+        self.settings |= {"listen_addresses": address, "port": str(self._reserved.getsockname()[1])}
 
     def listen_with_tls(self, pair: KeyPairFiles) -> None:
         """Listen on 127.0.0.1 too, from the next start on."""
@@ -154,7 +162,7 @@ class PostgresServer:
     def connections(self) -> int:
         """How many connections of logs there are, once those that are closed are gone."""
         query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gnnserve'"
-        closing_s = time.monotonic() + 5
+        closing_s = time.monotonic() + WAIT_S
         while (found := self.execute(query)) != [(0,)] and time.monotonic() < closing_s:
             time.sleep(_POLL_S)
         (count,) = found[0]
@@ -215,7 +223,7 @@ def postgres_server(programs: Path | None = None) -> Iterator[PostgresServer]:
         yield server
     finally:
         if server is not None:
-            server.stop(signal.SIGQUIT)
+            server.close()
         shutil.rmtree(folder)
 
 

@@ -69,6 +69,6 @@ def started(
         yield Running(sock.getsockname()[1], worker, served, grpc_port)
     finally:
         worker._process.should_exit = True
-        thread.join(30)
-        switching.join(30)
+        thread.join(WAIT_S)
+        switching.join(WAIT_S)
         sock.close()

@@ -3,6 +3,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.epochs import Epochs
@@ -108,7 +109,7 @@ def test_a_round_comes_after_enough_batches_without_waiting_for_the_time():
         assert not made.storage.on_write.is_set(), f"a round before batch {batch}"
         made.epochs.leave(made.epochs.enter())
         made.updater.notice()
-    assert made.storage.on_write.wait(60)
+    assert made.storage.on_write.wait(WAIT_S)
     made.updater.stop()
     assert made.slots.readable().tolist() == [5]
 
@@ -118,7 +119,7 @@ def test_a_round_comes_after_a_while_if_there_was_a_batch():
     made.storage.reads += [5]
     made.epochs.leave(made.epochs.enter())
     made.updater.start()
-    assert made.storage.on_write.wait(60)
+    assert made.storage.on_write.wait(WAIT_S)
     made.updater.stop()
 
 
@@ -130,7 +131,7 @@ def test_an_invalidation_wakes_the_thread_though_nothing_was_read():
     made.slots.invalidate(np.array([5]))
     made.updater.start()
     made.updater.wake()
-    assert made.storage.on_write.wait(60)
+    assert made.storage.on_write.wait(WAIT_S)
     made.updater.stop()
     assert made.slots.readable().tolist() == [5]
 
@@ -140,7 +141,7 @@ def test_stopping_ends_a_thread_that_rests_and_may_be_asked_for_twice():
     made.storage.reads += [5]
     made.epochs.leave(made.epochs.enter())
     made.updater.start()
-    assert made.storage.on_write.wait(60)
+    assert made.storage.on_write.wait(WAIT_S)
     made.updater.stop()
     made.updater.stop()
     assert not made.updater._thread.is_alive()

@@ -19,6 +19,7 @@ from tests.support.graphs import (
     revision_in_memory,
     table_of,
 )
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker import parallel
@@ -411,7 +412,7 @@ def test_two_threads_compute_in_arrays_of_their_own(monkeypatch: pytest.MonkeyPa
     _use_chunks(monkeypatch, 1, share=False)
     revisions = {"GraphSAGE": _revision(), "GIN": _revision("GIN", (3, 2, 2))}
     expected = {name: infer_batch(revision, "x1", np.arange(90), key=3) for name, revision in revisions.items()}
-    both_sampled = threading.Barrier(2, timeout=60)
+    both_sampled = threading.Barrier(2, timeout=WAIT_S)
     sample_for_real = inference_module.sample_neighbours
 
     def sample_and_wait(*args: Any, **kwargs: Any) -> NeighbourSample:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.support.living_typed import PlainTypedGraph
 from tests.support.typed import shop, write_tables
+from tests.support.waiting import WAIT_S
 from tests.worker.test_typed import generated, service_of
 from tests.worker.test_typed_overlays import Given, made, read
 
@@ -214,10 +215,10 @@ def test_predictions_go_on_while_publishing_waits_for_a_check(unchanged: LivingR
     publisher = threading.Thread(target=publish)
     with unchanged._publishing:  # as `check` of a large batch holds it
         publisher.start()
-        assert unchanged._computing.acquire(timeout=30)
+        assert unchanged._computing.acquire(timeout=WAIT_S)
         unchanged._computing.release()
         assert not is_alone.is_set()
-    publisher.join(30)
+    publisher.join(WAIT_S)
     assert is_alone.is_set()
     assert not unchanged._computing.locked()
     assert not unchanged.is_busy

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 
 import pytest
+from tests.support.waiting import WAIT_S
 
 from gnnserve_worker import parallel
 from gnnserve_worker.parallel import map_parallel, thread_count
@@ -34,7 +35,7 @@ def test_a_single_part_stays_on_the_callers_thread() -> None:
 def test_another_thread_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part waits for the other, so one thread alone could never finish."""
     monkeypatch.setattr(parallel, "thread_count", lambda: 2)
-    both_at_work = threading.Barrier(2, timeout=60)
+    both_at_work = threading.Barrier(2, timeout=WAIT_S)
 
     def work(_: int) -> int:
         both_at_work.wait()

@@ -18,6 +18,7 @@ from tests.support import fork_server
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 from tests.support.pods import ROOT
 from tests.support.profiles import revision_manifest
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import InputError, RepositoryError, ResourceError, StorageError
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummary, decode_result
@@ -220,7 +221,7 @@ def test_terminated_generation_leaves_nothing_unfinished(tmp_path: Path) -> None
                 break
         process.terminate()
         rest = process.stderr.read()
-        assert process.wait(60) == 143
+        assert process.wait(WAIT_S) == 143
     assert "stopped by SIGTERM" in rest
     assert "Traceback" not in rest
     assert not (tmp_path / "termination-log").exists()

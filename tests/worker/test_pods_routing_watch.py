@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.configmap_server import NAME, NAMESPACE, ConfigMapServer, configmap_server
+from tests.support.ports import reserved_port
+from tests.support.waiting import until
 
 from gnnserve_api.errors import ResourceError
 from gnnserve_api.objective import Objective
@@ -201,11 +202,12 @@ def test_token_is_read_again_for_each_connection(api: ConfigMapServer, token: Pa
 
 
 def test_server_that_is_away_is_asked_until_it_answers(token: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
-    with caplog.at_level(logging.WARNING), following(f"http://127.0.0.1:{port}", token) as seen:
-        while "asking again" not in caplog.text:
-            pass
+    with (
+        reserved_port() as port,
+        caplog.at_level(logging.WARNING),
+        following(f"http://127.0.0.1:{port}", token) as seen,
+    ):
+        until(lambda: "asking again" in caplog.text, "a second try")
         assert not seen.watch.answered.is_set()
         with configmap_server(port) as api:
             api.put(A)
@@ -224,15 +226,13 @@ def test_silent_connection_counts_as_lost(api: ConfigMapServer, token: Path) -> 
 def test_refusal_says_what_to_look_at(api: ConfigMapServer, token: Path, caplog: pytest.LogCaptureFixture) -> None:
     api.accepted_token = "another"  # noqa: S105
     with caplog.at_level(logging.WARNING), following(api.url, token):
-        while len(api.tokens) < 3:
-            pass
+        until(lambda: len(api.tokens) >= 3, "three tries")
     assert "the API server answered 401; is the ServiceAccount's token mounted?" in caplog.text
 
 
 def test_missing_token_is_named(api: ConfigMapServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), following(api.url, tmp_path / "nowhere"):
-        while str(tmp_path / "nowhere") not in caplog.text:
-            pass
+        until(lambda: str(tmp_path / "nowhere") in caplog.text, "the file is named")
 
 
 def test_address_of_the_api_server_comes_from_the_environment() -> None:

@@ -19,6 +19,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
+from tests.support.waiting import until
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
@@ -115,17 +116,15 @@ def test_revision_is_switched_under_load_without_a_failed_request_and_let_go(
         for client in clients:
             client.start()
         for manifest in (five, three, five):
-            count = len(answered)
-            while len(answered) < count + 200 and not wrong:
-                pass
+            enough = len(answered) + 200
+            until(lambda enough=enough: len(answered) >= enough or bool(wrong), "200 answers")  # type: ignore[misc]
             api.put(table_of(manifest))
             pod.wait_until("/v1/route", manifest.revision)
         asking = False
         for client in clients:
             client.join()
         maps = Path(f"/proc/{pod.process.pid}/maps")
-        while three.revision in maps.read_text():
-            pass
+        until(lambda: three.revision not in maps.read_text(), "the first revision is let go")
         assert five.revision in maps.read_text()
     assert wrong == []
     assert set(answered) == {three.revision, five.revision}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 import numpy as np
 import pytest
 from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, profile, running, service, variant
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.profile import Profile
 from gnnserve_worker.graph.view import BatchView
@@ -47,10 +47,9 @@ def on_worker(scenario: Callable[[Client], Awaitable[None]], worker: FakeWorker)
 async def label(client: Client, count: int = 1500) -> None:
     """Labels that every variant of a plain `FakeWorker` answers correctly."""
     client.model.watch.take([(node % 1000, CLASSES[node % 4]) for node in range(count)], [])
-    until = time.monotonic() + 60
-    while client.model.watch.waiting and time.monotonic() < until:
-        await asyncio.sleep(0.005)
-    assert not client.model.watch.waiting
+    async with asyncio.timeout(WAIT_S):
+        while client.model.watch.waiting:
+            await asyncio.sleep(0.005)
 
 
 async def allowed(client: Client) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, accepted, running
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids
@@ -49,9 +49,9 @@ async def send(client: Client, nodes: list[Any], labels: list[Any], **fields: An
 
 async def evaluated(client: Client) -> dict[str, Any]:
     """The figures once no label waits, by variant."""
-    until = time.monotonic() + 30
-    while client.model.watch.waiting and time.monotonic() < until:
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(WAIT_S):
+        while client.model.watch.waiting:
+            await asyncio.sleep(0.005)
     answer = (await client.http.get("/v1/accuracy")).json()
     assert answer["waiting"] == 0
     return {variant["name"]: variant for variant in answer["variants"]}

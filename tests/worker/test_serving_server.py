@@ -16,6 +16,7 @@ import pytest
 from tests.support import fork_server
 from tests.support.connections import predict, read_responses
 from tests.support.serving import HELD_NODE, FakeWorker, service
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import RepositoryError, ResourceError
 from gnnserve_worker.serving.listening_socket import bind
@@ -173,7 +174,7 @@ def test_stopping_worker_answers_what_it_accepted_refuses_the_rest_and_exits_wit
         assert answer(newcomer)[0] == 503
         worker.release()
         assert (answer(computed)[0], answer(queued)[0]) == (200, 200)
-        assert worker.process.wait(timeout=60) == 0
+        assert worker.process.wait(timeout=WAIT_S) == 0
         assert worker.process.stderr is not None
         assert worker.process.stderr.read() == ""
 
@@ -191,7 +192,7 @@ def test_second_interrupt_does_not_wait_for_the_queue() -> None:
         while "draining" not in get(prober, "/readyz")[1]:
             pass
         worker.process.send_signal(signal.SIGINT)
-        assert worker.process.wait(timeout=60) == 0
+        assert worker.process.wait(timeout=WAIT_S) == 0
 
 
 def test_busy_port_is_named() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.serving import CLASSES, Client, FakeWorker, running, service
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.following.routing import parse_routing
@@ -52,7 +53,7 @@ def on_worker(
 
 async def compared(client: Client, variant: str, nodes: int) -> dict[str, Any]:
     """The variant's agreement once so many nodes were compared, while requests come."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
         assert (await client.predict(NODES)).status_code == 200
         found = (await client.http.get("/v1/accuracy")).json()

@@ -18,6 +18,7 @@ from tests.conformance.forms import FORMS, Asked, serving
 from tests.support.grpc_worker import listening
 from tests.support.otlp import ReceivedSpan, otlp_receiver
 from tests.support.serving import Client, FakeWorker, held, running
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import InputError
 from gnnserve_worker.inference.batch import StageTimes
@@ -287,7 +288,7 @@ def test_spans_reach_a_receiver_under_the_services_name(monkeypatch: pytest.Monk
             await client.http.post("/v1/predict", json={"nodes": [3]}, headers=SAMPLED)
             spans = await asyncio.to_thread(receiver.wait, 6)
             sink.end()
-            await asyncio.to_thread(sink.join, 30.0)
+            await asyncio.to_thread(sink.join, WAIT_S)
             assert (sink.exported, sink.dropped) == (6, 0)
             return spans
 
@@ -322,13 +323,13 @@ def test_what_finds_no_room_or_is_not_taken_is_dropped_and_counted(monkeypatch: 
     sink = OtlpSink("digits", TracingOptions(ENDPOINT), 0.0, lambda _url: stuck)
     trace = RequestTrace(SpanIds(1, 2), None, "/v1/predict", 0.0, 0, ended_ms=1.0, status=200)
     sink.put(trace)
-    assert stuck.is_busy.wait(30)  # it has the first
+    assert stuck.is_busy.wait(WAIT_S)  # it has the first
     for _ in range(5):
         sink.put(trace)
     assert sink.dropped == 3
     stuck.let_go.set()
     sink.end()
-    sink.join(30.0)
+    sink.join(WAIT_S)
     assert (sink.exported, sink.dropped) == (0, 6)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.file_server import FileServer, Odd, file_server
+from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import InputError, ResourceError
 from gnnserve_worker.graph.sources import download, download_folder
@@ -462,7 +463,7 @@ def test_an_interrupted_process_leaves_nothing_that_is_taken_for_the_file(
     stalled = Odd(silent_after=3 << 20)
     server.answer_oddly(PATH, stalled)
     process = _start(server, tmp_path)
-    assert stalled.reached.wait(60)
+    assert stalled.reached.wait(WAIT_S)
     while not (tmp_path / "file.zip.part").exists():
         assert process.poll() is None
     process.send_signal(number)
@@ -495,7 +496,7 @@ def test_who_waits_for_another_process_says_so(server: FileServer, tmp_path: Pat
         fcntl.flock(lock, fcntl.LOCK_EX)
         thread = threading.Thread(target=fetch, args=(_wanted(server), tmp_path, listen, HASTE))
         thread.start()
-        assert waits.wait(60)
+        assert waits.wait(WAIT_S)
         assert server.fetched == []
     thread.join()
 
