@@ -67,6 +67,10 @@ def test_given_weights_and_storages_are_named(tmp_path: Path) -> None:
     assert "weights        file:///a.safetensors, not trained" in understood
     assert "tables         float32, int8; projection Auto" in understood
     assert "training" not in understood
+    expected = "    checkpoint: {uri: file:///a.safetensors}\n    expected: {uri: file:///e.npz}\n"
+    manifest.write_text(text.replace("  model:\n", f"  model:\n{expected}"))
+    understood = CliRunner().invoke(app, ["validate", str(manifest)], env={"COLUMNS": "200"}).output
+    assert "weights        file:///a.safetensors, not trained, compared with file:///e.npz" in understood
 
 
 def test_given_variants_are_named() -> None:

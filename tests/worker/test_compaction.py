@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,6 +13,7 @@ from tests.support.living import FEATURES, MODELS, ROOM_BYTES, PlainGraph, batch
 from tests.support.overlays import RULES
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import ChangedSource, NodeIdKind, RevisionManifest
 from gnnserve_worker.changes.log import Entry, LogBehindError
 from gnnserve_worker.changes.sqlite_log import SqliteLog
@@ -130,6 +132,24 @@ def test_the_direction_that_was_decided_stays_where_the_graph_becomes_symmetric(
     living = LivingRevision(service.opened(), ROOM_BYTES)
     living.apply(2, [batch])
     service.assert_equal_to_the_graph_built_anew(living)
+
+
+def test_what_was_assumed_of_given_weights_and_compared_is_carried_on(tmp_path: Path) -> None:
+    plain, draw = PlainGraph(NODES, 5, UNDIRECTED), np.random.default_rng(6)
+    service = Service(tmp_path, plain)
+    compared = ComparedScores("spec.model", "0" * 64, 9, "Logits", 0.25, 1.0)
+    assumptions = {"activation": "ReLU between layers"}
+    service.manifest = msgspec.structs.replace(service.manifest, assumptions=assumptions, compared=(compared,))
+    service.append(*(plain.random_batch(draw, 6, [*range(2_000_000, 1_999_000, -1)]) for _ in range(3)))
+
+    assert service.fold() is not None
+
+    assert service.manifest.assumptions == assumptions
+    assert service.manifest.compared == (compared,)
+    found = service.repository.find(
+        service.manifest.recipe, service.manifest.graph, expected=service.manifest.expected
+    )  # fmt: skip
+    assert found == service.manifest
 
 
 @pytest.mark.parametrize("kind", ["positions", "integers", "texts"])

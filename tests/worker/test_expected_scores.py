@@ -19,8 +19,13 @@ from torch.nn import functional
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.provenance import provenance_of
+from gnnserve_api.spec.model import ExpectedScores
 from gnnserve_worker.generation import networks
+from gnnserve_worker.generation.expected.comparison import Comparison
+from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores
+from gnnserve_worker.generation.expected.listed import ListedScores
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.repository.repository import Repository
 
 pyg = networks.pyg
@@ -261,6 +266,26 @@ def test_parquet_is_read_too(tmp_path: Path) -> None:
     made = _generate(tmp_path, MODELS["GraphSAGE"], {"uri": (tmp_path / "expected.parquet").as_uri()})
 
     assert made.compared[0].nodes == NODES
+
+
+def test_nodes_are_called_as_the_source_calls_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "expected.npz", nodes=["c", "a"], scores=np.arange(4.0).reshape(2, 2))
+    expected = ExpectedScores.model_validate({"uri": (tmp_path / "expected.npz").as_uri()})
+    listed = ListedScores("spec.model.expected", "spec.model", expected)
+
+    found = read_scores(listed, ScoredNodes(3, string_ids(*lay_out(["a", "b", "c"])), 2))
+
+    assert found.positions.tolist() == [2, 0]
+    with pytest.raises(InputError, match=r"nodes are .*, expected integers, as the source's ids are"):
+        read_scores(listed, ScoredNodes(3, integer_ids(np.array([5, 6, 7])), 2))
+
+
+def test_several_classes_of_a_node_are_compared_behind_a_sigmoid() -> None:
+    expected = ExpectedScores.model_validate({"uri": "file:///e.npz", "scores": "Probabilities"})
+    given = GivenScores(np.arange(2), [0, 1], np.array([[0.5, 0.75], [0.25, 0.5]]))
+    several = Comparison(ListedScores("f", "spec.model", expected), given, (0, 1), multi_label=True)
+
+    assert several.differences(np.log([[1, 3], [1 / 3, 1]])).max() < 1e-9
 
 
 @pytest.mark.parametrize(

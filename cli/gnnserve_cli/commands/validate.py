@@ -175,7 +175,11 @@ def _facts(service: GNNService) -> list[tuple[str, str]]:
         ("normalization", spec.graph.normalization),
         ("model", f"{model.architecture}, {layers}"),
         (
-            ("weights", f"{model.checkpoint.uri}, not trained")
+            (
+                "weights",
+                f"{model.checkpoint.uri}, not trained"
+                + ("" if model.expected is None else f", compared with {model.expected.uri}"),
+            )
             if model.checkpoint is not None
             else ("training", "none: every variant is given")
             if spec.variants.are_all_given

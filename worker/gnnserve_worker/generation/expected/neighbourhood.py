@@ -28,6 +28,8 @@ def neighbourhood_of(graph: Graph, seeds: np.ndarray, hops: int) -> Neighbourhoo
     is_in[seeds] = True
     border = np.unique(seeds)
     for _ in range(hops):
+        if is_in.all():  # of a large graph, whose entries need not be copied
+            break
         read = _entries(graph, border)
         border = np.unique(read[~is_in[read]])
         if not len(border):
