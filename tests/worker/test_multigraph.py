@@ -16,8 +16,9 @@ from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_worker.compaction.differences import edge_differences, names_of
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.edges import EdgeList
+from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import lay_out
-from gnnserve_worker.graph.living_graph import FoundNodes, LivingGraph
+from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData

@@ -47,6 +47,9 @@ class _Form(IntEnum):
     TYPED = 3
 
 
+_FORMS = frozenset(_Form)
+
+
 class ChangeCounts(msgspec.Struct, frozen=True):
     """How many items of each kind a batch has."""
 
@@ -161,7 +164,7 @@ def decode_batch(body: bytes) -> ChangeBatch:
     if len(body) < _HEADER.size:
         raise BatchFormError(f"{len(body):,} bytes are less than the {_HEADER.size} of its counts")
     form, *numbers, features, text_bytes, label_bytes = _HEADER.unpack_from(body)
-    if form not in tuple(_Form):
+    if form not in _FORMS:
         raise BatchFormError(f"form {form} is neither 1, with integers as ids, nor 2, with texts, nor 3, with types")
     if min(*numbers, features, text_bytes, label_bytes) < 0:
         raise BatchFormError(f"a count of {', '.join(map(str, numbers))} is below 0")

@@ -203,9 +203,10 @@ class _Finding:
         wrong = [*self._read()]
         self._look_up()
         wrong += [*self._check_kinds(), *self._find_relations()]
-        codes, known = np.full(len(self._texts), -1, np.int64), dict[tuple[int, int | str], int]()
+        codes, known = [-1] * len(self._texts), dict[tuple[int, int | str], int]()
+        kinds = self._kinds.tolist()
         for place, value in self._values.items():
-            codes[place] = known.setdefault((int(self._kinds[place]), value), len(known))
+            codes[place] = known.setdefault((kinds[place], value), len(known))
         relations = np.full(len(self._texts), -1, np.int64)
         relations[self._ends[:, 1]] = self._relations
         # A relation is no node, and is there.
@@ -213,7 +214,7 @@ class _Finding:
         counts = np.array([ids.count for ids in graph.ids_of])
         room = np.array([kind.nodes for kind in graph.typed.types]) - counts
         return NamedIds(
-            codes, self._numbers, self._kinds, graph.places.first_nodes[:-1] + counts, room,
+            np.array(codes, np.int64), self._numbers, self._kinds, graph.places.first_nodes[:-1] + counts, room,
             np.array([one.place for one in wrong], np.int64), relations, self._values,
         )  # fmt: skip
 
