@@ -101,7 +101,8 @@ def node_count(arrays: CheckedArrays) -> int:
 def read_type(
     name: str, arrays: CheckedArrays, nodes: int, *, learns_labels: bool = True
 ) -> tuple[GivenType, list[Finding]]:
-    """The type of that many nodes whose arrays have the names of a graph of one type."""
+    """The type of that many nodes whose arrays have the names of a graph of one type. `learns_labels`: whether it may
+    be the one that is classified."""
     # scipy.sparse takes a tenth of a second to load, and a start over a stored graph needs the files' digests alone.
     from gnnserve_worker.graph.sources.density import sparse_finding, without_zeros  # noqa: PLC0415
 
