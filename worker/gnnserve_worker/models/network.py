@@ -57,13 +57,16 @@ class Activations:
         array = self._aggregated.get(dtype)
         if array is None:
             array = np.empty(0, dtype)
-        array = self._aggregated[dtype] = scratch_for(array, size)
+        if len(array) < size:
+            array = self._aggregated[dtype] = scratch_for(array, size)
         return array
 
     def hidden(self, size: int) -> np.ndarray:
         """A float32 array of at least this size. The arrays of the two calls before keep their content."""
         self._turn = (self._turn + 1) % len(self._hidden)
-        hidden = self._hidden[self._turn] = scratch_for(self._hidden[self._turn], size)
+        hidden = self._hidden[self._turn]
+        if len(hidden) < size:
+            hidden = self._hidden[self._turn] = scratch_for(hidden, size)
         return hidden
 
     def beside(self, kind: type[Memory]) -> Memory:

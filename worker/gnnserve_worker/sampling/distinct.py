@@ -46,8 +46,9 @@ class DistinctScratch:
         self.known = KnownNodes()
 
     def reserve(self, count: int) -> None:
-        self.given, self.seeds = scratch_for(self.given, count), scratch_for(self.seeds, count)
-        self.places, self.views = scratch_for(self.places, count), scratch_for(self.views, count)
+        if len(self.given) < count:
+            self.given, self.seeds = scratch_for(self.given, count), scratch_for(self.seeds, count)
+            self.places, self.views = scratch_for(self.places, count), scratch_for(self.views, count)
         self.known.reserve(count)
 
 

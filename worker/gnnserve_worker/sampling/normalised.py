@@ -44,7 +44,8 @@ class WeightScratch:
         self.rows = np.empty(0, dtype=np.float32)
 
     def reserve(self, rows: int, edges: int) -> None:
-        self.edges, self.rows = scratch_for(self.edges, edges), scratch_for(self.rows, rows)
+        if len(self.edges) < edges or len(self.rows) < rows:
+            self.edges, self.rows = scratch_for(self.edges, edges), scratch_for(self.rows, rows)
 
 
 def weigh(

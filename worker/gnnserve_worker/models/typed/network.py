@@ -52,7 +52,8 @@ class _Named:
         self.ones = np.empty(0, dtype=np.float32)
 
     def reserve(self, rows: int, edges: int) -> None:
-        self.rows, self.weights = scratch_for(self.rows, edges), scratch_for(self.weights, edges)
+        if len(self.rows) < edges:
+            self.rows, self.weights = scratch_for(self.rows, edges), scratch_for(self.weights, edges)
         if len(self.ones) < rows:
             self.ones = np.ones(room_for(rows), dtype=np.float32)
 
