@@ -17,11 +17,12 @@ from tests.support.reports import drifting, subject_of, untested
 from typer.testing import CliRunner
 
 from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.operations import BatchShape
 from gnnserve_api.profile import VariantProfile
 from gnnserve_api.repository import AttentionManifest, NetworkManifest, sealed
 from gnnserve_api.stability import RankStability, TopStability
-from gnnserve_api.training import TrainingManifest, TrainingRun
+from gnnserve_api.training import Majority, TrainingAttempt, TrainingManifest, TrainingRun
 from gnnserve_api.variants import Storage
 from gnnserve_cli.main import app
 from gnnserve_cli.report import tables
@@ -117,6 +118,30 @@ def test_validation_that_was_still_rising_is_a_caution_and_the_length_of_trainin
         "spec.model.training.epochs: Auto or more."
     ) in report.cautions
     assert ("Trained for", "30 epochs, 60 steps; the best at epoch 30") in made_facts(report)
+
+
+def test_a_network_that_learnt_nothing_is_a_caution_and_its_attempts_a_fact() -> None:
+    attempts = tuple(TrainingAttempt(0, rate, 200, 10, 0.3) for rate in (0.01, 0.0025))
+    run = TrainingRun("x1", 200, 200, best_epoch=10, validation=0.3, rising=False, attempts=attempts)
+    training = TrainingManifest(epochs=None, runs=(run,), majority=Majority(score=0.29, nodes=100))
+
+    report = report_of(with_provenance(subject_of(), training=training))
+
+    assert (
+        "Little was learnt: x1 reached 0.300 on 100 validation nodes, which is not told from the 0.290 of always "
+        "giving the most frequent class: 2 trainings with other learning rates and seeds found none, so look at "
+        "features and labels."
+    ) in report.cautions
+    said = "validation 0.300 with seed 0 and learning rate 0.01, 0.300 with seed 0 and learning rate 0.0025"
+    assert ("x1 was trained again", said) in made_facts(report)
+
+
+def test_factors_that_were_left_out_are_a_fact_with_the_reason() -> None:
+    chosen = ChosenFactors((2, 4), "x2 and x4 were not trained: projected is predicted to be faster", 0.1)
+
+    report = report_of(with_provenance(subject_of(), chosen_factors=chosen))
+
+    assert ("Factors", chosen.why) in made_facts(report)
 
 
 def test_of_given_weights_and_of_older_revisions_nothing_is_said_about_the_length_of_training() -> None:

@@ -181,7 +181,7 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
     if (advice := says_dominated(profile, subject.features)) is not None:
         found.append(f"{advice[0].upper()}{advice[1:]}")
     if (advice := says_unlearnt(subject.provenance.training)) is not None:
-        found.append(f"{advice[0].upper()}{advice[1:]}.")
+        found.append(f"Little was learnt: {advice}.")
     if (advice := says_rising(subject.provenance.training)) is not None:
         found.append(f"More training would give better variants: {advice}.")
     if (finding := says_unchecked(subject.provenance.assumptions, subject.provenance.compared)) is not None:
