@@ -40,6 +40,7 @@ from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.kernel_cache import watch_compiling
 from gnnserve_worker.repository.repository import Repository
 
 NODES = 24
@@ -282,6 +283,18 @@ def test_a_run_is_applied_in_one_go_and_goes_on_behind_a_batch_that_is_refused(
     said = replay.apply([batches])
     assert [isinstance(one, ChangeRefusal) for one in said] == [number == 12 for number in range(20)]
     assert sizes == [12, 7]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=KINDS)
+def test_together_nothing_is_compiled_beyond_what_one_by_one_is(revisions: Path, number: int) -> None:
+    rules, kind = PLACES[number]
+    fresh = [f"new {i}" for i in range(30)] if kind == "texts" else [*range(1000, 1030)]
+    log = Log(7, plain_graph(rules, kind), fresh)
+    batches = [decode_batch(encode_batch(log.batch())) for _ in range(20)]
+    Replay.of(revisions, f"run{number}").apply([[batch] for batch in batches])
+    together, compiled = Replay.of(revisions, f"run{number}"), watch_compiling()
+    together.apply([batches[:5], batches[5:]])
+    assert compiled == []
 
 
 def test_close_to_the_end_of_the_room_batches_come_one_by_one(revisions: Path) -> None:

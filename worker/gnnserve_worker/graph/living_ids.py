@@ -114,7 +114,10 @@ class LivingIds:
         if ids.integers is not None:
             return self.find_integers(ids.integers)
         assert ids.texts is not None and ids.offsets is not None  # noqa: S101
-        return self.find_strings(ids.texts, ids.offsets)
+        # As those of requests are: for texts that can be written to, kernels would be compiled once more.
+        texts = ids.texts.view()
+        texts.flags.writeable = False
+        return self.find_strings(texts, np.array(ids.offsets, np.int64))
 
     def add(self, ids: ChangeIds, count: int) -> None:
         """Give the first `count` of the ids, which no node has, the next positions."""
