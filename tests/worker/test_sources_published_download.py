@@ -315,7 +315,9 @@ def test_what_another_attempt_would_not_change_is_told_at_once(
         _fetch(server, tmp_path)
 
     assert str(caught.value).startswith(f"{server.url}{PATH}: ")
-    assert "set spec.graph.source.ogb.mirror to an address that has file.zip, or to file:///" in str(caught.value)
+    assert "set spec.graph.source.ogb.mirror to an address that has file.zip, or to a folder that it is in" in str(
+        caught.value
+    )
     assert len(server.fetched) == 1
     assert "file.zip" not in _left(tmp_path)
 
