@@ -58,6 +58,10 @@ MANIFEST_VARIABLE = "GNNSERVE_MANIFEST"
 """JSON of a GNNService whose spec has the fields that are for a Job (`spec/audience.py`)."""
 DATA_VARIABLE = "GNNSERVE_DATA"
 """Folder where relative paths of the manifest begin: the mount of the data volume. Set where the manifest has one."""
+MIRROR_VARIABLE = "GNNSERVE_MIRROR"
+"""An address or a folder, in which each public data set has a folder of its name with its files; for manifests that
+name no mirror. Of the user's environment, and in pods of the chart's `worker.extraEnv`. Unset: where their authors
+publish them."""
 REPOSITORY_VARIABLE = "GNNSERVE_REPOSITORY"
 SERVICE_VARIABLE = "GNNSERVE_SERVICE"
 NAMESPACE_VARIABLE = "GNNSERVE_NAMESPACE"

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from tests.cluster.harness.client import Cluster, Namespace
 from tests.cluster.harness.diagnosis import diagnose
-from tests.cluster.harness.installation import Installation, installed_operator
+from tests.cluster.harness.installation import MIRROR, Installation, installed_operator
 from tests.cluster.harness.session import running_cluster, why_not
+
+from gnnserve_api.pods import MIRROR_VARIABLE
 
 HERE = Path(__file__).parent
 # The first test may wait until Kubernetes is compiled.
@@ -77,5 +79,6 @@ def operator(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Insta
     and less so where routing goes by what was measured.
     """
     is_measured = any(item.path.stem == "test_routing" for item in request.session.items)
-    with installed_operator(cluster, {"GNNSERVE_PROFILE_SECONDS": "1" if is_measured else "0.1"}) as installation:
+    environment = {"GNNSERVE_PROFILE_SECONDS": "1" if is_measured else "0.1", MIRROR_VARIABLE: MIRROR}
+    with installed_operator(cluster, environment) as installation:
         yield installation

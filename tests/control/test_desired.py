@@ -337,6 +337,12 @@ def test_network_policies_let_through_what_pods_need() -> None:
     [
         pytest.param({"ogb": {"name": "ogbn-arxiv"}}, [], [80, 443], id="where it is published"),
         pytest.param({"pyg": {"name": "Cora", "mirror": "http://m.lan:8000/x"}}, [], [80, 443, 8000], id="a mirror"),
+        pytest.param(
+            {"ogb": {"name": "ogbn-arxiv"}},
+            [{"name": "GNNSERVE_MIRROR", "value": "http://m.lan:8000"}],
+            [80, 443, 8000],
+            id="a mirror of all manifests",
+        ),
         pytest.param({"pyg": {"name": "Cora", "mirror": "https://m.lan:no"}}, [], [80, 443], id="a port of no number"),
         pytest.param(
             {"pyg": {"name": "Cora"}},

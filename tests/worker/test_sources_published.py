@@ -373,6 +373,34 @@ def test_files_that_another_service_replaces_while_they_are_read_are_not_used(
         load_source(_ogb(mirror, sha256=pins[0] if is_pinned else {}), tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["address", "folder"])
+def test_the_mirror_of_the_environment_is_that_of_manifests_without_one(
+    kind: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ogb_files(SAMPLE)
+    own = server.serve("own", files)
+    of_all = server.serve("all/ogbn-arxiv", files).removesuffix("/ogbn-arxiv")
+    if kind == "folder":
+        _put(tmp_path / "all/ogbn-arxiv", files)
+        of_all = str(tmp_path / "all")
+    monkeypatch.setenv("GNNSERVE_MIRROR", of_all)
+
+    data = load_source(_ogb(None), tmp_path / "downloads")
+
+    assert data.source == f"ogb ogbn-arxiv from {of_all}/ogbn-arxiv"
+    assert load_source(_ogb(own), tmp_path / "downloads").source == f"ogb ogbn-arxiv from {own}"
+    identity = source_digest(_ogb(None))
+    assert (identity == source_digest(_ogb(own))) == (kind == "address"), "files of a folder are part of it"
+
+
+def test_a_folder_of_the_environment_that_lacks_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNSERVE_MIRROR", str(tmp_path))
+    with pytest.raises(InputError, match=rf"variable GNNSERVE_MIRROR: {tmp_path}/Flickr has no adj_full\.npz"):
+        source_digest(_pyg(None, "Flickr"))
+
+
 def test_a_name_with_a_slash_at_the_end_of_the_mirror_is_the_same(server: FileServer, tmp_path: Path) -> None:
     mirror = server.serve("deep/down", ogb_files(SAMPLE))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-from gnnserve_api.pods import HTTP_PORT
+from gnnserve_api.pods import HTTP_PORT, MIRROR_VARIABLE
 from gnnserve_api.pool import FIRST_PORT, LAST_PORT, grpc_port
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNServiceSpec
@@ -26,7 +26,8 @@ _DNS = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol
 """Policies see the port of the DNS pods, which is 5353 on OpenShift."""
 
 _WEB_PORTS = {"http": 80, "https": 443}
-_PROXY_VARIABLES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"}
+_ADDRESS_VARIABLES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", MIRROR_VARIABLE}
+"""Variables of pods whose values are addresses that data sets are fetched from, or by way of."""
 
 
 def build_service_account(parent: Parent) -> Manifest:
@@ -140,11 +141,11 @@ def _download_ports(source: GraphSource, settings: Settings) -> set[int]:
     published = source.ogb or source.pyg
     if published is None or (published.mirror is not None and not published.mirror.is_address):
         return set()
-    proxies = (
+    others = (
         variable.get("value") for variable in settings.worker_extra_env
-        if str(variable.get("name")).upper() in _PROXY_VARIABLES
+        if str(variable.get("name")).upper() in _ADDRESS_VARIABLES
     )  # fmt: skip
-    addresses = [None if published.mirror is None else str(published.mirror), *proxies]
+    addresses = [None if published.mirror is None else str(published.mirror), *others]
     return set(_WEB_PORTS.values()) | {port for address in addresses if (port := _port_of(address)) is not None}
 
 

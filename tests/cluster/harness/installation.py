@@ -21,6 +21,9 @@ RELEASE = "gnnserve-tests"
 SYSTEM_NAMESPACE = "gnnserve-tests"
 """A namespace that the documentation does not tell users: tests must not take away what is installed on a cluster of
 theirs."""
+MIRROR_PORT = 8080
+MIRROR = f"http://mirror.{SYSTEM_NAMESPACE}.svc:{MIRROR_PORT}"
+"""Address from which public data sets are fetched: of a web server that a test starts which needs one."""
 CHART = REPOSITORY / "charts/gnnserve"
 USERS = Path(tempfile.gettempdir()) / "gnnserve-tests-operator.users"
 RESYNC_S = 5

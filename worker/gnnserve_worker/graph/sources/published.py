@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_api.pods import MIRROR_VARIABLE
+from gnnserve_api.spec.paths import DataPath
 from gnnserve_api.spec.published import OgbSource, PublishedSource, PygSource
 from gnnserve_worker.graph.sources import gnn_benchmark, graphsaint, planetoid
 from gnnserve_worker.graph.sources.catalogue import CATALOGUE, OGB_EDGE, Dataset, GraphSaint, Ogb, Planetoid
@@ -47,7 +50,7 @@ def identity(source: OgbSource | PygSource) -> str:
 
     The address is not part of it: the same data set from another mirror is the same content.
     """
-    dataset = CATALOGUE[source.name]
+    source, dataset = _with_mirror(source), CATALOGUE[source.name]
     digests = dict(source.sha256)
     if (folder := _folder_of(source)) is not None:
         local = _local_files(source, dataset, folder)
@@ -64,7 +67,7 @@ def load(source: OgbSource | PygSource, digest: str, downloads: Path, progress: 
 
     Raises ResourceError for failures of the network or the disk, InputError where a file is not the right one.
     """
-    dataset = CATALOGUE[source.name]
+    source, dataset = _with_mirror(source), CATALOGUE[source.name]
     if (folder := _folder_of(source)) is not None:
         files = _local_files(source, dataset, folder).files
         return _checked(source, digest, _read(source, dataset, files, progress))
@@ -102,6 +105,25 @@ def _field_of(source: PublishedSource) -> str:
     return f"spec.graph.source.{'ogb' if isinstance(source, OgbSource) else 'pyg'}"
 
 
+def _with_mirror(source: OgbSource | PygSource) -> OgbSource | PygSource:
+    """The source with a mirror, if its manifest or the environment names one."""
+    return source if source.mirror is not None else source.model_copy(update={"mirror": _mirror_of_all(source)})
+
+
+def _mirror_of_all(source: OgbSource | PygSource) -> DataPath | None:
+    """The mirror of data sets whose manifests name none."""
+    written = os.environ.get(MIRROR_VARIABLE, "")
+    if not written:
+        return None
+    is_address = DataPath(written).is_address
+    return DataPath(f"{written.rstrip('/') if is_address else Path(written).absolute()}/{source.name.value}")
+
+
+def _mirror_field(source: OgbSource | PygSource) -> str:
+    is_of_all = source.mirror is not None and source.mirror == _mirror_of_all(source)
+    return f"environment variable {MIRROR_VARIABLE}" if is_of_all else f"{_field_of(source)}.mirror"
+
+
 def _folder_of(source: PublishedSource) -> Path | None:
     return None if source.mirror is None or source.mirror.is_address else source.mirror.path
 
@@ -117,7 +139,7 @@ def _fetched(
     return files
 
 
-def _local_files(source: PublishedSource, dataset: Dataset, folder: Path) -> _LocalFiles:
+def _local_files(source: OgbSource | PygSource, dataset: Dataset, folder: Path) -> _LocalFiles:
     missing = [file.name for file in dataset.files if not _is_there(source, folder / file.name)]
     if not missing:
         files = {file.name: folder / file.name for file in dataset.files}
@@ -130,16 +152,16 @@ def _local_files(source: PublishedSource, dataset: Dataset, folder: Path) -> _Lo
                 return _LocalFiles({dataset.files[0].name: extracted}, pinned)
         also = f", nor {OGB_EDGE}, extracted from it"
     raise InputError(
-        f"{_field_of(source)}.mirror",
+        _mirror_field(source),
         f"{folder} has no {missing[0]}{also}",
         f"the folder needs {', '.join(file.name for file in dataset.files)}",
     )
 
 
-def _is_there(source: PublishedSource, path: Path) -> bool:
+def _is_there(source: OgbSource | PygSource, path: Path) -> bool:
     """Whether the file exists. Raises InputError where the path is something other than a file."""
     try:
-        require_file(f"{_field_of(source)}.mirror", path)
+        require_file(_mirror_field(source), path)
     except (OSError, ValueError):
         return False
     return path.is_file()
@@ -156,8 +178,8 @@ def _check_pins(source: PublishedSource, names: Iterable[str]) -> None:
         )
 
 
-def _pinned_digest(source: PublishedSource, name: str, path: Path) -> str:
-    digest = digest_of(f"{_field_of(source)}.mirror", path)
+def _pinned_digest(source: OgbSource | PygSource, name: str, path: Path) -> str:
+    digest = digest_of(_mirror_field(source), path)
     if (expected := source.sha256.get(name, digest)) != digest:
         raise InputError(
             f"{_field_of(source)}.sha256[{name}]",
