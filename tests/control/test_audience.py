@@ -166,7 +166,8 @@ def specs() -> dict[str, GNNServiceSpec]:
     shown = {
         str(path.relative_to(EXAMPLES)): GNNServiceSpec.model_validate(document["spec"])
         for path in sorted(EXAMPLES.rglob("*.yaml"))
-        if (document := yaml.safe_load(path.read_text().replace("//FOLDER", "///FOLDER")))["kind"] == "GNNService"
+        for document in yaml.safe_load_all(path.read_text())
+        if document["kind"] == "GNNService"
     }
     return stored | edits | shown
 
