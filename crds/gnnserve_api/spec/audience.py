@@ -56,6 +56,14 @@ def audiences_of(model: type[BaseModel]) -> Iterator[tuple[str, Audience]]:
     yield from _leaves(_tree(model, _default_of(model), model.__name__), "")
 
 
+def parts_for(spec: BaseModel, audience: Audience) -> dict[str, Any]:
+    """The spec's fields for that audience, under the names of a manifest. Defaults are left out, so that a release
+    which knows a new field says the same of a spec without it as its predecessor."""
+    selected = selection(type(spec), audience)
+    parts = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, include=selected)
+    return without_empty_parts(parts, selected)
+
+
 def without_empty_parts(document: Mapping[str, Any], selected: Selection) -> dict[str, Any]:
     """A selection's fields as they were dumped, by alias, without sections of which nothing was dumped and not all is
     selected. Where all of a section is, an empty one may have been written on purpose, as in `links: {}`."""

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from gnnserve_api import pods
 from gnnserve_api.device import CachePolicy, Device, size_bytes
-from gnnserve_api.spec.audience import Audience
+from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.placement import TopologySpreadConstraint, WhenUnsatisfiable
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.worker import Worker
 from gnnserve_operator.desired import endpoint, tracing, updates
-from gnnserve_operator.desired.handed import handed
 from gnnserve_operator.desired.labels import CLAIM_ANNOTATION, TEMPLATE_ANNOTATION, Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
 from gnnserve_operator.desired.names import routing_name
@@ -86,7 +85,7 @@ def deployment_of(parent: Parent, spec: GNNServiceSpec, claim: MountedClaim, tem
 def digest_of_pods(spec: GNNServiceSpec) -> str:
     """Digest of the spec's part about worker pods, except their number. It does not depend on the operator's
     settings."""
-    return digest_of(handed(spec, Audience.PODS))
+    return digest_of(parts_for(spec, Audience.PODS))
 
 
 def build_worker_template(parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: MountedClaim) -> Manifest:

@@ -7,12 +7,11 @@ other service's Job. It has no time to live: that it succeeded is the record tha
 from __future__ import annotations
 
 from gnnserve_api import pods
-from gnnserve_api.spec.audience import Audience
+from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.updates import URI_KEY
-from gnnserve_operator.desired.handed import as_manifest, handed
 from gnnserve_operator.desired.labels import Component, labels_for
-from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
+from gnnserve_operator.desired.metadata import Manifest, Parent, as_manifest, child_metadata, digest_of
 from gnnserve_operator.desired.names import embeddings_job_name
 from gnnserve_operator.desired.pod import (
     REPOSITORY_VOLUME,
@@ -84,4 +83,4 @@ def _build_template(
 
 def _manifest(parent: Parent, spec: GNNServiceSpec) -> str:
     """The GNNService as this Job needs it."""
-    return as_manifest(parent, handed(spec, Audience.EMBEDDINGS))
+    return as_manifest(parent, parts_for(spec, Audience.EMBEDDINGS))

@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from gnnserve_api import pods
-from gnnserve_api.spec.audience import Audience
+from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired import updates
-from gnnserve_operator.desired.handed import as_manifest, handed
 from gnnserve_operator.desired.labels import REPAIR_ANNOTATION, Component, labels_for
-from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata, digest_of
+from gnnserve_operator.desired.metadata import Manifest, Parent, as_manifest, child_metadata, digest_of
 from gnnserve_operator.desired.names import job_name
 from gnnserve_operator.desired.pod import (
     GRAPH_VOLUME,
@@ -124,7 +123,7 @@ def handed_recipe(spec: GNNServiceSpec) -> str:
 def _generation_parts(spec: GNNServiceSpec) -> dict[str, Any]:
     """A Job that goes back to a revision needs the graph's source, in which compacted changes have no features."""
     audience = Audience.REVISION | Audience.GENERATION if spec.revision is None else Audience.RETURN
-    parts = handed(spec, audience)
+    parts = parts_for(spec, audience)
     if "routing" in parts and spec.repository.history is None:
         # A canary is told so that it is kept.
         del parts["routing"]

@@ -89,3 +89,14 @@ def digest_of(manifest: Manifest) -> str:
 _MOST_DIGESTS = 8192
 """Most digests that are remembered, about 200 bytes each."""
 _DIGESTS: dict[bytes, str] = {}
+
+
+def as_manifest(parent: Parent, parts: dict[str, Any]) -> str:
+    """A GNNService with these parts of its spec, as JSON: what a Job is handed in its environment."""
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": parent.name, "namespace": parent.namespace},
+        "spec": parts,
+    }
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
