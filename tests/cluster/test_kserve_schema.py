@@ -43,8 +43,7 @@ def kserve() -> Iterator[httpx.Client]:
         client.post("/api/v1/namespaces", json={"metadata": {"name": "default"}})
         for crd in kserve_crds():
             client.post(CRDS, json=crd).raise_for_status()
-        for path in PATHS.values():
-            wait_for(f"{path} to be served", lambda path=path: client.get(path).status_code == 200)
+        wait_for("KServe's kinds to be served", lambda: all(client.get(at).status_code == 200 for at in PATHS.values()))
         yield client
 
 
