@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from gnnserve_worker.scheduling.closing import Batch
-from gnnserve_worker.scheduling.turns import ACTIVE_MS, INPUT_MS, MOST_INPUT_MS, RecentModels, input_ms
+from gnnserve_worker.scheduling.turns import ACTIVE_MS, INPUT_MS, MOST_INPUT_MS, RecentModels, Turns, input_ms
 from gnnserve_worker.serving.engine import ROUND_MS
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.shared_time import SharedTime
@@ -55,6 +55,9 @@ class Model:
 
     def first_waiting_lane(self) -> Any:
         return self if self.queued else None
+
+    def could_begin_ms(self, _batch: Batch) -> float:
+        return self.released_ms
 
 
 @dataclass
@@ -131,7 +134,7 @@ class World:
                 self.time.end_turn(cast(Any, turn), batch, cast(Any, computed))
             if not self.time.may_go_on(until_ms):
                 break
-        self.time.end_round()
+        self.time.end_round(is_computing=False)
         for model, at_ms in answered:
             self.work(model, model.socket_ms)
             model.took_ms.append(self.now_ms - at_ms)
@@ -211,6 +214,42 @@ def test_input_is_read_for_shorter_while_others_are_active() -> None:
     assert input_ms(True, math.inf) == INPUT_MS
     assert input_ms(False, math.inf) == MOST_INPUT_MS
     assert input_ms(False, 0.5) == 0.5
+
+
+def batch_in_the_thread() -> tuple[World, Model, Model, Batch]:
+    """Two services, of which the first has begun a batch at 1 ms that another thread computes."""
+    world = World(first := Model("first", 0), second := Model("second", 0))
+    world.now_ms = 1.0
+    first.queued.append(1.0)
+    world.time.begin_round()
+    assert world.time.next_turn() == (first, first)
+    first.queued.clear()
+    return world, first, second, Batch("x1", (), 1, 1, 10.0, 10.0)
+
+
+def test_input_that_is_read_beside_a_batch_takes_nothing_of_its_time() -> None:
+    world, first, second, batch = batch_in_the_thread()
+    first.released_ms = 1.0
+    world.now_ms = 9.0
+    assert second.inlet is not None
+    second.inlet.put(Arrived(world, second, 9.0))
+    assert not world.time.take_in_beside()
+    world.now_ms = 11.0
+    assert world.time.began_ms(cast(Any, first), batch) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("is_computing", "idle_ms"), [(True, 0.0), (False, 10.0)])
+def test_time_of_a_batch_in_the_thread_does_not_pass_as_idle(
+    is_computing: bool, idle_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[float] = []
+    monkeypatch.setattr(Turns, "pass_idle", lambda _turns, idle_ms: passed.append(idle_ms))
+    world, _, second, _ = batch_in_the_thread()
+    world.time.end_round(is_computing=is_computing)
+    world.now_ms = 11.0
+    second.queued.append(11.0)
+    assert world.time.next_turn() == (second, second)
+    assert sum(passed) == idle_ms
 
 
 def test_steps_of_a_request_outside_of_turns_are_charged_to_its_service() -> None:

@@ -214,7 +214,7 @@ class Engine:
             while self._serve_next() and self._time.may_go_on(until_ms):
                 pass
         finally:
-            self._time.end_round()
+            self._time.end_round(is_computing=self._computing is not None)
             if self._time.has_input():
                 self._read_on()
 

@@ -99,7 +99,7 @@ class ServedModel:
         self.released_ms = -math.inf
         """When the worker was last free after a batch of this model, or after something computed when idle."""
         self.occupied_ms = -math.inf
-        """When the worker last read input or computed for this model."""
+        """When a turn of this model last had the worker, to read input or to compute."""
         self.inlet: Inlet | None = None
         """Where the service's input waits for its turns; None: it is read as it comes."""
         self.withdrawals = 0

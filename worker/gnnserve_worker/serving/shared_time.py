@@ -112,7 +112,7 @@ class SharedTime:
         if turn.inlet is not None:
             self._recent.note(turn.service, self._clock_ms())
             if turn.inlet.is_waiting:
-                self._take_in(turn, turn.inlet)
+                turn.occupied_ms = self._take_in(turn, turn.inlet)
         return turn, turn.first_waiting_lane()
 
     def take_in_beside(self) -> bool:
@@ -121,17 +121,20 @@ class SharedTime:
         waiting = [model for model in self.models if model.has_input]
         model = self._turns.first_of(waiting)
         if model is not None and model.inlet is not None:
+            # This is no turn: the batch that is computed has the worker since before, and until it ends.
             self._take_in(model, model.inlet)
         return self.has_input()
 
-    def _take_in(self, model: ServedModel, inlet: Inlet) -> None:
+    def _take_in(self, model: ServedModel, inlet: Inlet) -> float:
+        """Read input for a while. Returns when it ended."""
         clock_ms = self._clock_ms
         began_ms = clock_ms()
         are_others_active = self._recent.has_others(model.service, began_ms)
         until_ms = began_ms + input_ms(are_others_active, longest_turn_of(self.models, model))
         inlet.take_in(lambda: clock_ms() < until_ms)
-        model.occupied_ms = ended_ms = clock_ms()
+        ended_ms = clock_ms()
         self._turns.charge_work(model, ended_ms - began_ms)
+        return ended_ms
 
     def end_turn(self, model: ServedModel, batch: Batch, computed: Computed | BaseException) -> float:
         """Note that the model's batch has released the worker. Returns when, which is now."""
@@ -174,7 +177,10 @@ class SharedTime:
         now_ms = self._clock_ms()
         return now_ms < until_ms and not (self.is_divided and self._recent.are_several(now_ms))
 
-    def end_round(self) -> None:
+    def end_round(self, *, is_computing: bool) -> None:
+        """`is_computing`: a batch is computed in another thread, whose time is charged when it ends."""
         self._round_ended_ms, self._metered_ms = self._busy_ms(), 0.0
+        if is_computing:
+            return
         if self._idle_since_ms == math.inf and not self.has_more() and not self.has_input():
             self._idle_since_ms = self._clock_ms()
