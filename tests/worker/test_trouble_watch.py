@@ -382,6 +382,15 @@ def test_files_of_a_revision_whose_answers_fail_are_verified_once_though_their_t
         assert fake.verified == [PATH, PATH]
 
 
+def test_what_was_told_of_a_path_is_not_told_again_because_answers_fail() -> None:
+    fake, failing = FakeFiles([MOVED]), [""]
+    owner = FakeOwner(revision_of(fake))
+    watch = RepositoryWatch(owner, lambda _revision: failing[0])
+    for failing[0] in ("", "9 of 10 answers failed", "9 of 10 answers failed"):
+        watch._look()
+    assert (fake.verified, len(owner.renewed)) == ([PATH], 1)
+
+
 def test_bytes_that_change_without_times_are_found_where_contents_are_verified(tmp_path: Path) -> None:
     path = tmp_path / "table.npy"
     path.write_bytes(b"as it was")

@@ -97,6 +97,9 @@ class RepositoryWatch:
             self._owner.withdraw(revision, str(written))
             told.add(FileChange.WRITTEN)
             return
+        else:
+            # Files that were verified here are the same, so what was reported about their paths still holds.
+            self._told = (files, files.times_verified, told)
         unseen = _first(findings, FileChange.UNSEEN)
         if unseen is not None:
             self._count_unseen(revision, files, told, str(unseen))
@@ -138,9 +141,6 @@ class RepositoryWatch:
         if touched:
             # The file may have been written to and restored, modification time included, since the last look.
             revision.forget_copies()
-        if self._told is not None:
-            # The files are the same, so what was reported about their paths still holds.
-            self._told = (files, files.times_verified, self._told[2])
         return None
 
 

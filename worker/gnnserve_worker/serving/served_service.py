@@ -174,7 +174,14 @@ class ServedService:
 
     def why_failing(self, revision: ServedRevision) -> str:
         """What of this revision's answers fails; empty: they do not, or another one answers."""
-        return self._model.why_failing() if self._answers_from(revision) else ""
+        said: list[str] = []
+
+        def look() -> None:
+            if self._answers_from(revision):
+                said.append(self._model.why_failing())
+
+        self._calls.call(look)
+        return said[0] if said else ""
 
     def switch(self, revision: ServedRevision, table: RoutingTable, load_s: float) -> None:
         """Answer from this revision, which has been warmed up, from now on. Returns when it is in effect.
