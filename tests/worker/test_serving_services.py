@@ -23,11 +23,12 @@ from tests.support.waiting import WAIT_S
 from tritonclient.utils import InferenceServerException
 
 from gnnserve_api.errors import GnnserveError
-from gnnserve_worker.serving import server
+from gnnserve_worker.serving import process, server
+from gnnserve_worker.serving.answer_health import LEAST_FAILURES
 from gnnserve_worker.serving.http.predict import Predict
 from gnnserve_worker.serving.http.wire.limits import Room
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.model import ModelState
+from gnnserve_worker.serving.model import ModelState, ServedModel
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 from gnnserve_worker.serving.served_service import ServiceSettings
 from gnnserve_worker.serving.server import WorkerServer
@@ -101,6 +102,43 @@ def test_each_service_answers_at_its_own_address_by_its_own_revision() -> None:
             counted = running.get(name, "/metrics").text.splitlines()
             assert f'gnnserve_requests_total{{outcome="unbounded",service="{name}"}} 1.0' in counted
             assert not any(f'service="{other}"' in line for line in counted for other in NAMES if other != name)
+
+
+def test_other_threads_learn_of_failing_answers_what_the_event_loop_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_variant: str, _seeds: np.ndarray) -> None:
+        raise IndexError("a table of wrong bytes")
+
+    seen_by: set[threading.Thread] = set()
+    why_failing = ServedModel.why_failing
+
+    def noted(model: ServedModel) -> str:
+        seen_by.add(threading.current_thread())
+        return why_failing(model)
+
+    monkeypatch.setattr(ServedModel, "why_failing", noted)
+    failing, other = FakeWorker(name="a", fail=fail).revision(), FakeWorker(name="b").revision()
+    with started() as running:
+        served = running.server.services["first"]
+        served.switch(failing, service().spec.routing_table(failing.manifest.revision), 0.0)
+        assert served.why_failing(failing) == ""
+        for _ in range(LEAST_FAILURES):
+            assert running.ask("first").status_code == 500
+        assert served.why_failing(failing).startswith(f"{LEAST_FAILURES} of its last {LEAST_FAILURES} answers failed")
+        assert served.why_failing(other) == ""
+    assert threading.current_thread() not in seen_by
+
+
+def test_connections_that_are_given_up_are_closed_with_their_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_LINGER_S", 0.05)
+    with started() as running:
+        connections = running.server.services["second"].listener.shared.connections
+        url = httpx.URL(running.urls["second"])
+        with socket.create_connection((url.host, url.port), WAIT_S) as client:
+            client.sendall(b"POST /v1/predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+            assert running.get("second", "/readyz").status_code == 503  # which is read after it
+            assert connections
+            running.server.remove("second")
+            assert all(connection.transport.is_closing() for connection in connections)
 
 
 def test_a_service_whose_batches_fail_or_that_is_withdrawn_leaves_the_other_alone(

@@ -85,6 +85,9 @@ class Listener:
             _log.error("incomplete %g s after the drain and given up: %d requests", linger_s, len(self.shared.tasks))
             for task in self.shared.tasks:
                 task.cancel()
+        # Nothing reads what else they send.
+        for connection in tuple(self.shared.connections):
+            connection.abort()
         if self._dating is not None:
             self._dating.cancel()
 
