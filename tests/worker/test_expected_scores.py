@@ -288,6 +288,19 @@ def test_several_classes_of_a_node_are_compared_behind_a_sigmoid() -> None:
     assert several.differences(np.log([[1, 3], [1 / 3, 1]])).max() < 1e-9
 
 
+def test_scores_that_are_no_numbers_equal_none() -> None:
+    given = GivenScores(np.arange(2), [0, 1], np.array([[0.5, 0.75], [0.25, 0.5]]))
+    expected = ExpectedScores.model_validate({"uri": "file:///e.npz", "scores": "Logits"})
+    comparison = Comparison(ListedScores("f", "spec.model", expected), given, (0, 1), multi_label=False)
+    computed = np.array([[0.5, 0.75], [np.nan, 0.5]])
+
+    differences = comparison.differences(computed)
+    assert differences.max() > expected.tolerance_permille
+    refused = str(comparison.refuse(computed, differences, (), comparison.worst_rows(differences)))
+    assert "scores of 1 of 2 nodes differ" in refused
+    assert "node 1, class 0: expected 0.25, computed nan" in refused
+
+
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [

@@ -43,9 +43,11 @@ class Comparison:
         return float(np.abs(self.given.scores).max()) or 1.0
 
     def differences(self, scores: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """In permille of the scale, as the scores. `rows`: of the file, that the scores are of; None: all."""
+        """In permille of the scale, as the scores; infinite where a score is no number. `rows`: of the file, that the
+        scores are of; None: all."""
         expected = self.given.scores if rows is None else self.given.scores[rows]
-        return np.asarray(np.abs(expected - self.as_given(scores)) * (1000 / self.scale))
+        found = np.abs(expected - self.as_given(scores)) * (1000 / self.scale)
+        return np.asarray(np.where(np.isnan(found), np.inf, found))
 
     def as_given(self, scores: np.ndarray) -> np.ndarray:
         """Scores as the file's kind is."""
