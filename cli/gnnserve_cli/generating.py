@@ -87,7 +87,8 @@ def advise(published: RevisionManifest, repository: Repository) -> None:
         typer.echo(f"warning: {advice}", err=True)
     if (advice := says_rising(published.training)) is not None:
         typer.echo(f"warning: {advice}", err=True)
-    if (advice := says_dominated(published.profile, features=len(published.ranking.columns))) is not None:
+    ranking = published.ranking
+    if (advice := says_dominated(published.profile, len(ranking.columns), is_chosen=ranking.is_chosen)) is not None:
         typer.echo(f"note: {advice}", err=True)
     folder = ServicePaths(repository.folder).revision(published.revision)
     if (warning := warn_of_busy_machine(published.profile, folder)) is not None:

@@ -14,14 +14,18 @@ from gnnserve_api.spec.pruning import FactorChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Projection
 from gnnserve_api.variants import columns_of, variant_name
+from gnnserve_api.wording import in_words
 
 _PROJECTED = (FamilyName.PROJECTED, FamilyName.PROPAGATED_PROJECTED)
+_CHOICE = "spec.variants.pruning.choice: Auto"
+"""What leaves such factors out before they are trained."""
 _NEARLY_ALL = 0.5
 """Share of the pruned variants from which on it is worth saying."""
 
 
 def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | None:
-    """Advice before anything is trained; None where most pruned variants read less than a projected one."""
+    """Advice before anything is trained; None where most pruned variants read less than a projected one, or generation
+    chooses among them."""
     decides_itself = spec.variants.is_searched or spec.variants.pruning.choice is FactorChoice.AUTO
     if decides_itself or spec.variants.projection is not Projection.AUTO:
         return None
@@ -31,16 +35,16 @@ def says_expected(spec: GNNServiceSpec, features: int, classes: int) -> str | No
     if not pruned or len(wider) < _NEARLY_ALL * len(pruned):
         return None
     return (
-        f"projected will read {width:,} numbers a row, and {_names([variant_name(factor) for factor in wider])} "
-        f"{_names([f'{columns_of(features, factor):,}' for factor in wider])}: "
+        f"projected will read {width:,} numbers a row, and {in_words([variant_name(factor) for factor in wider])} "
+        f"{in_words([f'{columns_of(features, factor):,}' for factor in wider])}: "
         f"{'it is' if len(wider) == 1 else 'they are'} likely to be slower and less accurate. "
-        f"{_cure('train', set(pruned) - set(wider), features, width)}"
+        f"To train no more than is useful, use {_CHOICE}{_narrower(set(pruned) - set(wider), features, width)}."
     )
 
 
-def says_dominated(profile: Profile, features: int) -> str | None:
+def says_dominated(profile: Profile, features: int, *, is_chosen: bool = False) -> str | None:
     """Advice after the profile was measured; None where most pruned variants are the fastest for some tolerance, or the
-    manifest does not list them."""
+    manifest does not list them. `is_chosen`: generation chose among the factors, and kept these."""
     if profile.search is not None:
         return None
     projected = [variant for variant in profile.variants if family_of(variant).name in _PROJECTED]
@@ -52,16 +56,17 @@ def says_dominated(profile: Profile, features: int) -> str | None:
     by = next(other for other in beaten.values() if other is not None)
     wider = [variant.name for variant in dominated if variant.columns >= by.columns]
     why = (
-        f"it reads {by.columns:,} numbers a row, the first layer's output, where {_names(wider)} "
-        f"{_reads(wider)} {_names([f'{v.columns:,}' for v in dominated if v.name in wider])}"
+        f"it reads {by.columns:,} numbers a row, the first layer's output, where {in_words(wider)} "
+        f"{_reads(wider)} {in_words([f'{v.columns:,}' for v in dominated if v.name in wider])}"
         if wider
         else "the first layer's product is made ahead of time, which is most of the work here"
     )
-    names = _names([variant.name for variant in dominated])
-    kept = {variant.factor for variant in pruned if beaten[variant.name] is None}
+    names = in_words([variant.name for variant in dominated])
+    useful = {variant.factor for variant in pruned if beaten[variant.name] is None}
+    cure = f"spec.variants.pruning.factors: {sorted({1, *useful})}" if is_chosen else _CHOICE
     return (
         f"{by.name} is as accurate as {names} and faster at every measured size, so pruning gains nothing there on "
-        f"this graph: {why}. {_cure('keep', kept, features, by.columns)}"
+        f"this graph: {why}. To keep no more than is useful, use {cure}{_narrower(useful, features, by.columns)}."
     )
 
 
@@ -72,15 +77,11 @@ def beats(one: VariantProfile, other: VariantProfile) -> bool:
     )
 
 
-def _cure(verb: str, useful: Collection[int], features: int, width: int) -> str:
+def _narrower(useful: Collection[int], features: int, width: int) -> str:
+    """The other cure, where there is one: factors whose rows are narrower. `useful`: those that are worth having."""
     most = features // width
-    narrower = f", or factors above {most:,}, which read less" if not useful and 1 <= most < features else ""
-    return f"To {verb} no more than is useful, use spec.variants.pruning.factors: {sorted({1, *useful})}{narrower}."
+    return f", or factors above {most:,}, which read less" if not useful and 1 <= most < features else ""
 
 
 def _reads(names: Sequence[str]) -> str:
     return "reads" if len(names) == 1 else "read"
-
-
-def _names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

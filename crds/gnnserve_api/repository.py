@@ -297,6 +297,11 @@ class RankingManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknow
     chosen: ChosenFactors | UnsetType = UNSET
     """Which factors were left out with `spec.variants.pruning.choice: Auto`; else absent."""
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether generation chose among the listed factors."""
+        return self.chosen is not UNSET
+
 
 class RankingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """The same ranking of another master, trained only to see how far the order depends on the seed."""

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from gnnserve_api.intervals import share_interval
 from gnnserve_api.profile import Count, Share
+from gnnserve_api.wording import in_words
 
 Source = Literal["labels", "scores", "both", "links"]
 """What a network learns from: true labels, the scores of the model that it is to stand in for, both, or links."""
@@ -85,7 +86,7 @@ def says_rising(training: TrainingManifest | None) -> str | None:
     if training is None or not rising:
         return None
     most = max(run.epochs for run in rising)
-    where = "" if len(rising) == len(training.runs) else f" of {_names([run.name for run in rising])}"
+    where = "" if len(rising) == len(training.runs) else f" of {in_words([run.name for run in rising])}"
     if training.epochs is None:
         return (
             f"validation{where} was still rising at epoch {most:,}, where epochs: Auto ends at the latest: state a "
@@ -105,7 +106,7 @@ def says_unlearnt(training: TrainingManifest | None) -> str | None:
     weak = [run for run in training.runs if not majority.is_beaten_by(run.validation)]
     if not weak:
         return None
-    scores = _names([f"{run.validation:.3f}" for run in weak])
+    scores = in_words([f"{run.validation:.3f}" for run in weak])
     tried = max(len(run.attempts) for run in weak)
     if training.epochs is not None:
         cure = "spec.model.training.epochs: Auto tries a smaller learningRate and other seeds"
@@ -113,7 +114,7 @@ def says_unlearnt(training: TrainingManifest | None) -> str | None:
         cure = f"{tried} trainings with other learning rates and seeds found none, so look at features and labels"
     else:
         cure = "try another learningRate or seed in spec.model.training"
-    names = _names([run.name for run in weak])
+    names = in_words([run.name for run in weak])
     return (
         f"{names} reached {scores} on {majority.nodes:,} validation nodes, which is not told from the "
         f"{majority.score:.3f} of always giving the most frequent class: {cure}"
@@ -145,7 +146,3 @@ def says_learnt(run: TrainingRun) -> str:
 def _span(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -178,7 +178,8 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         f"Latencies were measured on {profile.machine} with {_threads(profile.threads)}, sampling included, queueing "
         "and HTTP not. On another machine only their order is likely to hold."
     ]
-    if (advice := says_dominated(profile, subject.features)) is not None:
+    is_chosen = subject.provenance.chosen_factors is not None
+    if (advice := says_dominated(profile, subject.features, is_chosen=is_chosen)) is not None:
         found.append(f"{advice[0].upper()}{advice[1:]}")
     if (advice := says_unlearnt(subject.provenance.training)) is not None:
         found.append(f"Little was learnt: {advice}.")

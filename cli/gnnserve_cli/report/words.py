@@ -7,6 +7,7 @@ from typing import Literal
 
 from gnnserve_api.profile import Profile
 from gnnserve_api.tiers import ROUNDING
+from gnnserve_api.wording import in_words
 from gnnserve_cli.render import METRIC_NAMES
 
 NO_LOSS_POINTS = 100 * ROUNDING
@@ -56,9 +57,7 @@ def names(items: Sequence[str], most: int = 8) -> str:
     """`x1`, `x1 and x2`, `x1, x2 and 15 more`."""
     if len(items) > most:
         return f"{', '.join(items[: most - 1])} and {len(items) - most + 1} more"
-    if len(items) < 2:
-        return "".join(items)
-    return f"{', '.join(items[:-1])} and {items[-1]}"
+    return in_words(items)
 
 
 def nodes(number_of: int) -> str:

@@ -149,7 +149,8 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
         print(f"warning: {advice}", file=sys.stderr, flush=True)
     if (advice := says_rising(manifest.training)) is not None:
         print(f"warning: {advice}", file=sys.stderr, flush=True)
-    if (advice := says_dominated(manifest.profile, features=len(manifest.ranking.columns))) is not None:
+    ranking = manifest.ranking
+    if (advice := says_dominated(manifest.profile, len(ranking.columns), is_chosen=ranking.is_chosen)) is not None:
         print(f"note: {advice}", file=sys.stderr, flush=True)
     print(f"published: revision {manifest.revision} of recipe {manifest.recipe}", file=sys.stderr, flush=True)
     return summarize(manifest, offset, service.spec.recipe(), _size_bytes(repository, manifest))

@@ -16,6 +16,7 @@ from gnnserve_api.families import family_of
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.spec.searched import Round
 from gnnserve_api.variants import columns_of, variant_name
+from gnnserve_api.wording import in_words
 from gnnserve_worker.generation.search.candidates import Candidate, Shapes, candidates_of
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel
 from gnnserve_worker.generation.search.training import predicted
@@ -89,24 +90,20 @@ def _is_more_accurate(trial: ColumnsTrial, shapes: Shapes) -> bool:
 def _says_left_out(slow: Sequence[SlowFactor], width: int, trial: ColumnsTrial | None) -> str:
     names = [variant_name(one.factor) for one in slow]
     ratios = f"{min(one.least for one in slow):.2g} to {max(one.most for one in slow):.2g} times"
-    numbers = _joined([f"{one.columns:,}" for one in slow])
+    numbers = in_words([f"{one.columns:,}" for one in slow])
     was = "was" if len(slow) == 1 else "were"
     tried = f"; {_says_trial(trial)}" if trial is not None else ""
     return (
-        f"{_joined(names)} {was} not trained: projected is predicted to be {ratios} as fast, by batch size, and reads "
+        f"{in_words(names)} {was} not trained: projected is predicted to be {ratios} as fast, by batch size, and reads "
         f"all columns, as {width:,} numbers a row in place of {numbers}{tried}"
     )
 
 
 def _says_kept(slow: Sequence[SlowFactor], trial: ColumnsTrial) -> str:
-    names = _joined([variant_name(one.factor) for one in slow])
+    names = in_words([variant_name(one.factor) for one in slow])
     return f"{names} are predicted to be slower than projected, and trained all the same: {_says_trial(trial)}"
 
 
 def _says_trial(trial: ColumnsTrial) -> str:
     fewer = f"{variant_name(trial.factor)} reached {trial.fewer_columns:.3f} on validation nodes"
     return f"in a trial of {trial.epochs} epochs {fewer}, and all columns {trial.all_columns:.3f}"
-
-
-def _joined(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
