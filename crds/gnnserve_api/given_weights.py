@@ -56,5 +56,6 @@ def says_unchecked(assumptions: Mapping[str, str], compared: Sequence[ComparedSc
         )
     return (
         "the weights were trained elsewhere, and what their file does not tell was assumed and not checked: "
-        f"{says_assumed(assumptions)}. Expected scores (spec.model.expected) check it"
+        f"{says_assumed(assumptions)}. Expected scores check it: `expected` in spec.model or in an entry of "
+        "spec.variants.given, whichever has the checkpoint"
     )

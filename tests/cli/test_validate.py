@@ -101,11 +101,13 @@ def test_a_choice_among_factors_is_said_and_noted_where_there_is_none(tmp_path: 
     manifest.write_text(f"{chosen.rstrip()}\n  routing: {{mode: Static, variant: x4}}\n")
     done = CliRunner().invoke(app, ["validate", str(manifest)])
     assert "x1, x2, x4, x8, ranked by Lasso, those that are worth it" in done.stdout
-    assert "note: spec.routing names x4, which is kept only where" in done.stderr
+    assert "note: spec.routing names x4, which is made only where that is predicted to be worth it" in done.stderr
     manifest.write_text(chosen.replace("choice: Auto", "choice: Auto\n    projection: Disabled"))
     assert CliRunner().invoke(app, ["validate", str(manifest)]).stderr == (
         "note: spec.variants.pruning.choice changes nothing: spec.variants leaves nothing to choose\n"
     )
+    manifest.write_text(chosen.replace("choice: Auto", "choice: All"))
+    assert CliRunner().invoke(app, ["validate", str(manifest)]).stderr == ""
 
 
 def test_of_several_types_variants_of_products_are_named_and_none_of_pruned_columns() -> None:

@@ -80,6 +80,13 @@ def test_attempts_share_the_epochs_that_auto_may_take() -> None:
     assert learner.limits == [None, schedule.MOST_STEPS - 2_450]
 
 
+def test_a_network_that_no_epochs_are_left_for_was_trained_once() -> None:
+    learner = FakeLearner([0.5], epochs=schedule.MOST_STEPS)
+
+    assert learnt(learner)[1].attempts == ()
+    assert len(learner.tried) == 1
+
+
 @pytest.mark.parametrize(("majority", "training"), [(None, {}), (MAJORITY, {"epochs": 30})])
 def test_a_stated_number_of_epochs_and_links_are_trained_once(
     majority: Majority | None, training: dict[str, Any]

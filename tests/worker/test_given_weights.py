@@ -88,6 +88,8 @@ def test_compared_scores_leave_nothing_unchecked() -> None:
     assert says_unchecked({}, ()) is None
     assert says_unchecked(assumed, (compared,)) is None
     assert "assumed and not checked: activation ReLU between layers" in str(says_unchecked(assumed, ()))
+    # One of them is refused where the other has the weights.
+    assert "`expected` in spec.model or in an entry of spec.variants.given" in str(says_unchecked(assumed, ()))
     assert "an earlier version" in str(says_unchecked({"everything": "unknown"}, ()))
     assert compared.in_words == "spec.model: expected scores of 600 nodes equal within 0.0004 permille (Logits)"
     assert np.isclose(compared.difference_permille, 0.0004)

@@ -255,7 +255,9 @@ def _device(worker: Worker) -> str:
 
 
 def _say_what_changes_nothing(spec: GNNServiceSpec) -> None:
-    for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(spec.variants)):
+    from gnnserve_api.spec.typed_rules import made_variants  # noqa: PLC0415
+
+    for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(made_variants(spec))):
         print(f"note: spec.{field} changes nothing: spec.{why}", file=sys.stderr)
 
 
@@ -267,13 +269,15 @@ def _unread_of_workers(worker: Worker) -> Iterator[tuple[str, str]]:
 
 
 def _unread_of_variants(variants: Variants) -> Iterator[tuple[str, str]]:
+    from gnnserve_api.spec.pruning import FactorChoice  # noqa: PLC0415
+
     if not variants.is_searched:
         if "budget" in variants.model_fields_set:
             yield "variants.budget", "variants.search is Disabled"
-        if "choice" in variants.pruning.model_fields_set and not variants.optional_factors:
+        if variants.pruning.choice is FactorChoice.AUTO and not variants.optional_factors:
             yield "variants.pruning.choice", "variants leaves nothing to choose"
         return
-    if "choice" in variants.pruning.model_fields_set:
+    if variants.pruning.choice is FactorChoice.AUTO:
         yield "variants.pruning.choice", "variants.search is Auto, which finds factors out"
     if "factors" in variants.pruning.model_fields_set:
         yield "variants.pruning.factors", "variants.search is Auto, which finds them out"
@@ -282,10 +286,17 @@ def _unread_of_variants(variants: Variants) -> Iterator[tuple[str, str]]:
 
 
 def _say_what_may_be_missing(spec: GNNServiceSpec) -> None:
+    variants = spec.variants
+    chosen = () if variants.is_searched else variants.chosen_names()
     for name in spec.uncertain_variants():
+        kept = (
+            "made only where that is predicted to be worth it (spec.variants.pruning.choice is Auto)"
+            if name in chosen
+            else "kept only where no other variant is as accurate and as fast"
+        )
         print(
-            f"note: spec.routing names {name}, which is kept only where no other variant is as accurate and as fast: "
-            "generation may leave it out, and the service then waits for another name",
+            f"note: spec.routing names {name}, which is {kept}: generation may leave it out, and the service then "
+            "waits for another name",
             file=sys.stderr,
         )
 

@@ -197,8 +197,11 @@ class Variants(ApiModel):
         """Variants that a revision may have: those that are kept only where the profile finds them worth it."""
         if self.projection is not Projection.AUTO:
             return ()
-        pruned = [name for factor in self.optional_factors for name in self.names_of(factor)]
-        return (*pruned, *self._with_fanouts(self.in_storages(PROJECTED_NAME)))
+        return (*self.chosen_names(), *self._with_fanouts(self.in_storages(PROJECTED_NAME)))
+
+    def chosen_names(self) -> tuple[str, ...]:
+        """Variants of the factors that `pruning.choice: Auto` decides about."""
+        return tuple(name for factor in self.optional_factors for name in self.names_of(factor))
 
     @property
     def optional_factors(self) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ def learn_with_retries(
             network, run = tried, tried_run
         if majority.is_beaten_by(run.validation):
             break
-    return network, msgspec.structs.replace(run, attempts=tuple(attempts))
+    return network, msgspec.structs.replace(run, attempts=tuple(attempts) if len(attempts) > 1 else ())
 
 
 def training_of(training: Training, runs: tuple[TrainingRun, ...], majority: Majority | None) -> TrainingManifest:

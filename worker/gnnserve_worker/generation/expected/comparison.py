@@ -14,6 +14,10 @@ from gnnserve_api.spec.model import ScoreKind
 from gnnserve_worker.generation.expected.file import GivenScores
 from gnnserve_worker.generation.expected.listed import ListedScores
 
+STAGE = "compare expected scores"
+"""Name of the stage for those who listen to progress."""
+TRIED_ROWS = 64
+"""Nodes, the worst ones, that other ways are tried with."""
 _WORST = 3
 """Nodes that a message names."""
 _UNLIKELY_PERMILLE = 100.0

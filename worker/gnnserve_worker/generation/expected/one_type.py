@@ -13,7 +13,7 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import ReadingTried, paired_readings, single_readings
-from gnnserve_worker.generation.expected.comparison import Cause, Comparison
+from gnnserve_worker.generation.expected.comparison import STAGE, TRIED_ROWS, Cause, Comparison
 from gnnserve_worker.generation.expected.file import ScoredNodes, read_scores
 from gnnserve_worker.generation.expected.listed import listed_scores
 from gnnserve_worker.generation.expected.neighbourhood import neighbourhood_of
@@ -27,9 +27,6 @@ from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated,
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
 
-_STAGE = "compare expected scores"
-_TRIED_ROWS = 64
-"""Nodes that other ways are tried with."""
 _PAIRED_NUMBERS = 1 << 26
 """Most numbers that a way may read for pairs of ways to be tried: there are hundreds of them."""
 _NORMALIZATIONS = (Normalization.DISABLED, Normalization.ROW_NORMALIZE, Normalization.STANDARDIZE)
@@ -53,7 +50,7 @@ def compare_scores(
     listed = listed_scores(spec)
     if not listed:
         return ()
-    progress(Progress(_STAGE, 0, len(listed)))
+    progress(Progress(STAGE, 0, len(listed)))
     of = ScoredNodes(graph.nodes, graph.ids, len(graph.classes))
     files = [read_scores(one, of) for one in listed]
     rows = _served_rows(spec, graph, normalization_of(spec))
@@ -64,11 +61,11 @@ def compare_scores(
         scores = _served_scores(network, own, rows, graph.graph, given.positions)
         differences = comparison.differences(scores)
         if differences.max() > one.expected.tolerance_permille:
-            tried = comparison.worst_rows(differences)[:_TRIED_ROWS]
+            tried = comparison.worst_rows(differences)[:TRIED_ROWS]
             causes = _Causes(spec, network, graph, own, given.positions[tried])
             raise comparison.refuse(scores, differences, causes.tried(), tried)
         found.append(comparison.outcome(digests[one.weights], float(differences.max())))
-        progress(Progress(_STAGE, done, len(listed), found[-1].in_words))
+        progress(Progress(STAGE, done, len(listed), found[-1].in_words))
     return found
 
 

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT, single_readings
-from gnnserve_worker.generation.expected.comparison import Cause, Comparison
+from gnnserve_worker.generation.expected.comparison import STAGE, TRIED_ROWS, Cause, Comparison
 from gnnserve_worker.generation.expected.file import ScoredNodes, read_scores
 from gnnserve_worker.generation.expected.listed import listed_scores
 from gnnserve_worker.generation.tensors import Tensors
@@ -24,8 +24,6 @@ from gnnserve_worker.models.plain import SERVED, Reading, activated
 from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedArchitectureSpec, TypedShape
 from gnnserve_worker.progress import Progress, ProgressListener
 
-_STAGE = "compare expected scores"
-_TRIED_ROWS = 64
 _MOST_PERMUTED = 5
 """Most relations of which every order is tried: there are 120 of five."""
 
@@ -38,7 +36,7 @@ def compare_typed_scores(
     they differ by more than they may."""
     found = []
     for one in listed_scores(spec):
-        progress(Progress(_STAGE, 0, 1))
+        progress(Progress(STAGE, 0, 1))
         target = subject.data.target
         given = read_scores(one, ScoredNodes(target.nodes, target.ids, len(subject.data.classes)))
         comparison = Comparison(one, given, subject.data.classes, subject.data.multi_label)
@@ -46,11 +44,11 @@ def compare_typed_scores(
         scores = network.scores()[given.positions]
         differences = comparison.differences(scores)
         if differences.max() > one.expected.tolerance_permille:
-            rows = comparison.worst_rows(differences)[:_TRIED_ROWS]
+            rows = comparison.worst_rows(differences)[:TRIED_ROWS]
             causes = network.causes(given.positions[rows])
             raise comparison.refuse(scores, differences, causes, rows)
         found.append(comparison.outcome(digests[one.weights], float(differences.max())))
-        progress(Progress(_STAGE, 1, 1, found[-1].in_words))
+        progress(Progress(STAGE, 1, 1, found[-1].in_words))
     return found
 
 
@@ -110,7 +108,7 @@ class _Network:
             yield (
                 f"with relations numbered as {names}",
                 "number them as `gnnserve graph inspect` lists them",
-                (changed.scores()),
+                changed.scores(),
             )
 
     def _read_by(self, layer: RelationalLayer, kind: int) -> int:
