@@ -144,6 +144,7 @@ def test_in_a_pod_a_relative_path_is_on_the_volume_of_the_data(field: str, name:
     ("name", "base", "words"),
     [
         ("~/nodes", CLUSTER, "must not begin with ~ in a cluster"),
+        ("~nodes", CLUSTER, "must not begin with ~ in a cluster"),
         ("../nodes", CLUSTER, "must not have .. in a cluster"),
         ("parts/../../nodes", CLUSTER, "must not have .. in a cluster"),
         ("nodes", DataVolume(None), "add spec.graph.volume"),

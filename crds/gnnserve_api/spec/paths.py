@@ -72,7 +72,7 @@ def resolve(written: str, base: PathBase | None) -> Path:
                 raise ValueError("must not begin with ~ here, where the user has no home: write the folder's path")
             return home / path.relative_to("~")
         case DataVolume(mount_path):
-            if path.parts[:1] == ("~",):
+            if written.startswith("~"):
                 raise ValueError(
                     "must not begin with ~ in a cluster, where pods have no home: bring the file to the volume of "
                     "spec.graph.volume, and write its path there"
