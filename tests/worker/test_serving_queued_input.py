@@ -107,6 +107,24 @@ def test_input_of_a_client_that_is_gone_is_not_read() -> None:
     on_server(scenario)
 
 
+def test_client_whose_request_waits_is_neither_idle_nor_late() -> None:
+    async def scenario(queued: Queued) -> None:
+        (asking, asking_wire), (_, silent_wire) = queued.connect(), queued.connect()
+        asking.data_received(predict(b'{"nodes":[3]}'))
+        for wire in (asking_wire, silent_wire):
+            wire.connection._waited_s = 1e6
+        assert (asking_wire.connection.idle_looks(), silent_wire.connection.idle_looks() > 0) == (0, True)
+        for wire in (asking_wire, silent_wire):
+            wire.connection._close_when_overdue()
+        assert [wire.transport.is_closing() for wire in (asking_wire, silent_wire)] == [False, True]
+        queued.take_in_one()
+        await asking_wire.answers()
+        assert label_of(asking_wire) == [40]
+        assert not asking_wire.connection.has_waiting_input
+
+    on_server(scenario)
+
+
 def test_input_that_cannot_be_read_ends_its_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(queued: Queued) -> None:
         told: list[Any] = []

@@ -94,6 +94,8 @@ class Connection(asyncio.Protocol):
         """Time for which the client has read nothing."""
         self._arrived_ms: float | None = None
         """When the data that are being read arrived; None: they are read as they arrive."""
+        self.has_waiting_input = False
+        """What the client sent waits for the service's turn (`queued_input.py`): it is neither idle nor late."""
         self._patience_s = math.inf
         """Time limit of the client's next action; infinite while the client waits for an answer."""
         self._waited_s = 0.0
@@ -165,6 +167,7 @@ class Connection(asyncio.Protocol):
 
     def read(self, data: bytes, arrived_ms: float) -> None:
         """Read what has waited since it arrived."""
+        self.has_waiting_input = False
         self._arrived_ms = arrived_ms
         self.data_received(data)
 
@@ -223,6 +226,7 @@ class Connection(asyncio.Protocol):
         """Consecutive checks at which the connection was idle: no request, no answer due, nothing left to send."""
         is_idle = (
             self._reader.between_messages
+            and not self.has_waiting_input
             and self._current.is_answered
             and not self.transport.is_closing()
             and self.transport.get_write_buffer_size() == 0
@@ -241,7 +245,8 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
             self._silence()
             return
-        if self._waited_s > self._patience_s and not self.transport.is_closing():
+        is_late = self._waited_s > self._patience_s and not self.has_waiting_input
+        if is_late and not self.transport.is_closing():
             self.transport.close()
             self._silence()
         self._look = self._loop.call_later(patience.look_every_s, self._close_when_overdue)

@@ -41,6 +41,7 @@ class QueuedInput(asyncio.Protocol):
             self._connection.hold_reading()
             return
         self._unread, self._arrived_ms = data, self._clock_ms()
+        self._connection.has_waiting_input = True
         self._inlet.put(self)
 
     def eof_received(self) -> None:
