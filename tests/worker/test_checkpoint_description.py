@@ -211,6 +211,15 @@ _FILES: dict[str, tuple[Callable[[], Tensors], str]] = {
         "looks like a SGConv (conv), so it holds a SGC, and spec.model.architecture is GraphSAGE; set "
         "spec.model.architecture to SGC, and set spec.model.fanouts to [0]",
     ),
+    "a layer alone": (
+        lambda: _state(_pyg().SAGEConv(COLUMNS, CLASSES)),
+        "looks like a SAGEConv (without a name); rename lin_l.bias to convs.0.lin_l.bias, lin_l.weight to "
+        "convs.0.lin_l.weight, lin_r.weight to convs.0.lin_r.weight, and give 1 fan-outs",
+    ),
+    "a SGConv alone": (
+        lambda: _state(_pyg().SGConv(COLUMNS, CLASSES, K=2)),
+        "looks like a SGConv (without a name); rename lin.bias to convs.0.lin.bias, lin.weight to convs.0.lin.weight",
+    ),
     "DGL": (
         _of_dgl,
         "looks like 2 layers of SAGEConv of DGL (layers.0, layers.1); rename layers.0.bias to convs.0.lin_l.bias, ",

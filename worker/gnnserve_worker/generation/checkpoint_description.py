@@ -94,13 +94,18 @@ class Layer:
     """A layer of a file."""
 
     name: str
+    """Empty: the file is the state dict of a layer alone."""
     kind: LayerKind
     shapes: Shapes
     """By the names within the layer."""
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        return tuple(f"{self.name}.{name}" if self.name else name for name in self.shapes)
+        return tuple(map(self.key_of, self.shapes))
+
+    def key_of(self, tensor: str) -> str:
+        """The file's name of a tensor."""
+        return f"{self.name}.{tensor}" if self.name else tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ class Description:
         """`2 SAGEConv layers (conv1, conv2) and a Linear (fc)`."""
         grouped: dict[str, list[str]] = {}
         for layer in (*self.convolutions, *self.beside):
-            grouped.setdefault(self._says_kind(layer), []).append(layer.name)
+            grouped.setdefault(self._says_kind(layer), []).append(layer.name or "without a name")
         parts = [f"{_counted(kind, len(names))} ({_listed(names)})" for kind, names in grouped.items()]
         if self.others:
             parts.append(f"tensors of no layer that is known ({_listed(self.others)})")
@@ -238,7 +243,7 @@ def refusal_of(description: Description) -> Refusal | None:
         return Refusal("it has nothing", "save the whole state dict of the model")
     if description.is_perceptron:
         return _renamed_perceptron(description)
-    if architecture_of(description) is not None:
+    if architecture_of(description) is not None and all(layer.name for layer in description.layers):
         return None
     possible = {None if layer.kind is LINEAR else _OWNERS.get(layer.kind.name) for layer in description.layers}
     if len(possible) == 1 and None not in possible and not description.others:
@@ -264,11 +269,11 @@ def _renamed(description: Description) -> Refusal:
     """New names for all tensors, in the order of the layers."""
     renames, left_out, transposed, added = [], [], [], []
     shapes: dict[str, tuple[int, ...]] = {}
-    keeps_names = not any(layer.kind.renamed for layer in description.layers)
+    keeps_names = all(layer.name and not layer.kind.renamed for layer in description.layers)
     for place, layer in enumerate(description.layers):
         kind, new = layer.kind, layer.name if keeps_names else f"convs.{place}"
         for name, shape in layer.shapes.items():
-            old, called = f"{layer.name}.{name}", kind.renamed.get(name, name)
+            old, called = layer.key_of(name), kind.renamed.get(name, name)
             if not called:
                 left_out.append(old)
                 continue
@@ -302,6 +307,11 @@ def _renamed_perceptron(description: Description) -> Refusal | None:
     shapes = {
         f"{new[layer.name]}.{name}": shape for layer in description.layers for name, shape in layer.shapes.items()
     }
-    pairs = ", ".join(f"{old}.* to {called}.*" for old, called in new.items())
-    problem = f"looks like a perceptron of {len(new)} layers ({_listed([*new])}), which reads nothing of a graph"
+    pairs = ", ".join(
+        f"{layer.key_of(tensor)} to {new[layer.name]}.{tensor}"
+        for layer in description.layers
+        for tensor in (["*"] if layer.name else layer.shapes)
+    )
+    count, names = "1 layer" if len(new) == 1 else f"{len(new)} layers", [name or "without a name" for name in new]
+    problem = f"looks like a perceptron of {count} ({_listed(names)}), which reads nothing of a graph"
     return Refusal(problem, f"rename {pairs}, if that is the order in which they are applied", shapes)
