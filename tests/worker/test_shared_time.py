@@ -189,6 +189,15 @@ def test_shares_of_all_work_are_the_weights(weights: tuple[float, float], socket
     assert share == pytest.approx(weights[0] / sum(weights), abs=0.04)
 
 
+def test_what_the_loop_does_while_no_service_has_requests_is_charged_to_none() -> None:
+    world = World(first := Model("first", 300), second := Model("second", 100))
+    world.time.begin_round()
+    world.time.end_round(is_computing=False)
+    world.busy_ms += 10_000
+    world.run(1000)
+    assert first.worked_ms / (first.worked_ms + second.worked_ms) == pytest.approx(0.5, abs=0.04)
+
+
 def test_what_a_service_leaves_goes_to_the_others() -> None:
     stops, goes_on, by_itself = Model("stops", 64, stops_ms=500), Model("goes on", 256), Model("by itself", 256)
     World(stops, goes_on).run(500 + 2 * ACTIVE_MS)

@@ -44,7 +44,8 @@ class SharedTime:
         self._idle_since_ms = math.inf
         """Since when no model has requests; infinite: some has, or time is not divided."""
         self._round_ended_ms: float | None = None
-        """Processor time at which the last round ended; None: there was none."""
+        """Processor time at which the last round ended, or the first input after idle time came; None: it is idle. What
+        the loop does then, as jobs, timers and probes of the process, is no service's."""
         self._metered_ms = 0.0
         """What was charged since then."""
 
@@ -63,8 +64,14 @@ class SharedTime:
     def inlet_of(self, model: ServedModel, read_on: Callable[[], None]) -> Inlet:
         """Where the input of the model's service waits from now on. `read_on` is called when there is some."""
         self.is_divided = True
+
+        def begin() -> None:
+            if self._round_ended_ms is None:
+                self._round_ended_ms, self._metered_ms = self._busy_ms(), 0.0
+            read_on()
+
         if model.inlet is None:
-            model.inlet = Inlet(read_on, lambda took_ms: self._charge(model, took_ms))
+            model.inlet = Inlet(begin, lambda took_ms: self._charge(model, took_ms))
         return model.inlet
 
     def _charge(self, model: ServedModel, took_ms: float) -> None:
@@ -180,7 +187,8 @@ class SharedTime:
     def end_round(self, *, is_computing: bool) -> None:
         """`is_computing`: a batch is computed in another thread, whose time is charged when it ends."""
         self._round_ended_ms, self._metered_ms = self._busy_ms(), 0.0
-        if is_computing:
+        if is_computing or self.has_more() or self.has_input():
             return
-        if self._idle_since_ms == math.inf and not self.has_more() and not self.has_input():
+        self._round_ended_ms = None
+        if self._idle_since_ms == math.inf:
             self._idle_since_ms = self._clock_ms()
