@@ -158,6 +158,13 @@ def test_what_cannot_be_found_from_there_is_refused_with_its_field(
         GNNServiceSpec.model_validate(written(field, name), context={BASE_CONTEXT: base})
 
 
+def test_a_graph_of_another_ending_is_not_advised_to_be_written_as_a_model_is() -> None:
+    spec = typed(heteroData={"uri": "graph.pt"})
+    with pytest.raises(ValidationError, match=r"as in data/graph\.safetensors; docs/data\.md has the lines") as refused:
+        GNNServiceSpec.model_validate(spec)
+    assert "state_dict" not in str(refused.value)
+
+
 @pytest.mark.parametrize("field", SPECS)
 def test_moving_the_folder_changes_nothing_of_the_recipe(field: str) -> None:
     spec = written(field, "parts/nodes")

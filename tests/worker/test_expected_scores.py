@@ -268,6 +268,24 @@ def test_parquet_is_read_too(tmp_path: Path) -> None:
     assert made.compared[0].nodes == NODES
 
 
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ([["a", "b"]], r"scores are list<.*: string>, expected lists of numbers"),
+        ([0.5], "scores are double, expected lists of numbers"),
+        ([[[1.0], [2.0]]], "expected lists of numbers"),
+        ([None], "scores are null, expected lists of numbers"),
+        ([[None, 1.0]], r"scores\[0\] has values that are not finite"),
+    ],
+)
+def test_columns_that_are_no_scores_are_named(tmp_path: Path, scores: list[Any], said: str) -> None:
+    pq.write_table(pa.table({"nodes": [0], "scores": scores}), tmp_path / "expected.parquet")
+    expected = ExpectedScores.model_validate({"uri": str(tmp_path / "expected.parquet")})
+
+    with pytest.raises(InputError, match=said):
+        read_scores(ListedScores("spec.model.expected", "spec.model", expected), ScoredNodes(3, None, 2))
+
+
 def test_nodes_are_called_as_the_source_calls_them(tmp_path: Path) -> None:
     np.savez(tmp_path / "expected.npz", nodes=["c", "a"], scores=np.arange(4.0).reshape(2, 2))
     expected = ExpectedScores.model_validate({"uri": (tmp_path / "expected.npz").as_uri()})

@@ -207,6 +207,14 @@ TablePath = Annotated[DataPath, PathField("data/nodes.parquet")]
 FolderPath = Annotated[DataPath, PathField("data/graph")]
 MirrorPath = Annotated[DataPath, PathField("https://mirror/ogb or data/ogb", takes_addresses=True)]
 ScoresPath = Annotated[DataPath, PathField("data/expected.npz")]
+HeteroDataPath = Annotated[
+    DataPath,
+    PathField(
+        "data/graph.safetensors",
+        suffix=".safetensors",
+        how_to_make="docs/data.md has the lines that write a HeteroData",
+    ),
+]
 TensorsPath = Annotated[
     DataPath,
     PathField(

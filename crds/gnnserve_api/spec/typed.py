@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gnnserve_api.edges import Duplicates
 from gnnserve_api.spec.fields import ApiModel, text
-from gnnserve_api.spec.paths import FolderPath, TablePath, TensorsPath
+from gnnserve_api.spec.paths import FolderPath, HeteroDataPath, TablePath
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.tables import Column, DanglingEdge, DecimalMark, Delimiter, NodeColumns
 
@@ -37,7 +37,7 @@ class TypedFolder(ApiModel):
 class HeteroDataFile(ApiModel):
     """torch_geometric's HeteroData as a safetensors file, and beside it a JSON file of the same name."""
 
-    uri: TensorsPath
+    uri: HeteroDataPath
     """The safetensors file; the JSON file's name ends in .json instead."""
 
 

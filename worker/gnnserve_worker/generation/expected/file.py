@@ -84,7 +84,8 @@ def _arrays(field: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _of_parquet(field: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    import pyarrow.parquet as pq  # noqa: PLC0415  (takes a tenth of a second)
+    import pyarrow as pa  # noqa: PLC0415  (takes a tenth of a second)
+    import pyarrow.parquet as pq  # noqa: PLC0415
 
     how = f"write the columns {_NODES} and {_SCORES}, the latter lists of one number for each class"
     with reading(field, path, "Parquet", how):
@@ -92,6 +93,10 @@ def _of_parquet(field: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
     missing = [name for name in (_NODES, _SCORES) if name not in table.column_names]
     if missing:
         raise InputError(field, f"{path}: has no column {missing[0]}; it has {', '.join(table.column_names)}", how)
+    kind = table[_SCORES].type
+    are_lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not are_lists or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        raise InputError(field, f"{path}: {_SCORES} are {kind}, expected lists of numbers", how)
     rows = table[_SCORES].to_pylist()
     widths = {len(row) if isinstance(row, list) else 0 for row in rows}
     if len(widths) > 1 or 0 in widths:
