@@ -286,12 +286,14 @@ def test_scores_that_are_no_numbers_are_refused(loaded: LoadedRevision) -> None:
         check_program(loaded, loaded.variants["x1"], ExportFormat.ONNX, lambda inputs: right(inputs) * np.nan)
 
 
-@pytest.mark.parametrize("gathered", [True, False], ids=["rows of a table", "values"])
-@pytest.mark.parametrize("reduce", ["sum", "max"])
-def test_segments_are_reduced_in_onnx_as_one_by_one(reduce: str, gathered: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("reduce", "values"),
+    [("sum", "rows"), ("sum", "products"), ("sum", "weighted"), ("max", "rows"), ("max", "products")],
+)
+def test_segments_are_reduced_in_onnx_as_one_by_one(reduce: str, values: str, tmp_path: Path) -> None:
     """Targets with no, one, as many and far more edges than others, in and out of order, with edges of no target."""
     random = np.random.default_rng(4)
-    run = _written(_Segments(reduce, gathered), tmp_path)
+    run = _written(_Segments(reduce, values), tmp_path)
     degrees = [
         [],
         [0, 0],
@@ -308,22 +310,28 @@ def test_segments_are_reduced_in_onnx_as_one_by_one(reduce: str, gathered: bool,
         rows[50] = np.nan
         expected = np.concatenate([own.astype(np.float64), np.zeros((1, 6))])
         operator = np.add if reduce == "sum" else np.maximum
-        operator.at(expected, targets, rows[sources].astype(np.float64) * (1 if gathered else 1.5))
+        read = rows[sources].astype(np.float64)
+        factor = {"rows": 1.0, "products": 1.5, "weighted": read[:, :2].sum(axis=1, keepdims=True) / 4}[values]
+        operator.at(expected, targets, read * factor)
         for order in (np.arange(len(targets)), random.permutation(len(targets))):
             found = run(rows, own, np.stack([sources, targets])[:, order])
             np.testing.assert_allclose(found, expected[:-1], rtol=1e-6, atol=1e-5)
 
 
 class _Segments(torch.nn.Module):
-    def __init__(self, reduce: str, gathered: bool) -> None:
+    def __init__(self, reduce: str, values: str) -> None:
+        """`values`: rows of the table as they are, times 1.5, or times weights of two heads, added up."""
         super().__init__()
-        self.reduce, self.gathered = reduce, gathered
+        self.reduce, self.values = reduce, values
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         edges = inputs["edges"]
         room = torch.nn.functional.pad(inputs["own"], (0, 0, 0, 1))
         values = inputs["rows"].index_select(0, edges[0])
-        values = values if self.gathered else values * 1.5
+        if self.values == "weighted":
+            heads = values.unsqueeze(1) * (values[:, :2] / 4).unsqueeze(2)
+            return {"scores": (room + room.new_zeros(room.shape[0], 2, 6).index_add(0, edges[1], heads).sum(1))[:-1]}
+        values = values if self.values == "rows" else values * 1.5
         if self.reduce == "sum":
             return {"scores": room.index_add(0, edges[1], values)[:-1]}
         return {"scores": room.scatter_reduce(0, edges[1][:, None].expand_as(values), values, "amax")[:-1]}

@@ -99,7 +99,7 @@ class _Plain(nn.Module):
         sources, targets = _ends(inputs)
         total = _sum(rows.index_select(0, sources), targets, own)
         if self.mean:
-            count = _sum(torch.ones_like(targets, dtype=torch.float32)[:, None], targets, own)
+            count = _sum(own.new_ones(targets.shape[0], 1), targets, own)
             total = total / count.clamp(min=1.0)
         return torch.cat([total, own], dim=1) if self.stacked else total + self.own_factor * own
 
@@ -113,7 +113,7 @@ class _Weighted(nn.Module):
     def forward(self, rows: Tensor, own: Tensor, inputs: LayerInputs) -> Tensor:
         sources, targets = _ends(inputs)
         assert inputs.edge_weights is not None and inputs.own_weights is not None  # noqa: S101
-        total = _sum(rows.index_select(0, sources) * inputs.edge_weights[:, None], targets, own)
+        total = _weighted_sum(rows, inputs.edge_weights.unsqueeze(1), sources, targets, own)[:, 0]
         return total + own * inputs.own_weights[:, None]
 
 
@@ -154,23 +154,25 @@ class _Attending(nn.Module):
         of_edges = (of_edges - largest.index_select(0, targets)).exp()
         of_itself = (of_itself - largest[:-1]).exp()
         total = _sum(of_edges, targets, own) + of_itself
-        heads = [
-            (_sum(part.index_select(0, sources) * of_edges[:, head, None], targets, own)
-             + own_part * of_itself[:, head, None]) / total[:, head, None]
-            for head, (part, own_part) in enumerate(zip(self._parts(rows), self._parts(own), strict=True))
-        ]  # fmt: skip
-        return torch.cat(heads, dim=1)
+        sums = torch.cat([
+            _weighted_sum(part, weights, sources, targets, own) + own_part[:, None] * own_weights[:, :, None]
+            for part, own_part, weights, own_weights in zip(
+                *map(self._parts, (rows, own)), *map(self._weights, (of_edges, of_itself)), strict=True
+            )
+        ], dim=1)  # fmt: skip
+        return (sums / total[:, :, None]).flatten(1)
 
     def _scores(self, rows: Tensor) -> Tensor:
         """What every head scores rows by, as neighbours, then as nodes themselves: float32 [rows, 2 · heads]."""
         return rows[:, self.width :] if self.is_stored else rows @ self.vectors
 
     def _parts(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """What each head sums of the rows."""
-        if not self.is_stored:
-            return (rows,) * self.heads
-        each = self.width // self.heads
-        return tuple(rows[:, head * each : (head + 1) * each] for head in range(self.heads))
+        """What is summed of the rows: a part for each head, or whole rows for all of them."""
+        return rows[:, : self.width].chunk(self.heads, dim=1) if self.is_stored else (rows,)
+
+    def _weights(self, weights: Tensor) -> tuple[Tensor, ...]:
+        """Those that each part of the rows is summed by, [edges, heads] each."""
+        return weights.chunk(self.heads, dim=1) if self.is_stored else (weights,)
 
 
 def _attention_of(layer: Layer) -> Attention:
@@ -197,6 +199,12 @@ def _sum(values: Tensor, targets: Tensor, own: Tensor) -> Tensor:
     """The sum of each target's values, float32 [targets, columns]. What belongs to no target is left out."""
     room = own.new_zeros(own.shape[0] + 1, values.shape[1])
     return room.index_add(0, targets, values)[:-1]
+
+
+def _weighted_sum(rows: Tensor, weights: Tensor, sources: Tensor, targets: Tensor, own: Tensor) -> Tensor:
+    """The sums of each target's sources for each column of weights, float32 [targets, heads, columns]."""
+    room = own.new_zeros(own.shape[0] + 1, weights.shape[1], rows.shape[1])
+    return room.index_add(0, targets, rows.index_select(0, sources).unsqueeze(1) * weights.unsqueeze(2))[:-1]
 
 
 def _padded(values: Tensor) -> Tensor:
