@@ -13,6 +13,7 @@ import typer
 from gnnserve_api.device import Device
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import GnnserveError
+from gnnserve_api.given_weights import says_misfits
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
@@ -83,6 +84,8 @@ def generating_visibly(
 
 def advise(published: RevisionManifest, repository: Repository) -> None:
     """Say how far its training and its profile can be trusted."""
+    if (warning := says_misfits(published.label_misfits)) is not None:
+        typer.echo(f"warning: {warning}", err=True)
     if (advice := says_unlearnt(published.training)) is not None:
         typer.echo(f"warning: {advice}", err=True)
     if (advice := says_rising(published.training)) is not None:

@@ -9,10 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from gnnserve_api.profile import Count
+from gnnserve_api.classes import Classes
+from gnnserve_api.profile import Count, Share
+from gnnserve_api.training import Majority
+from gnnserve_api.wording import in_words
 
+_SHOWN_CLASSES = 40
 UNKNOWN_ASSUMPTIONS: Mapping[str, str] = {"everything": "unknown"}
 """Assumptions of a revision that an earlier version made, which recorded none."""
 
@@ -38,6 +42,53 @@ class ComparedScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
             f"{self.weights}: expected scores of {self.nodes:,} nodes equal within {self.difference_permille:.2g} "
             f"permille ({self.scores})"
         )
+
+
+class LabelMisfit(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A variant of given weights that gives validation nodes other labels than they have."""
+
+    variant: str
+    validation: Annotated[Share, Meta(description="Its validation score.")]
+    majority: Annotated[Majority, Meta(description="What always giving the most frequent class reaches.")]
+    columns: Annotated[
+        Classes,
+        Meta(description="Classes in the order of the output columns with which labels fit; empty: none is found."),
+    ] = ()
+    permuted: Annotated[
+        Share, Meta(description="Accuracy with the columns in that order, on validation nodes that did not choose it.")
+    ] = 0.0
+
+    @property
+    def in_words(self) -> str:
+        """For people: what is wrong, and what to do."""
+        if self.columns:
+            return (
+                f"{self.variant} gives {self.validation:.3f} of {self.majority.nodes:,} validation nodes their label, "
+                f"and {self.permuted:.3f} with its output columns in the order {_listed(self.columns)}: the model "
+                "seems to have been trained with this order of classes, and its answers are labelled wrongly. Columns "
+                f"are read as {_listed(sorted(self.columns))}: write the rows of the last layer's tensors, and the "
+                "columns of expected scores, in that order"
+            )
+        return (
+            f"{self.variant} reached {self.validation:.3f} on {self.majority.nodes:,} validation nodes, which is not "
+            f"told from the {self.majority.score:.3f} of always giving the most frequent class, and no other order of "
+            "its output columns is clearly better: check that the weights were trained for these labels and features, "
+            "and compare `expected` scores"
+        )
+
+
+def says_misfits(misfits: Sequence[LabelMisfit] | UnsetType) -> str | None:
+    """The warning that given weights do not fit the labels; None: they do, or nothing is known."""
+    if misfits is UNSET or not misfits:
+        return None
+    first = max(misfits, key=lambda one: bool(one.columns))
+    others = [one.variant for one in misfits if one.variant != first.variant]
+    return f"{first.in_words} (so does {in_words(others)})" if others else first.in_words
+
+
+def _listed(classes: Sequence[int | str]) -> str:
+    shown = ", ".join(map(str, classes[:_SHOWN_CLASSES]))
+    return f"{shown}, …" if len(classes) > _SHOWN_CLASSES else shown
 
 
 def says_assumed(assumptions: Mapping[str, str]) -> str:

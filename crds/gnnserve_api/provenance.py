@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.families import family_of
-from gnnserve_api.given_weights import UNKNOWN_ASSUMPTIONS, ComparedScores
+from gnnserve_api.given_weights import UNKNOWN_ASSUMPTIONS, ComparedScores, LabelMisfit
 from gnnserve_api.profile import Count
 from gnnserve_api.repository import NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_api.stability import RankStability, rank_stability
@@ -86,6 +86,14 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
         Meta(description="Expected scores that such weights were held against before the revision was published."),
     ] = ()
 
+    label_misfits: Annotated[
+        tuple[LabelMisfit, ...],
+        Meta(
+            description="Variants of such weights that fit the labels of validation nodes no better than the most "
+            "frequent class, or far better with their output columns in another order."
+        ),
+    ] = ()
+
     chosen_factors: Annotated[
         ChosenFactors | None,
         Meta(
@@ -128,6 +136,7 @@ def provenance_of(
         given=manifest.given,
         assumptions=_assumptions(manifest),
         compared=() if manifest.compared is UNSET else manifest.compared,
+        label_misfits=() if manifest.label_misfits is UNSET else manifest.label_misfits,
         thresholds={
             variant.name: variant.thresholds for variant in manifest.variants if variant.thresholds is not None
         },

@@ -23,7 +23,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.families import FamilyName
-from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.given_weights import ComparedScores, LabelMisfit
 from gnnserve_api.links import LinkCalibration, LinksManifest
 from gnnserve_api.profile import Compute, Profile
 from gnnserve_api.training import TrainingManifest
@@ -379,6 +379,9 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     trained, or an earlier gnnserve made the revision."""
     compared: tuple[ComparedScores, ...] | UnsetType = UNSET
     """Expected scores that given weights were held against. Absent: there were none."""
+    label_misfits: tuple[LabelMisfit, ...] | UnsetType = UNSET
+    """Variants of given weights that do not fit the labels. Absent: there are none, or an earlier gnnserve made the
+    revision."""
     checksum: str = ""
     """`checksum_of` the rest, as it stands in the file."""
 

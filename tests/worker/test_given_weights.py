@@ -13,10 +13,12 @@ import safetensors.numpy
 from tests.support.graphs import network_manifest, npz_arrays, planted_graph, random_tensors, service_of, write_npz
 from tests.support.profiles import revision_manifest
 
-from gnnserve_api.given_weights import ComparedScores, says_unchecked
+from gnnserve_api.given_weights import ComparedScores, LabelMisfit, says_misfits, says_unchecked
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import sealed
 from gnnserve_api.spec.service import GNNService
+from gnnserve_api.training import Majority
+from gnnserve_worker.generation.label_fit import label_misfits
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
@@ -93,3 +95,45 @@ def test_compared_scores_leave_nothing_unchecked() -> None:
     assert "an earlier version" in str(says_unchecked({"everything": "unknown"}, ()))
     assert compared.in_words == "spec.model: expected scores of 600 nodes equal within 0.0004 permille (Logits)"
     assert np.isclose(compared.difference_permille, 0.0004)
+
+
+_COLORS = ("amber", "blue", "green", "red")
+_ANSWERS = np.arange(200) % 4
+
+
+def _misfits(labels: np.ndarray, validation: float) -> list[LabelMisfit]:
+    spec = service_of("file:///g.npz", model={"checkpoint": {"uri": "file:///model.safetensors"}}).spec
+    profile = msgspec.structs.replace(revision_manifest().profile.variants[0], validation_accuracy=validation)
+    answers = {profile.name: _ANSWERS}
+    return [*label_misfits(spec, [profile], answers, labels, _COLORS, Majority(0.25, len(labels)))]
+
+
+def test_another_order_of_classes_is_found_by_the_labels() -> None:
+    own = np.array([3, 2, 1, 0])  # columns red, green, blue, amber
+
+    (found,) = _misfits(own[_ANSWERS], 0.0)
+
+    assert (found.columns, found.permuted) == (("red", "green", "blue", "amber"), 1.0)
+    said = str(says_misfits([found]))
+    assert "with its output columns in the order red, green, blue, amber" in said
+    assert "Columns are read as amber, blue, green, red: write the rows of the last layer's tensors" in said
+
+
+def test_weights_that_fit_no_labels_are_told_from_those_that_do() -> None:
+    (found,) = _misfits(np.random.default_rng(0).integers(0, 4, 200), 0.25)
+
+    assert found.columns == ()
+    assert "not told from the 0.250 of always giving the most frequent class" in str(says_misfits([found]))
+    assert _misfits(_ANSWERS, 1.0) == []
+    assert says_misfits([]) is None
+
+
+def test_weights_that_tell_nothing_are_in_the_provenance(files: Path) -> None:
+    tensors = safetensors.numpy.load_file(files / "model.safetensors")
+    zeroed = {key: np.zeros_like(tensor) for key, tensor in tensors.items()}
+    safetensors.numpy.save_file(zeroed, files / "model.safetensors")
+    made, _ = _generate(files, _service(files))
+
+    told = provenance_of(made, "a test", 1, 1).label_misfits
+    assert told
+    assert told[0].variant == made.variants[0].name

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gnnserve_api.errors import OutdatedError
-from gnnserve_api.given_weights import says_assumed
+from gnnserve_api.given_weights import says_assumed, says_misfits
 from gnnserve_api.protocol import RelationAnswer, VariantsAnswer
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_variants, open_url, read_access
@@ -85,7 +85,12 @@ def _describe_weights(served: VariantsAnswer) -> list[str]:
     """What was assumed of weights that were trained elsewhere, and how that was checked."""
     made = served.provenance
     assumed = [f"assumed of the weights: {printable_line(says_assumed(made.assumptions))}"] if made.assumptions else []
-    return [*assumed, *(f"compared: {printable_line(one.in_words)}" for one in made.compared)]
+    misfit = says_misfits(made.label_misfits)
+    return [
+        *assumed,
+        *(f"compared: {printable_line(one.in_words)}" for one in made.compared),
+        *([] if misfit is None else [f"warning: {printable_line(misfit)}"]),
+    ]
 
 
 def _describe_edges(served: VariantsAnswer) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import family_of
-from gnnserve_api.given_weights import says_unchecked
+from gnnserve_api.given_weights import says_misfits, says_unchecked
 from gnnserve_api.intervals import difference_interval, share_interval
 from gnnserve_api.live_accuracy import ObservedShare
 from gnnserve_api.profile import LatencyProfile, Metric, Profile
@@ -187,6 +187,8 @@ def _cautions(subject: Subject, rows: Sequence[VariantRow], seeds: int, size: in
         found.append(f"More training would give better variants: {advice}.")
     if (finding := says_unchecked(subject.provenance.assumptions, subject.provenance.compared)) is not None:
         found.append(f"{finding[0].upper()}{finding[1:]}.")
+    if (finding := says_misfits(subject.provenance.label_misfits)) is not None:
+        found.insert(0, f"{finding[0].upper()}{finding[1:]}.")
     if profile.validation_nodes < _FEW_NODES:
         found.append(_says_few_nodes(profile, rows))
     if any(row.loss_may_be_chance and row.loss_points > NO_LOSS_POINTS for row in rows):

@@ -86,6 +86,7 @@ def measure_profile(
     cascades: Sequence[FittedCascade] = (),
     exam: LinkExam | None = None,
     right_labels: dict[str, np.ndarray] | None = None,
+    answers: dict[str, np.ndarray] | None = None,
 ) -> Profile:
     """Measure every variant of a loaded revision.
 
@@ -95,6 +96,7 @@ def measure_profile(
     `exam`: what variants are judged by where links are scored; None: labels.
     `right_labels` is filled with how many labels each variant got right of each validation node, where the metric
     judges nodes by themselves; None: nothing reads them.
+    `answers` is filled with the output column that each variant gives each validation node, where nodes have one class.
     """
     metric = metric or metric_of(revision.multi_label)
     subject = _Subject.of(revision, cascades)
@@ -114,7 +116,7 @@ def measure_profile(
         for name, of_new in _measure_new_nodes(subject, revision.splits.validation, seeds, budget_s).items():
             new_nodes[name].append(of_new)
     accuracy_of = partial(_measure_accuracy, subject, metric=metric)
-    on_validation = partial(accuracy_of, nodes=revision.splits.validation, right=right_labels)
+    on_validation = partial(accuracy_of, nodes=revision.splits.validation, right=right_labels, answers=answers)
     variants: list[VariantProfile] = []
     for done, known in enumerate(generated, start=2 * len(BATCH_SEEDS) + 1):
         report(done, total)
@@ -275,10 +277,13 @@ def _measure_accuracy(
     metric: Metric,
     thresholds: Sequence[float] | None = None,
     right: dict[str, np.ndarray] | None = None,
+    answers: dict[str, np.ndarray] | None = None,
 ) -> float:
     scores, labels = decisive_scores(_scores_of(subject, variant, nodes), thresholds), subject.revision.labels[nodes]
     if right is not None and (found := right_labels(scores, labels, metric)) is not None:
         right[variant] = found
+    if answers is not None and labels.ndim == 1:
+        answers[variant] = scores.argmax(axis=1)
     return evaluate(scores, labels, metric)
 
 

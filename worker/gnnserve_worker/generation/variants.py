@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors, ColumnsTrial
-from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.given_weights import ComparedScores, LabelMisfit
 from gnnserve_api.profile import Metric
 from gnnserve_api.repository import (
     NOT_RANKED,
@@ -53,6 +53,7 @@ from gnnserve_worker.generation.features import Normalized, fit_normalization, n
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation.label_fit import label_misfits
 from gnnserve_worker.generation.links.exam import LinkExam
 from gnnserve_worker.generation.profile import (
     GeneratedVariant,
@@ -134,7 +135,8 @@ def generate_revision(
         row_recipe = RowRecipe(normalized.method, _moments(normalized), ingredients.ranking.columns)
         exam = None if links is None else _exam_of(spec, links, models)
         decoder = None if exam is None else staged.write_decoder(exam.weights)
-        measure = partial(_measure, spec, staged, row_recipe, metric, profile_budget, progress, exam)
+        answers: dict[str, np.ndarray] = {}
+        measure = partial(_measure, spec, staged, row_recipe, metric, profile_budget, progress, exam, answers)
         if spec.variants.is_searched:
             subject = Subject(ingredients, data, metric, sizes, profile_budget, network_s)
             found = search(subject, staged, measure, progress)
@@ -143,6 +145,10 @@ def generate_revision(
         kept = {variant.name for variant in found.profile.variants}
         variants = [made.variant for made in found.generated if made.variant.name in kept]
         _discard_unused([made.variant for made in found.generated], variants, staged)
+        misfits: Sequence[LabelMisfit] = ()
+        if (majority := data.majority) is not None:
+            labels = data.labels[data.splits.validation]
+            misfits = [*label_misfits(spec, found.profile.variants, answers, labels, graph.classes, majority)]
         return staged.commit(
             scope=training.scope,
             ranking=RankingManifest(
@@ -163,6 +169,7 @@ def generate_revision(
             links=None if exam is None else exam.describe(decoder),
             assumptions=assumptions_of(spec, ARCHITECTURES[spec.model.architecture]),
             compared=compared,
+            label_misfits=misfits,
         )
 
 
@@ -189,6 +196,7 @@ def _measure(
     budget_s: float,
     progress: ProgressListener,
     exam: LinkExam | None,
+    answers: dict[str, np.ndarray],
     generated: Sequence[GeneratedVariant],
     planned: Sequence[PlannedCascade] = (),
 ) -> Measured:
@@ -203,7 +211,7 @@ def _measure(
     cascades = fit_cascades(loaded, planned)
     report = partial(_report_profile, progress)
     right: dict[str, np.ndarray] = {}
-    profile = measure_profile(loaded, generated, report, metric, budget_s, cascades, exam, right)
+    profile = measure_profile(loaded, generated, report, metric, budget_s, cascades, exam, right, answers)
     return Measured(generated, profile, right, [cascade.manifest for cascade in cascades])
 
 

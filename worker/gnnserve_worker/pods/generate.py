@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from gnnserve_api.domination import says_dominated
 from gnnserve_api.errors import DamagedError, GnnserveError, InputError, lack_of_memory, words_in_cluster
 from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, GenerationResult, VariantSummary, encode_message
+from gnnserve_api.given_weights import says_misfits
 from gnnserve_api.pods import (
     COMPACT_VARIABLE,
     DATA_VARIABLE,
@@ -145,6 +146,8 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
         print(f"removed: revision {removed}, by spec.repository.history", file=sys.stderr, flush=True)
     # Workers may have to write in this folder, which they mount apart from the rest; the kubelet would make it as root.
     make_folder(ServicePaths(repository.folder).updates)
+    if (warning := says_misfits(manifest.label_misfits)) is not None:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     if (advice := says_unlearnt(manifest.training)) is not None:
         print(f"warning: {advice}", file=sys.stderr, flush=True)
     if (advice := says_rising(manifest.training)) is not None:

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.edges import EdgeRules
-from gnnserve_api.given_weights import ComparedScores
+from gnnserve_api.given_weights import ComparedScores, LabelMisfit
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
@@ -258,6 +258,7 @@ class StagedRevision:
         links: LinksManifest | None = None,
         assumptions: Mapping[str, str] | UnsetType = UNSET,
         compared: Sequence[ComparedScores] = (),
+        label_misfits: Sequence[LabelMisfit] = (),
     ) -> RevisionManifest:
         """Publish. `variants` in the order of the profile, `cascades` behind them. `created_at` is UTC in
         RFC 3339; revisions are ordered by it. `training`: None for given weights."""
@@ -296,6 +297,7 @@ class StagedRevision:
                 links=links,
                 assumptions=UNSET if assumptions is UNSET else dict(assumptions),
                 compared=tuple(compared) or UNSET,
+                label_misfits=tuple(label_misfits) or UNSET,
             )
         )
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))

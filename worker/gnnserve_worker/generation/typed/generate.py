@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
@@ -25,6 +27,7 @@ from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation.label_fit import label_misfits
 from gnnserve_worker.generation.profile import measure_profile, profile_budget_s, with_thresholds
 from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.steps import IMPORT, steps_over_types
@@ -109,10 +112,13 @@ def generate_typed(
             loaded = staged.open([made.variant for made in generated])
             if spec.variants.thresholds is Thresholds.PER_CLASS:
                 generated = with_thresholds(loaded, generated)
+            answers: dict[str, np.ndarray] = {}
             profile = measure_profile(
                 loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric,
-                profile_budget,
+                profile_budget, answers=answers,
             )  # fmt: skip
+            labels = data.labels[data.splits.validation]
+            misfits = label_misfits(spec, profile.variants, answers, labels, data.classes, subject.majority)
             return staged.commit(
                 scope=spec.model.training.scope,
                 # The columns of the type that is classified, as its source has them.
@@ -125,6 +131,7 @@ def generate_typed(
                 row_source=write_row_source(subject, states, layers[0], staged),
                 assumptions=assumptions_of(spec, architecture),
                 compared=compared,
+                label_misfits=[*misfits],
             )
 
 
