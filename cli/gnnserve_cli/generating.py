@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +25,7 @@ from gnnserve_cli.render import count
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.generation.identity import newest_version
 from gnnserve_worker.pods import device
-from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.history import keep_history
 from gnnserve_worker.repository.paths import ServicePaths
 from gnnserve_worker.repository.repository import Repository
@@ -48,8 +49,9 @@ def generate_visibly(
     else:
         version = None if log is None else newest_version(service.spec, repository, log)
         generate = partial(pipeline.generate, service, repository, graph_version=version)
-        published = generating_visibly(service, repository, named, generate)
-        advise(published, repository)
+        generated = generating_visibly(service, repository, named, generate)
+        advise(generated, repository)
+        published = generated.published
     keep_models(service, repository, published)
     return published
 
@@ -62,6 +64,15 @@ def keep_models(service: GNNService, repository: Repository, published: Revision
         typer.echo(f"note: removed revision {removed}, by spec.repository.history", err=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A published revision, and how it came."""
+
+    published: RevisionManifest
+    is_measured: bool
+    """Whether its profile was measured now. False: it was published already, or carried over by a compaction."""
+
+
 class Generates(Protocol):
     """What publishes a revision: `pipeline.generate` or `compact`, with all that they are about."""
 
@@ -70,11 +81,13 @@ class Generates(Protocol):
 
 def generating_visibly(
     service: GNNService, repository: Repository, named: Device | None, generate: Generates
-) -> RevisionManifest:
+) -> Generated:
     use_gpu = _may_use_gpu(service, named) and device.why_no_gpu(os.environ, Path("/dev")) is None
     try:
         with showing_progress() as listener:
-            return _generate(generate, listener, use_gpu=use_gpu)
+            stages = _Stages(listener)
+            published = _generate(generate, stages, use_gpu=use_gpu)
+        return Generated(published, is_measured=PROFILE in stages.heard)
     except KeyboardInterrupt:
         kept = repository.count_kept_networks(service.spec.recipe())
         left = f"; {count(kept, 'network')} that it trained will not be trained again" if kept else ""
@@ -82,14 +95,30 @@ def generating_visibly(
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
-def advise(published: RevisionManifest, repository: Repository) -> None:
-    """Say how far its training and its profile can be trusted."""
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """A listener that hands on what it hears, and keeps the names of its stages."""
+
+    listener: ProgressListener
+    heard: set[str] = field(default_factory=set)
+
+    def __call__(self, progress: Progress) -> None:
+        self.heard.add(progress.stage)
+        self.listener(progress)
+
+
+def advise(generated: Generated, repository: Repository) -> None:
+    """Say how far its training can be trusted, and its profile once: when it was measured. Later nothing can be done
+    about it but to train again, and of a revision that a compaction carried over that would give other networks."""
+    published = generated.published
     if (warning := says_misfits(published.label_misfits)) is not None:
         typer.echo(f"warning: {warning}", err=True)
     if (advice := says_unlearnt(published.training)) is not None:
         typer.echo(f"warning: {advice}", err=True)
     if (advice := says_rising(published.training)) is not None:
         typer.echo(f"warning: {advice}", err=True)
+    if not generated.is_measured:
+        return
     ranking = published.ranking
     if (advice := says_dominated(published.profile, len(ranking.columns), is_chosen=ranking.is_chosen)) is not None:
         typer.echo(f"note: {advice}", err=True)

@@ -64,6 +64,8 @@ class FakeWorker:
     """What a GPU answers to it."""
     offers: tuple[Any, ...] = ()
     """What was served."""
+    is_measured: bool = False
+    """Whether its profile is measured by each generation; False: the revision is there already."""
     kept: int = 0
     """Networks that an interrupted generation left."""
 
@@ -101,6 +103,8 @@ class FakeWorker:
             raise self.training_error
         progress(Progress("train x1", 0, 30))
         progress(Progress("train x1", 30, 30, "validation 0.989"))
+        if self.is_measured:
+            progress(Progress("profile", 1, 1))
         assert self.published is not None
         return self.published
 
@@ -549,12 +553,22 @@ def test_validation_that_was_still_rising_is_warned_about(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("command", ["run", "generate"])
 def test_a_profile_of_a_busy_machine_is_warned_about(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     published = msgspec.structs.replace(revision_manifest("r1"), profile=with_tail(20.0))
-    FakeWorker(published=published).install(monkeypatch)
+    FakeWorker(published=published, is_measured=True).install(monkeypatch)
     result = CliRunner().invoke(app, [command, str(DIGITS), "--repository", "models"])
     assert result.exit_code == 0
     (warning,) = (line for line in result.stderr.splitlines() if line.startswith("warning: "))
     assert "p99 is 20 times the median at 1,024 nodes" in warning
     assert "delete models/default/digits/revisions/r1 and generate again" in warning
+
+
+@pytest.mark.parametrize("command", ["run", "generate"])
+def test_a_profile_that_was_not_measured_now_is_not_advised_about(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    published = msgspec.structs.replace(revision_manifest("r1"), profile=with_tail(20.0))
+    FakeWorker(published=published, is_measured=False).install(monkeypatch)
+    result = CliRunner().invoke(app, [command, str(DIGITS), "--repository", "models"])
+    assert result.exit_code == 0
+    assert "warning: " not in result.stderr
+    assert "generate again" not in result.stderr
 
 
 @pytest.mark.parametrize(

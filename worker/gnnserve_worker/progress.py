@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TextIO
 
+PROFILE = "profile"
+"""The stage in which latencies are measured: where it was heard, the profile is new."""
 LINE_INTERVAL_S = 10.0
 """Seconds between two lines about one stage: a log needs a sign of life, not every step."""
 _MINUTE_S, _HOUR_S = 60.0, 3600.0

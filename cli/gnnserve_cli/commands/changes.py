@@ -168,10 +168,11 @@ def compact(
     stored = Repository(repository, service.metadata.namespace, service.metadata.name)
     if (updates := updates_of(service, stored, postgres_uri_file)) is None:
         raise InputError("spec.updates", "is not set", "name a log, as in examples/digits-updates.yaml")
-    published = generating_visibly(service, stored, device, partial(fold, service, stored, updates, retrain=retrain))
+    generated = generating_visibly(service, stored, device, partial(fold, service, stored, updates, retrain=retrain))
+    published = generated.published
     keep_models(service, stored, published)
     if retrain:
-        advise(published, stored)
+        advise(generated, stored)
     # Before the result is shown: it is of a revision that answers whatever the one before it did.
     is_written = publish_visibly(service, stored, published, uri_files)
     made_of = stored.made_of(published)

@@ -23,7 +23,7 @@ from gnnserve_worker.generation.families.registry import needs_master
 from gnnserve_worker.generation.profile import BATCH_SEEDS
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.progress import Step
+from gnnserve_worker.progress import PROFILE, Step
 
 IMPORT, CHOOSE_FACTORS, PUBLISH = "import graph", "choose factors", "publish"
 ONE_ROW_SOURCES = ("labels", "scores", "both")
@@ -177,7 +177,7 @@ def _other_networks(
 
 
 def _measured(tables_s: float, profile_budget_s: float) -> tuple[Step, ...]:
-    return Step("write tables", "write", tables_s), Step("profile", "profile", 1.0 + _SIZES * profile_budget_s)
+    return Step("write tables", "write", tables_s), Step(PROFILE, "profile", 1.0 + _SIZES * profile_budget_s)
 
 
 def _publishing() -> Step:

@@ -77,7 +77,7 @@ from gnnserve_worker.generation.wide import with_factors
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.registry import ARCHITECTURES
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RowRecipe
 from gnnserve_worker.repository.staged import StagedRevision
@@ -216,7 +216,7 @@ def _measure(
 
 
 def _report_profile(progress: ProgressListener, done: int, total: int) -> None:
-    progress(Progress("profile", done, total))
+    progress(Progress(PROFILE, done, total))
 
 
 def _runs_of(models: Models | None, one_rows: OneRowModels | None) -> tuple[TrainingRun, ...]:

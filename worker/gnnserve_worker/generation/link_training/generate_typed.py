@@ -38,7 +38,7 @@ from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.models.typed.architecture import TypedShape
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def generate_typed_links(
             loaded = staged.open([made.variant for made in generated])
             generated = with_calibrations(loaded, generated, exam)
             profile = measure_profile(
-                loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric,
+                loaded, generated, lambda done, total: progress(Progress(PROFILE, done, total)), metric,
                 profile_budget, exam=exam,
             )  # fmt: skip
             return staged.commit(

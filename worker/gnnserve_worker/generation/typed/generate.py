@@ -43,7 +43,7 @@ from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.models.typed.architecture import TypedShape
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def generate_typed(
                 generated = with_thresholds(loaded, generated)
             answers: dict[str, np.ndarray] = {}
             profile = measure_profile(
-                loaded, generated, lambda done, total: progress(Progress("profile", done, total)), metric,
+                loaded, generated, lambda done, total: progress(Progress(PROFILE, done, total)), metric,
                 profile_budget, answers=answers,
             )  # fmt: skip
             labels = data.labels[data.splits.validation]
