@@ -161,6 +161,13 @@ def test_each_file_is_told_with_its_place_and_all_that_are_missing_are_listed_fr
         "pods have no home: bring the file to the volume of spec.graph.volume, and write its path there",
     ]
 
+    manifest.write_text(SHOP.replace("~/edges.csv", "edges.csv"))
+    notes = CliRunner().invoke(app, ["validate", str(manifest)]).stderr.splitlines()
+    of_cluster = [note.split(" is relative")[0] for note in notes if "not for a cluster" in note]
+    assert of_cluster == [
+        f"note: not for a cluster as it is: spec.graph.source.csv.{part}.uri" for part in ("nodes", "edges")
+    ], "each of several that are refused for one reason"
+
     (tmp_path / "edges.csv").touch()
     manifest.write_text(SHOP + "    volume: {claimName: shop-data}\n")
     result = CliRunner().invoke(app, ["validate", str(manifest), "--json"])

@@ -48,9 +48,17 @@ def test_factors_whose_rows_are_wider_than_products_are_left_out_and_said() -> N
 
     assert chosen.left_out == (2, 4)  # x8 reads 75 numbers, and products are 128 wide
     assert chosen.why == (
-        "x2 and x4 were not trained: projected is predicted to be 1.2 to 2.3 times as fast, by batch size, and reads "
-        "all columns, as 128 numbers a row in place of 300 and 150"
+        "x2 and x4 were not trained: projected is predicted to be 1.17 to 2.3 times as fast, by batch size, where the "
+        "model mostly errs by 10 %, and reads all columns, as 128 numbers a row in place of 300 and 150"
     )
+
+
+def test_what_decided_is_said_where_a_factor_is_hardly_slower() -> None:
+    certain = LatencyModel({1: (0.05, 0.0, 1e-6, 0.0)}, error=0.001)
+
+    said = choose_factors(shapes(), certain, COLUMNS, no_trial).why
+
+    assert "predicted to be 1.021 to 1.16 times as fast, by batch size, where the model mostly errs by 0.1 %" in said
 
 
 def test_what_a_factor_must_be_slower_by_is_as_much_as_the_model_errs() -> None:

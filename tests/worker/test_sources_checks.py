@@ -156,7 +156,7 @@ def test_data_of_edges_of_a_relation_is_told_in_every_layout(tmp_path: Path, lay
 # --- labels that are no classes
 
 REFUSED = (
-    rf"have {NODES} different values on {NODES} labelled nodes: nearly every node would be a class of its own, as with "
+    rf"{NODES} different values on {NODES} labelled nodes: nearly every node would be a class of its own, as with "
     r"numbers that are to be predicted, or with ids; regression, which predicts numbers, is not supported yet; name a "
     r"column of classes, or put the numbers into a few ranges"
 )
@@ -187,7 +187,7 @@ def test_a_target_of_regression_of_a_type_is_refused_in_every_layout(tmp_path: P
     parts = shop(users=NODES)
     parts.nodes["user"]["labels"] = np.arange(NODES)
 
-    with pytest.raises(InputError, match=rf"{place}.*have {NODES} different values on {NODES} labelled nodes"):
+    with pytest.raises(InputError, match=rf"{place}.*{NODES} different values on {NODES} labelled nodes"):
         load_typed_source(typed_source(LAYOUTS[layout](tmp_path, parts)))
 
 
@@ -195,7 +195,7 @@ def test_few_classes_are_classes_and_so_are_many_that_nodes_share(tmp_path: Path
     labels = np.arange(NODES) % 31
     assert len(_npz(tmp_path, labels=labels).classes) == 31, "of more than half as many nodes"
     labels[:33] = np.arange(33)
-    with pytest.raises(InputError, match="have 33 different values on 60 labelled nodes"):
+    with pytest.raises(InputError, match="33 different values on 60 labelled nodes"):
         _npz(tmp_path, labels=labels)
 
 
@@ -209,7 +209,7 @@ def test_a_few_labelled_nodes_of_many_classes_are_told_and_taken(tmp_path: Path)
     data = import_tables(tmp_path, ".csv", table, edges_of([(0, 1)]), {"split": "part"})
 
     ((count, example),) = _found(data.findings, "classes that hardly any two labelled nodes share")
-    assert (count, "have 40 different values on 40 labelled nodes" in example) == (classes, True)
+    assert (count, "40 different values on 40 labelled nodes" in example) == (classes, True)
     assert not [note for note in inspect(data).notes if "tells the class exactly" in note]
 
 

@@ -530,7 +530,7 @@ def _cut_gzip() -> Files:
     pytest.param(_ogb_with(node_label="1\n" * 11), "has 11 lines, expected 12", id="a label less"),
     pytest.param(_ogb_with(node_label="1\n" * 11 + "1.5\n"), "line 12 is 1.5, expected a class", id="half a class"),
     pytest.param(_ogb_with(node_label="1\n" * 11 + "-1\n"), "line 12 is -1, expected a class", id="a class below 0"),
-    pytest.param(_ogb_with(node_label="1\n" * 12), "have 1 distinct classes", id="one class"),
+    pytest.param(_ogb_with(node_label="1\n" * 12), "distinct classes, found 1", id="one class"),
     pytest.param(_ogb_with(train="12\n"), "training nodes: have 12, expected 0 to 11", id="a split of no node"),
     pytest.param(_ogb_with(train="0\n1\n", valid="1\n", test="3\n"), "share 1 nodes, the first is 1", id="shared"),
     pytest.param(_ogb_with(train=""), "Empty CSV file", id="an empty split"),

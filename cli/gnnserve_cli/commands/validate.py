@@ -311,9 +311,9 @@ def _say_which_files_are_missing(spec: GNNServiceSpec) -> None:
         if one.is_missing:
             print(f"note: {one.field}: no such file on this machine: {one.place}{there}", file=sys.stderr)
     mount = DataVolume(None if volume is None else Path(volume.mount_path))
-    refused = {str(error): one.field for one in paths_of(spec) if (error := _why_unresolved(one.value, mount))}
-    for why, field in refused.items():
-        print(f"note: not for a cluster as it is: {field} {why}", file=sys.stderr)
+    for one in paths_of(spec):
+        if (why := _why_unresolved(one.value, mount)) is not None:
+            print(f"note: not for a cluster as it is: {one.field} {why}", file=sys.stderr)
 
 
 def _why_unresolved(given: DataPath, base: PathBase) -> ValueError | None:

@@ -46,7 +46,7 @@ def choose_factors(shapes: Shapes, model: LatencyModel, columns: int, try_column
     if trial is not None and _is_more_accurate(trial, shapes):
         return ChosenFactors((), _says_kept(slow, trial), model.error, trial)
     left_out = tuple(one.factor for one in slow)
-    return ChosenFactors(left_out, _says_left_out(slow, shapes.network.projected_columns, trial), model.error, trial)
+    return ChosenFactors(left_out, _says_left_out(slow, shapes.network.projected_columns, model.error, trial), model.error, trial)
 
 
 def slow_factors(shapes: Shapes, model: LatencyModel, columns: int) -> list[SlowFactor]:
@@ -87,16 +87,21 @@ def _is_more_accurate(trial: ColumnsTrial, shapes: Shapes) -> bool:
 # --- words
 
 
-def _says_left_out(slow: Sequence[SlowFactor], width: int, trial: ColumnsTrial | None) -> str:
+def _says_left_out(slow: Sequence[SlowFactor], width: int, error: float, trial: ColumnsTrial | None) -> str:
     names = [variant_name(one.factor) for one in slow]
-    ratios = f"{min(one.least for one in slow):.2g} to {max(one.most for one in slow):.2g} times"
+    ratios = f"{_times(min(one.least for one in slow))} to {_times(max(one.most for one in slow))} times"
     numbers = in_words([f"{one.columns:,}" for one in slow])
     was = "was" if len(slow) == 1 else "were"
     tried = f"; {_says_trial(trial)}" if trial is not None else ""
     return (
-        f"{in_words(names)} {was} not trained: projected is predicted to be {ratios} as fast, by batch size, and reads "
-        f"all columns, as {width:,} numbers a row in place of {numbers}{tried}"
+        f"{in_words(names)} {was} not trained: projected is predicted to be {ratios} as fast, by batch size, where "
+        f"the model mostly errs by {100 * error:.2g} %, and reads all columns, as {width:,} numbers a row in place of {numbers}{tried}"
     )
+
+
+def _times(ratio: float) -> str:
+    """Two digits, and of a ratio near 1 those of what it is beyond 1: 1.04 is not 1."""
+    return f"{ratio:.2g}" if ratio >= 2 else f"{1 + float(f'{ratio - 1:.2g}'):.10g}"
 
 
 def _says_kept(slow: Sequence[SlowFactor], trial: ColumnsTrial) -> str:

@@ -39,18 +39,18 @@ def check_classes(
     `are_learnt`: not where links are scored, whose labels are read by nothing."""
     findings: tuple[Finding, ...] = ()
     if are_learnt and classes >= _FEWEST_OWN_CLASSES and 2 * classes > labelled:
-        have = f"have {classes:,} different values on {labelled:,} labelled nodes"
+        found = f"{classes:,} different values on {labelled:,} labelled nodes"
         if _LABELLED_SHARE * labelled >= nodes:
             raise InputError(
-                where, f"{have}: nearly every node would be a class of its own, as with numbers that are to be "
+                where, f"{found}: nearly every node would be a class of its own, as with numbers that are to be "
                 f"predicted, or with ids; {REGRESSION}", f"name a column of classes, or {RANGES}",
             )  # fmt: skip
         # A few nodes of each of many classes may be labelled for a given model.
         what = f"classes that hardly any two labelled nodes share: none of them can be learnt; {REGRESSION}"
-        findings = (Finding(what, classes, f"{where} {have}"),)
+        findings = (Finding(what, classes, f"{where}: {found}"),)
     if not 2 <= classes <= MAX_CLASSES:
         raise InputError(
-            where, f"have {classes} distinct classes, expected 2 to {MAX_CLASSES}", "check that they are classes"
+            where, f"expected 2 to {MAX_CLASSES} distinct classes, found {classes}", "check that they are classes"
         )
     return findings
 
