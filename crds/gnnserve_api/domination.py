@@ -65,8 +65,9 @@ def says_dominated(profile: Profile, features: int, *, is_chosen: bool = False) 
     useful = {variant.factor for variant in pruned if beaten[variant.name] is None}
     cure = f"spec.variants.pruning.factors: {sorted({1, *useful})}" if is_chosen else _CHOICE
     return (
-        f"{by.name} is at least as accurate as {names} and faster at every measured size, so pruning gains nothing there on "
-        f"this graph: {why}. To keep no more than is useful, use {cure}{_narrower(useful, features, by.columns)}."
+        f"{by.name} is at least as accurate as {names} and faster at every measured size, so pruning gains nothing "
+        f"there on this graph: {why}. To keep no more than is "
+        f"useful, use {cure}{_narrower(useful, features, by.columns)}."
     )
 
 

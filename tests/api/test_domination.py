@@ -54,9 +54,10 @@ def test_a_measured_profile_in_which_projected_wins_everywhere_is_said_with_the_
     said = says_dominated(measured, features=4714)
 
     assert said == (
-        "projected is at least as accurate as x2 and x4 and faster at every measured size, so pruning gains nothing there "
-        "on this graph: it reads 128 numbers a row, the first layer's output, where x2 and x4 read 2,357 and 1,178. To "
-        "keep no more than is useful, use spec.variants.pruning.choice: Auto, or factors above 36, which read less."
+        "projected is at least as accurate as x2 and x4 and faster at every measured size, so pruning gains nothing "
+        "there on this graph: it reads 128 numbers a row, the first layer's output, where x2 and x4 read 2,357 and "
+        "1,178. To keep no more than is useful, use spec.variants.pruning.choice: Auto, or factors above 36, "
+        "which read less."
     )
     again = says_dominated(measured, features=4714, is_chosen=True)
     assert again is not None

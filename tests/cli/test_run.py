@@ -562,7 +562,9 @@ def test_a_profile_of_a_busy_machine_is_warned_about(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("command", ["run", "generate"])
-def test_a_profile_that_was_not_measured_now_is_not_advised_about(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_a_profile_that_was_not_measured_now_is_not_advised_about(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
     published = msgspec.structs.replace(revision_manifest("r1"), profile=with_tail(20.0))
     FakeWorker(published=published, is_measured=False).install(monkeypatch)
     result = CliRunner().invoke(app, [command, str(DIGITS), "--repository", "models"])

@@ -79,7 +79,8 @@ NODES: list[Any] = [
         id="one class",
     ),
     pytest.param(
-        _with(kind=pa.array([None] * 5, pa.string())), {}, r"nodes.label: column 'kind': expected 2 to 65536 distinct classes, found 0", None,
+        _with(kind=pa.array([None] * 5, pa.string())), {},
+        r"nodes.label: column 'kind': expected 2 to 65536 distinct classes, found 0", None,
         id="no label",
     ),
     pytest.param(

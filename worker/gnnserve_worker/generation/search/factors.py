@@ -46,7 +46,9 @@ def choose_factors(shapes: Shapes, model: LatencyModel, columns: int, try_column
     if trial is not None and _is_more_accurate(trial, shapes):
         return ChosenFactors((), _says_kept(slow, trial), model.error, trial)
     left_out = tuple(one.factor for one in slow)
-    return ChosenFactors(left_out, _says_left_out(slow, shapes.network.projected_columns, model.error, trial), model.error, trial)
+    return ChosenFactors(
+        left_out, _says_left_out(slow, shapes.network.projected_columns, model.error, trial), model.error, trial
+    )
 
 
 def slow_factors(shapes: Shapes, model: LatencyModel, columns: int) -> list[SlowFactor]:
@@ -95,7 +97,8 @@ def _says_left_out(slow: Sequence[SlowFactor], width: int, error: float, trial: 
     tried = f"; {_says_trial(trial)}" if trial is not None else ""
     return (
         f"{in_words(names)} {was} not trained: projected is predicted to be {ratios} as fast, by batch size, where "
-        f"the model mostly errs by {100 * error:.2g} %, and reads all columns, as {width:,} numbers a row in place of {numbers}{tried}"
+        f"the model mostly errs by {100 * error:.2g} %, and reads all columns, as {width:,} numbers a "
+        f"row in place of {numbers}{tried}"
     )
 
 
