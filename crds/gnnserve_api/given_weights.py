@@ -17,6 +17,10 @@ from gnnserve_api.training import Majority
 from gnnserve_api.wording import in_words
 
 _SHOWN_CLASSES = 40
+_EQUAL_PERMILLE = 1.0
+"""Largest difference that is called none: the default tolerance."""
+_LARGE_PERMILLE = 30.0
+"""Difference above which no rounding is the cause, of narrow storage either."""
 UNKNOWN_ASSUMPTIONS: Mapping[str, str] = {"everything": "unknown"}
 """Assumptions of a revision that an earlier version made, which recorded none."""
 
@@ -38,10 +42,14 @@ class ComparedScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     @property
     def in_words(self) -> str:
         """For people: `spec.model: expected scores of 600 nodes equal within 0.0004 permille (Logits)`."""
-        return (
-            f"{self.weights}: expected scores of {self.nodes:,} nodes equal within {self.difference_permille:.2g} "
-            f"permille ({self.scores})"
-        )
+        of = f"{self.weights}: expected scores of {self.nodes:,} {'node' if self.nodes == 1 else 'nodes'}"
+        if self.difference_permille <= _EQUAL_PERMILLE:
+            return f"{of} equal within {self.difference_permille:.2g} permille ({self.scores})"
+        told = f"{of} differ by at most {self.difference_permille:.3g} permille ({self.scores}), within the tolerance"
+        told += f" of {self.tolerance_permille:g}"
+        if self.difference_permille <= _LARGE_PERMILLE:
+            return told
+        return f"{told}: so large a difference is of another computation or of other weights, not of rounding"
 
 
 class LabelMisfit(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

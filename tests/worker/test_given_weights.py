@@ -137,3 +137,15 @@ def test_weights_that_tell_nothing_are_in_the_provenance(files: Path) -> None:
     told = provenance_of(made, "a test", 1, 1).label_misfits
     assert told
     assert told[0].variant == made.variants[0].name
+
+
+@pytest.mark.parametrize(
+    ("nodes", "permille", "said"),
+    [
+        (1, 0.5, "expected scores of 1 node equal within 0.5 permille (Logits)"),
+        (9, 5.0, "expected scores of 9 nodes differ by at most 5 permille (Logits), within the tolerance of 1000"),
+        (9, 350.0, "so large a difference is of another computation or of other weights, not of rounding"),
+    ],
+)
+def test_only_small_differences_are_called_equal(nodes: int, permille: float, said: str) -> None:
+    assert said in ComparedScores("spec.model", "0" * 64, nodes, "Logits", permille, 1000.0).in_words
