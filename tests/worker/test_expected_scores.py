@@ -19,11 +19,13 @@ from torch.nn import functional
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.provenance import provenance_of
+from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import ExpectedScores
 from gnnserve_worker.generation import networks
 from gnnserve_worker.generation.expected.comparison import Comparison
 from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores
 from gnnserve_worker.generation.expected.listed import ListedScores
+from gnnserve_worker.generation.expected.one_type import other_directions
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.repository.repository import Repository
@@ -193,6 +195,80 @@ def test_edges_the_other_way_are_found(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"with edges the other way the scores are equal"):
         _generate(tmp_path, MODELS["GraphSAGE"])
+
+
+def test_a_directed_model_on_edges_that_count_both_ways_names_the_direction(tmp_path: Path) -> None:
+    module = Stack(_sage())
+    _write(tmp_path, module, _scores(module))
+    source = {"npz": {"uri": (tmp_path / "graph.npz").as_uri(), "direction": "Undirected"}}
+
+    with pytest.raises(InputError, match=r"equal to .*: set spec.graph.source.npz.direction to Directed"):
+        _generate(tmp_path, MODELS["GraphSAGE"], graph={"source": source})
+
+
+def test_other_directions_of_tables_are_fields_of_their_edges() -> None:
+    tables = {"nodes": {"uri": "/n.csv", "id": "id", "label": "label"}, "edges": {"uri": "/e.csv"}}
+    found = [*other_directions(GraphSource.model_validate({"csv": tables}))]
+
+    assert [(one.field, one.stated) for one, _ in found] == [
+        ("csv.edges.direction", "Directed"), ("csv.edges.direction", "Reversed"),
+    ]  # fmt: skip
+    assert [str(source.csv and source.csv.edges.direction) for _, source in found] == ["Directed", "Reversed"]
+
+
+@pytest.mark.parametrize("stated", ["Disabled", "Standardize"])
+def test_features_that_were_scaled_over_all_nodes_name_both_fields(tmp_path: Path, stated: str) -> None:
+    module = Stack(_sage())
+    rows = (FEATURES - FEATURES.mean(dim=0)) / FEATURES.std(dim=0, correction=0)
+    _write(tmp_path, module, _scores(module, rows))
+    arrays = npz_arrays(GRAPH)
+    features = next(name for name, values in arrays.items() if values.shape == (NODES, COLUMNS))
+    write_npz(tmp_path / "graph.npz", {**arrays, features: arrays[features] * 3 + 1})
+    source = {"npz": {"uri": (tmp_path / "graph.npz").as_uri()}}
+
+    with pytest.raises(InputError, match=r"over all nodes .*normalization to Standardize and .*scope to Transductive"):
+        _generate(tmp_path, MODELS["GraphSAGE"], graph={"source": source, "normalization": stated})
+
+
+def test_columns_in_another_order_are_named(tmp_path: Path) -> None:
+    module = Stack(_sage())
+    _write(tmp_path, module, _scores(module)[:, [2, 0, 1]])
+
+    with pytest.raises(InputError, match=r"columns seem to be 2, 0, 1\. Write them in the order of .* \(0, 1, 2\)"):
+        _generate(tmp_path, MODELS["GraphSAGE"])
+
+
+def test_rows_of_other_nodes_are_named(tmp_path: Path) -> None:
+    module = Stack(_sage())
+    _write(tmp_path, module, np.roll(_scores(module), 1, axis=0))
+
+    with pytest.raises(InputError, match="rows of scores seem to belong to other nodes: that of node"):
+        _generate(tmp_path, MODELS["GraphSAGE"])
+
+
+def test_data_of_edges_that_is_not_read_is_suspected(tmp_path: Path) -> None:
+    module = Stack(_sage())
+    _write(tmp_path, module, np.random.default_rng(0).normal(size=(NODES, CLASSES)))
+    write_npz(tmp_path / "graph.npz", {**npz_arrays(GRAPH), "weight": np.ones(GRAPH.edges, np.float32)})
+
+    with pytest.raises(InputError, match="may have used edge weights, and weight of the edges is not read"):
+        _generate(tmp_path, MODELS["GraphSAGE"])
+
+
+def test_nodes_that_are_empty_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"nodes": [None, "a"], "scores": [[1.0, 0.0]] * 2}), tmp_path / "expected.parquet")
+    expected = ExpectedScores.model_validate({"uri": str(tmp_path / "expected.parquet")})
+
+    with pytest.raises(InputError, match="nodes: row 0 is empty"):
+        read_scores(ListedScores("spec.model.expected", "spec.model", expected), ScoredNodes(3, None, 2))
+
+
+def test_logarithms_that_are_said_to_be_probabilities_are_told(tmp_path: Path) -> None:
+    module = Stack(_sage(), end=lambda scores: scores.log_softmax(-1))
+    _write(tmp_path, module, _scores(module))
+
+    with pytest.raises(InputError, match=r"logarithms of probabilities \(log_softmax\): write their exp\(\)$"):
+        _generate(tmp_path, MODELS["GraphSAGE"], {"scores": "Probabilities"})
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,9 @@ def _compare(
     if master is not None:
         weights[MODEL] = ComparedWeights(master, None)
     graph = load_source(spec.graph.source, repository.downloads, progress) if source is None else source
-    return compare_scores(spec, identity.expected, graph, weights, progress)
+    return compare_scores(
+        spec, identity.expected, graph, weights, lambda other: load_source(other, repository.downloads), progress
+    )
 
 
 ModelsOf = Callable[["TrainingSet", Features], "Models"]

@@ -22,6 +22,11 @@ _WORST = 3
 """Nodes that a message names."""
 _UNLIKELY_PERMILLE = 100.0
 """Difference above which the nearest reading tells nothing."""
+_MOST_SEARCHED = 1 << 22
+"""Most scores among which those of other nodes are looked for."""
+_FEWEST_ROWS = 4
+_MOVED_SHARE = 0.9
+"""Share of the worst rows that must be those of other nodes, each of another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Comparison:
     given: GivenScores
     classes: Classes
     multi_label: bool
+    hint: str = ""
+    """What else may be the cause where none is found, of this graph."""
 
     @property
     def scale(self) -> float:
@@ -88,8 +95,9 @@ class Comparison:
         return InputError(self.listed.field, problem, self._remedy(scores, causes, rows))
 
     def _remedy(self, scores: np.ndarray, causes: Iterable[Cause], rows: np.ndarray) -> str:
-        if (of_file := self._kind_of_file(scores)) is not None:
-            return of_file
+        for told in (self._kind_of_file, self._order_of_columns):
+            if (of_file := told(scores)) is not None:
+                return of_file
         nearest: tuple[float, str] | None = None
         tried = 0
         for cause in causes:
@@ -99,12 +107,53 @@ class Comparison:
                 return f"{cause.words} the scores are equal to {off / 1000:.2g}: {cause.remedy}"
             if nearest is None or off < nearest[0]:
                 nearest = off, cause.words
+        if (of_file := self._order_of_rows(scores, rows)) is not None:
+            return of_file
         near = ""
         if nearest is not None and nearest[0] < _UNLIKELY_PERMILLE:
             near = f" (nearest: {nearest[1]}, off by {nearest[0]:.3g} permille)"
         return (
             f"none of {tried} other ways to compute the network gives them{near}: check that the scores are of these "
-            "weights, over full neighbourhoods of this graph, in evaluation mode, as docs/models.md shows"
+            "weights, over full neighbourhoods of this graph and its direction of edges, in evaluation mode, as "
+            f"docs/models.md shows{self.hint}"
+        )
+
+    def _order_of_columns(self, scores: np.ndarray) -> str | None:
+        """The order of the file's columns, where they are those that are computed in another order."""
+        from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  (takes a tenth of a second)
+
+        computed, tolerance = self.as_given(scores), self.listed.expected.tolerance_permille * self.scale / 1000
+        apart = np.stack([
+            np.abs(self.given.scores - computed[:, [column]]).max(axis=0) for column in range(computed.shape[1])
+        ], axis=1)  # fmt: skip
+        if not np.isfinite(apart).all():
+            return None
+        order = linear_sum_assignment(apart > tolerance)[1]
+        if (np.abs(self.given.scores - computed[:, order]) > tolerance).any():
+            return None
+        names = ", ".join(str(self.classes[column]) for column in order)
+        return (
+            f"with its columns in another order the file has these scores: columns seem to be {names}. Write them in "
+            f"the order of the classes ({', '.join(map(str, self.classes))}), or, where that is what the file has, the "
+            "rows of the last layer's tensors"
+        )
+
+    def _order_of_rows(self, scores: np.ndarray, rows: np.ndarray) -> str | None:
+        """That rows of the file are those of other nodes of it."""
+        if scores.size > _MOST_SEARCHED:
+            return None
+        computed, tolerance = self.as_given(scores), self.listed.expected.tolerance_permille
+        found = {}
+        for row in rows:
+            apart = np.abs(computed - self.given.scores[row]).max(axis=1)
+            if apart.min() * 1000 <= tolerance * self.scale:
+                found[int(row)] = int(apart.argmin())
+        if len(rows) < _FEWEST_ROWS or len(set(found.values())) < len(rows) * _MOVED_SHARE:
+            return None
+        row, other = next(iter(found.items()))
+        return (
+            f"rows of scores seem to belong to other nodes: that of node {self.given.shown[row]!r} is that of node "
+            f"{self.given.shown[other]!r}: write `nodes` in the order of the rows of scores"
         )
 
     def _kind_of_file(self, scores: np.ndarray) -> str | None:
@@ -116,15 +165,12 @@ class Comparison:
             return bool(np.abs(raw - found).max() * 1000 <= tolerance * self.scale)
 
         field = f"{self.listed.field}.scores"
-        if self.listed.expected.scores is ScoreKind.LOGITS:
-            if equal(shares):
-                return f"the file has probabilities: set {field} to {ScoreKind.PROBABILITIES}"
-            if equal(np.log(np.maximum(shares, 1e-300))):
-                return (
-                    "the file has logarithms of probabilities (log_softmax): write their exp(), and set "
-                    f"{field} to {ScoreKind.PROBABILITIES}"
-                )
-            return None
+        are_logits = self.listed.expected.scores is ScoreKind.LOGITS
+        if equal(np.log(np.maximum(shares, 1e-300))):
+            what = "the file has logarithms of probabilities (log_softmax): write their exp()"
+            return f"{what}, and set {field} to {ScoreKind.PROBABILITIES}" if are_logits else what
+        if are_logits:
+            return f"the file has probabilities: set {field} to {ScoreKind.PROBABILITIES}" if equal(shares) else None
         return f"the file has logits: set {field} to {ScoreKind.LOGITS}" if equal(scores) else None
 
 

@@ -93,6 +93,9 @@ def _of_parquet(field: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
     missing = [name for name in (_NODES, _SCORES) if name not in table.column_names]
     if missing:
         raise InputError(field, f"{path}: has no column {missing[0]}; it has {', '.join(table.column_names)}", how)
+    if table[_NODES].null_count:
+        row = table[_NODES].is_null().to_pylist().index(True)
+        raise InputError(field, f"{path}: {_NODES}: row {row} is empty", "write the node of each row of scores")
     kind = table[_SCORES].type
     are_lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not are_lists or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
 
+from gnnserve_api.edges import Direction
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NetworkManifest
-from gnnserve_api.spec.graph import Normalization
+from gnnserve_api.spec.graph import GraphSource, Normalization, NpzDirection
+from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import ReadingTried, paired_readings, single_readings
 from gnnserve_worker.generation.expected.comparison import STAGE, TRIED_ROWS, Cause, Comparison
@@ -22,6 +24,7 @@ from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import training_set, visible_nodes
+from gnnserve_worker.graph.sources.checks import UNREAD_EDGE_DATA
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated, weights_of
 from gnnserve_worker.models.registry import spec_of
@@ -43,10 +46,10 @@ class ComparedWeights:
 
 def compare_scores(
     spec: GNNServiceSpec, digests: Mapping[str, str], graph: GraphData, weights: Mapping[str, ComparedWeights],
-    progress: ProgressListener,
+    load: Callable[[GraphSource], GraphData], progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
-    """Hold all expected scores of the spec against those of the weights. `graph`: the source's. InputError: they
-    differ by more than they may."""
+    """Hold all expected scores of the spec against those of the weights. `graph`: the source's. `load`: reads
+    another source. InputError: they differ by more than they may."""
     listed = listed_scores(spec)
     if not listed:
         return ()
@@ -56,13 +59,13 @@ def compare_scores(
     rows = _served_rows(spec, graph, normalization_of(spec))
     network, found = spec.network(len(graph.classes)), []
     for done, (one, given) in enumerate(zip(listed, files, strict=True), start=1):
-        comparison = Comparison(one, given, graph.classes, graph.multi_label)
+        comparison = Comparison(one, given, graph.classes, graph.multi_label, _hint(graph))
         own = weights[one.weights]
         scores = _served_scores(network, own, rows, graph.graph, given.positions)
         differences = comparison.differences(scores)
         if differences.max() > one.expected.tolerance_permille:
             tried = comparison.worst_rows(differences)[:TRIED_ROWS]
-            causes = _Causes(spec, network, graph, own, given.positions[tried])
+            causes = _Causes(spec, network, graph, own, given.positions[tried], load)
             raise comparison.refuse(scores, differences, causes.tried(), tried)
         found.append(comparison.outcome(digests[one.weights], float(differences.max())))
         progress(Progress(STAGE, done, len(listed), found[-1].in_words))
@@ -100,6 +103,7 @@ class _Causes:
     graph: GraphData
     weights: ComparedWeights
     positions: np.ndarray
+    load: Callable[[GraphSource], GraphData]
 
     def tried(self) -> Iterator[Cause]:
         """Other ways to compute the scores, the likeliest first; those that change nothing are left out."""
@@ -120,6 +124,16 @@ class _Causes:
                 yield Cause(
                     f"with features scaled by {other}", f"set spec.graph.normalization to {other}", scores
                 )  # fmt: skip
+        yield from self._scaled_by_all(served)
+        for direction, source in other_directions(self.spec.graph.source):
+            scores = self._scores(*self._read(self.load(source).graph, method), SERVED)
+            if not np.array_equal(scores, served):
+                field = f"spec.graph.source.{direction.field}"
+                yield Cause(
+                    f"with edges as {field}: {direction.stated} reads them",
+                    f"set {field} to {direction.stated}",
+                    scores,
+                )
         for words, lists_of in (("with edges the other way", _reversed), ("with edges both ways", _both_ways)):
             scores = self._scores(*self._read(lists_of(self.graph.graph), method), SERVED)
             if not np.array_equal(scores, served):
@@ -127,11 +141,25 @@ class _Causes:
         if (len(lists.indices) + lists.nodes) * max(features.shape[1], self.network.hidden) <= _PAIRED_NUMBERS:
             yield from of_readings(paired_readings(architecture.assumptions))
 
-    def _read(self, graph: Graph, method: Normalization) -> tuple[np.ndarray, PlainGraph, np.ndarray]:
+    def _scaled_by_all(self, served: np.ndarray) -> Iterator[Cause]:
+        """Scores of features that are standardized over all nodes, as a program does that has no split yet."""
+        if self.spec.model.training.scope is Scope.TRANSDUCTIVE or sp.issparse(self.graph.features):
+            return
+        scores = self._scores(*self._read(self.graph.graph, Normalization.STANDARDIZE, Scope.TRANSDUCTIVE), SERVED)
+        if not np.array_equal(scores, served):
+            yield Cause(
+                f"with features scaled by {Normalization.STANDARDIZE} over all nodes",
+                f"set spec.graph.normalization to {Normalization.STANDARDIZE} and spec.model.training.scope to "
+                f"{Scope.TRANSDUCTIVE}", scores,
+            )  # fmt: skip
+
+    def _read(
+        self, graph: Graph, method: Normalization, scope: Scope | None = None
+    ) -> tuple[np.ndarray, PlainGraph, np.ndarray]:
         """Features around the nodes, their lists, and where the nodes are."""
         hops = self.network.layers + 1 if self.network.hops is None else self.network.hops + 1
         around = neighbourhood_of(graph, self.positions, hops)
-        visible = visible_nodes(self.graph.nodes, self.graph.splits, self.spec.model.training.scope)
+        visible = visible_nodes(self.graph.nodes, self.graph.splits, scope or self.spec.model.training.scope)
         scaled = fit_normalization(self.graph.features, method, visible).features[around.nodes]
         if self.weights.columns is not None:
             scaled = keep_columns(scaled, self.weights.columns)
@@ -147,6 +175,41 @@ class _Causes:
             outputs = architecture.plain_layer(own, rows, lists, reading, self.network.attention)
             rows = activated(outputs, rows, reading, is_last=layer == layers - 1)
         return np.asarray(rows[places])
+
+
+@dataclass(frozen=True, slots=True)
+class StatedDirection:
+    field: str
+    """Below spec.graph.source."""
+    stated: Direction
+
+
+def other_directions(source: GraphSource) -> Iterator[tuple[StatedDirection, GraphSource]]:
+    """The same source with each other direction that it may state."""
+    for name in ("npz", "ogb", "pyg", "parquet", "csv"):
+        given = getattr(source, name)
+        if given is None:
+            continue
+        path = (name, "edges") if hasattr(given, "edges") else (name,)
+        holder = given.edges if len(path) > 1 else given
+        for direction in _DIRECTIONS[name]:
+            if holder.direction != direction:
+                changed = holder.model_copy(update={"direction": direction})
+                own = given.model_copy(update={"edges": changed}) if len(path) > 1 else changed
+                field = ".".join((*path, "direction"))
+                yield StatedDirection(field, Direction(direction)), source.model_copy(update={name: own})
+
+
+_DIRECTIONS: Mapping[str, Iterable[Direction | NpzDirection]] = {"npz": NpzDirection} | dict.fromkeys(
+    ("ogb", "pyg", "parquet", "csv"), Direction
+)
+"""Directions that a source may state, by its kind; others have none."""
+
+
+def _hint(graph: GraphData) -> str:
+    """What the source has and the network does not read."""
+    unread = [finding.example for finding in graph.findings if finding.what.startswith(UNREAD_EDGE_DATA)]
+    return f"; the model may have used edge weights, and {', '.join(unread)} of the edges is not read" if unread else ""
 
 
 def _reversed(graph: Graph) -> Graph:

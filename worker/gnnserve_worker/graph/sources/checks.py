@@ -55,11 +55,15 @@ def check_classes(
     return findings
 
 
+UNREAD_EDGE_DATA = "columns of edges not read"
+"""Begins the finding about data of edges; its example names the columns."""
+
+
 def unread_edge_data(names: Sequence[str], relation: str = "") -> tuple[Finding, ...]:
     """A finding about what the source has of each edge beside its ends. `relation`: where there are several."""
     told = [name for name in names if not name.startswith(_INDEX_COLUMN)]
     of = f" ({relation})" if relation else ""
-    what = f"columns of edges not read: edges have no features, weights or times yet{of}"
+    what = f"{UNREAD_EDGE_DATA}: edges have no features, weights or times yet{of}"
     return (Finding(what, len(told), listed(told)),) if told else ()
 
 
