@@ -318,3 +318,21 @@ def test_every_tensor_is_of_a_layer_or_named_as_unknown() -> None:
         description = describe({key: tensor.shape for key, tensor in state.items()})
         of_layers = [name for layer in description.layers for name in layer.tensors]
         assert sorted([*of_layers, *description.others]) == sorted(state)
+
+
+@pytest.mark.parametrize("relation", ["paper__cites__paper", "<paper___cites___paper>"])
+def test_layers_of_relations_are_those_of_a_model_over_types(tmp_path: Path, relation: str) -> None:
+    state = {
+        f"{layer}.{relation}.{name}": tensor
+        for layer, conv in zip(("conv1", "conv2"), _sage(COLUMNS, HIDDEN, CLASSES), strict=True)
+        for name, tensor in _state(conv).items()
+    }
+    state |= {key.replace("paper", "author", 1): tensor for key, tensor in state.items()}
+
+    with pytest.raises(InputError) as refused:
+        _load(tmp_path, state, {})
+
+    message = str(refused.value)
+    assert "holds layers of the relations author__cites__paper, paper__cites__paper, so it is a model over" in message
+    assert "spec.graph.source.typed" in message
+    assert "rename" not in message

@@ -87,6 +87,8 @@ _KINDS: Sequence[LayerKind] = (
 """Every kind that is recognised, in the order in which they are tried."""
 
 _NUMBER = re.compile(r"\d+")
+_RELATION = re.compile(r"<?(?P<source>.+?)_{2,3}(?P<name>.+?)_{2,3}(?P<target>[^>]+)>?")
+"""Names of a relation's module: HeteroConv's of torch_geometric, and those of to_hetero and of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def _prefixes(names: Shapes) -> list[str]:
     """Beginnings of the names, at dots outside of <>, the shortest first."""
     found = set()
     for name in names:
-        steps = re.findall(r"(?:<[^>]*>|[^.])+", name)
+        steps = steps_of(name)
         found |= {".".join(steps[:count]) for count in range(len(steps))}
     return sorted(found, key=lambda one: (one.count("."), one))
 
@@ -237,8 +239,34 @@ def _read_by(layer: Layer) -> Architecture | None:
     return _OWNERS.get(layer.kind.name) if is_read else None
 
 
+def steps_of(name: str) -> list[str]:
+    """Parts of a name, cut at dots outside of <>."""
+    return re.findall(r"(?:<[^>]*>|[^.])+", name)
+
+
+def relation_of(layer: str) -> re.Match[str] | None:
+    """The relation that a layer's name ends in, as HeteroConv or to_hetero writes it: `source`, `name`, `target`."""
+    steps = steps_of(layer)
+    return _RELATION.fullmatch(steps[-1]) if steps else None
+
+
+def _over_types(description: Description) -> Refusal | None:
+    """A refusal where layers are of relations, so that the model is over several types."""
+    found = [match for layer in description.layers if (match := relation_of(layer.name)) is not None]
+    if not found:
+        return None
+    names = dict.fromkeys(f"{one['source']}__{one['name']}__{one['target']}" for one in found)
+    held = f"holds layers of the {'relation' if len(names) == 1 else 'relations'} {_listed([*names])}"
+    return Refusal(
+        f"{held}, so it is a model over several types of nodes, and the graph has one type",
+        "give the graph that it was trained on in spec.graph.source.typed",
+    )
+
+
 def refusal_of(description: Description) -> Refusal | None:
     """What is not served of a file over one type; None: all of its layers are, and of one architecture."""
+    if (over_types := _over_types(description)) is not None:
+        return over_types
     if not description.layers and not description.others:
         return Refusal("it has nothing", "save the whole state dict of the model")
     if description.is_perceptron:

@@ -16,6 +16,8 @@ from gnnserve_worker.generation.checkpoint_description import (
     describe,
     looks,
     refused_layers,
+    relation_of,
+    steps_of,
     typed_architecture_of,
 )
 from gnnserve_worker.generation.tensors import Tensors
@@ -24,8 +26,6 @@ from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, Typ
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 
 _SHOWN = 12
-_RELATION = re.compile(r"<?(?P<source>.+?)_{2,3}(?P<name>.+?)_{2,3}(?P<target>[^>]+)>?")
-"""Names of a relation's module: HeteroConv's of torch_geometric, and those of to_hetero and of earlier versions."""
 _LAYER = re.compile(r"(?:^|.*\.)(?P<stem>[A-Za-z_]+\.?)(?P<number>\d+)$")
 
 
@@ -158,8 +158,8 @@ def _names_here(description: Description) -> Mapping[str, str]:
     convolutions = [layer for layer in description.layers if typed_architecture_of(layer) is not None]
     layers, relations = {}, {}
     for layer in convolutions:
-        steps = re.findall(r"(?:<[^>]*>|[^.])+", layer.name)
-        relation = _RELATION.fullmatch(steps[-1]) if steps else None
+        steps = steps_of(layer.name)
+        relation = relation_of(layer.name)
         if relation is not None:
             relations[layer.name] = f"convs.<{relation['source']}___{relation['name']}___{relation['target']}>"
             steps = steps[:-1]
