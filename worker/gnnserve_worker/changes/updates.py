@@ -171,10 +171,12 @@ class Updates:
     def follow(self, replica: Replica | None) -> None:
         """Follow the log with this replica from now on. None: there is none, and no batch is taken."""
         self._replica = replica
+        if replica is not None:
+            # Before its thread goes on: of what it applies, the event loop has yet to hear what became of it.
+            self._noted = replica.offset
+            self._known = max(self._known, self._noted)
         self._follower.follow(replica)
         if replica is not None:
-            self._known = max(self._known, replica.offset)
-            self._noted = replica.offset
             self._settle()
 
     def catch_up(self, replica: Replica) -> None:

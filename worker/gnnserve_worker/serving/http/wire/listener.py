@@ -20,6 +20,8 @@ from gnnserve_worker.serving.security.tls import ListeningTls
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.02
+_GIVING_UP_S = 1.0
+"""How long requests that are given up may take to say so."""
 _DATE_EVERY_S = 1.0
 
 
@@ -83,8 +85,12 @@ class Listener:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             _log.error("incomplete %g s after the drain and given up: %d requests", linger_s, len(self.shared.tasks))
-            for task in self.shared.tasks:
+            given_up = tuple(self.shared.tasks)
+            for task in given_up:
                 task.cancel()
+            if given_up:
+                # Their clients are told so.
+                await asyncio.wait(given_up, timeout=_GIVING_UP_S)
         # Nothing reads what else they send.
         for connection in tuple(self.shared.connections):
             connection.abort()
