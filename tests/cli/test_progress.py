@@ -38,6 +38,14 @@ def test_a_line_begins_with_how_far_all_steps_are() -> None:
     ]
 
 
+def test_a_tenth_of_all_work_is_a_line_however_soon() -> None:
+    stream = io.StringIO()
+    listener = LineListener(stream, lambda: 0.0)
+    for done, share in enumerate((0.5, 0.55, 0.62, 0.65, 0.75)):
+        listener(Progress("profile", done, 29, overall=Overall(3, 9, share, 30.0)))
+    assert [line.partition("profile: ")[2] for line in stream.getvalue().splitlines()] == ["0/29", "2/29", "4/29"]
+
+
 def test_on_a_terminal_one_bar_is_of_all_steps() -> None:
     with Bars(console=Console(file=io.StringIO(), force_terminal=True, width=100)) as bars:
         listener = BarListener(bars)

@@ -269,8 +269,12 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
     monkeypatch.setattr(profile_module, "infer_batch", recording)
     monkeypatch.setattr(profile_module, "infer_each", recording)
 
-    measure_profile(loaded, made, lambda _done, _total: None)
+    reports: list[tuple[int, int]] = []
+    measure_profile(loaded, made, lambda done, total: reports.append((done, total)))
 
+    # By their time: a batch size as five, of new nodes as one, and then each variant's accuracy.
+    assert [done for done, _ in reports] == [0, 5, 10, 15, 20, 21, 22, 23, 24, 25, 26]
+    assert {total for _, total in reports} == {26}
     validation = set(loaded.splits.validation.tolist())
     assert all(seeds <= validation for _, seeds in calls)
     assert [name for name, _ in calls[:6]] == ["x1", "x2", "x4"] * 2

@@ -15,6 +15,8 @@ PROFILE = "profile"
 """The stage in which latencies are measured: where it was heard, the profile is new."""
 LINE_INTERVAL_S = 10.0
 """Seconds between two lines about one stage: a log needs a sign of life, not every step."""
+_LINE_SHARE = 0.1
+"""Share of all work after which a line is due sooner."""
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 _LEAST_S = 0.1
 """Least guess of a step, so that each weighs something."""
@@ -201,19 +203,24 @@ def says_left(seconds: float) -> str:
 
 
 class LineListener:
-    """A listener that prints a line when a stage begins, when it ends, and every `LINE_INTERVAL_S` between."""
+    """A listener that prints a line when a stage begins, when it ends, and every `LINE_INTERVAL_S` between, or when a
+    tenth of all work was done since the last line."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream = stream
         self._clock = clock
         self._stage = ""
         self._printed_at = 0.0
+        self._printed_share = 0.0
 
     def __call__(self, progress: Progress) -> None:
         now = self._clock()
         begins = progress.stage != self._stage
-        if not (begins or progress.done >= progress.total or now - self._printed_at >= LINE_INTERVAL_S):
+        share = self._printed_share if progress.overall is None else progress.overall.share
+        is_due = now - self._printed_at >= LINE_INTERVAL_S or share - self._printed_share >= _LINE_SHARE
+        if not (begins or progress.done >= progress.total or is_due):
             return
+        self._printed_share = share
         self._stage, self._printed_at = progress.stage, now
         overall = "" if progress.overall is None else f"[{progress.overall.said()}] "
         detail = f"  {progress.detail}" if progress.detail else ""

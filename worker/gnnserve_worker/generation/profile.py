@@ -44,6 +44,9 @@ _NEW_NODES_SHARE = 0.2
 """Share of a batch size's time that the same size of new nodes gets: their times are a first guess, since what requests
 bring is not known here."""
 _NEW_NODES_ROUNDS = (3, 500)
+_SIZE_PARTS = round(1 / _NEW_NODES_SHARE)
+"""Parts that a batch size counts as in reports, where the same size of new nodes is one, and so is the accuracy of a
+variant: the time left is told from the parts that are done."""
 _EVALUATION_SEEDS = 1024
 
 
@@ -91,7 +94,7 @@ def measure_profile(
     """Measure every variant of a loaded revision.
 
     `generated` are the variants of the revision, in its order; `cascades` consist of these.
-    `report(done, total)` counts batch sizes and variants.
+    `report(done, total)` counts batch sizes and variants, by the time that they are given.
     `metric` None: accuracy, or micro F1 where a node may have several classes. `budget_s`: for each batch size.
     `exam`: what variants are judged by where links are scored; None: labels.
     `right_labels` is filled with how many labels each variant got right of each validation node, where the metric
@@ -100,25 +103,27 @@ def measure_profile(
     """
     metric = metric or metric_of(revision.multi_label)
     subject = _Subject.of(revision, cascades)
-    total = 2 * len(BATCH_SEEDS) + 1 + len(subject.names)
+    latency_parts = _SIZE_PARTS * (len(BATCH_SEEDS) + 1)
+    before_accuracy = latency_parts + len(BATCH_SEEDS)
+    total = before_accuracy + len(subject.names)
     warm_up(revision)
     latencies: dict[str, list[LatencyProfile]] = {name: [] for name in subject.names}
     for done, seeds in enumerate(BATCH_SEEDS):
-        report(done, total)
+        report(_SIZE_PARTS * done, total)
         for name, point in _measure_latencies(subject, revision.splits.validation, seeds, budget_s).items():
             latencies[name].append(point)
-    report(len(BATCH_SEEDS), total)
+    report(_SIZE_PARTS * len(BATCH_SEEDS), total)
     test = revision.splits.test
     on_test = _measure_latencies(subject, test, BATCH_SEEDS[-1], budget_s) if len(test) else {}
     new_nodes: dict[str, list[NewNodesLatency]] = {name: [] for name in subject.names}
-    for done, seeds in enumerate(BATCH_SEEDS, start=len(BATCH_SEEDS) + 1):
+    for done, seeds in enumerate(BATCH_SEEDS, start=latency_parts):
         report(done, total)
         for name, of_new in _measure_new_nodes(subject, revision.splits.validation, seeds, budget_s).items():
             new_nodes[name].append(of_new)
     accuracy_of = partial(_measure_accuracy, subject, metric=metric)
     on_validation = partial(accuracy_of, nodes=revision.splits.validation, right=right_labels, answers=answers)
     variants: list[VariantProfile] = []
-    for done, known in enumerate(generated, start=2 * len(BATCH_SEEDS) + 1):
+    for done, known in enumerate(generated, start=before_accuracy):
         report(done, total)
         made, name = known.variant, known.variant.name
         variant = revision.variants[name]
@@ -155,7 +160,7 @@ def measure_profile(
         )
     stages = {made.name: made for made in variants}
     shared = {known.variant.name: known.variant.weights for known in generated}
-    for done, cascade in enumerate(cascades, start=2 * len(BATCH_SEEDS) + 1 + len(generated)):
+    for done, cascade in enumerate(cascades, start=before_accuracy + len(generated)):
         report(done, total)
         made_of = cascade.manifest
         variants.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
+from math import expm1, prod
 
 import numpy as np
 
@@ -189,7 +189,11 @@ def _network_s(model: Model, sizes: GraphSizes, factor: int = 1) -> float:
     training = model.training
     batches = -(-max(1, sizes.train) // training.batch_size)
     share = columns_of(sizes.columns, factor) / max(1, sizes.columns)
-    rows = [_drawn(model.fanouts[:hops], sizes.neighbours) for hops in range(len(model.fanouts) + 1)]
+    seeds_at_once = min(training.batch_size, max(1, sizes.train))
+    rows = [
+        _distinct(_drawn(model.fanouts[:hops], sizes.neighbours), seeds_at_once, sizes.nodes)
+        for hops in range(len(model.fanouts) + 1)
+    ]
     # The widest draw reads features, the others hidden rows; each is multiplied by a matrix of the hidden width.
     numbers = rows[-1] * (sizes.numbers * share + model.hidden) + sum(rows[:-1]) * model.hidden * 2
     seeds = _PASSES * sizes.train + sizes.validation
@@ -199,3 +203,9 @@ def _network_s(model: Model, sizes: GraphSizes, factor: int = 1) -> float:
 def _drawn(fanouts: Iterable[int], neighbours: float) -> float:
     """Nodes at the end of the draw."""
     return prod(neighbours if fanout == FULL_NEIGHBOURHOOD else min(float(fanout), neighbours) for fanout in fanouts)
+
+
+def _distinct(drawn: float, seeds: int, nodes: int) -> float:
+    """Rows that a batch reads for each of its seeds: a node that several neighbourhoods share is read once. On a small
+    graph that is nearly every one."""
+    return -nodes * expm1(-drawn * seeds / nodes) / seeds
