@@ -91,7 +91,7 @@ def says_misfits(misfits: Sequence[LabelMisfit] | UnsetType) -> str | None:
         return None
     first = max(misfits, key=lambda one: bool(one.columns))
     others = [one.variant for one in misfits if one.variant != first.variant]
-    return f"{first.in_words} (so does {in_words(others)})" if others else first.in_words
+    return f"{first.in_words} (likewise {in_words(others)})" if others else first.in_words
 
 
 def _listed(classes: Sequence[int | str]) -> str:

@@ -18,6 +18,7 @@ from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import sealed
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import Majority
+from gnnserve_cli.generating import Generated, advise
 from gnnserve_worker.generation.label_fit import label_misfits
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.models.registry import ARCHITECTURES
@@ -149,3 +150,27 @@ def test_weights_that_tell_nothing_are_in_the_provenance(files: Path) -> None:
 )
 def test_only_small_differences_are_called_equal(nodes: int, permille: float, said: str) -> None:
     assert said in ComparedScores("spec.model", "0" * 64, nodes, "Logits", permille, 1000.0).in_words
+
+
+def test_trained_variants_beside_given_ones_are_not_held_to_be_given() -> None:
+    given = [{"checkpoint": {"uri": "file:///model.safetensors"}, "name": "own", "columns": [0]}]
+    spec = service_of("file:///g.npz", variants={"pruning": {"factors": [1]}, "given": given}).spec
+    known = revision_manifest().profile.variants[0]
+    profiles = [
+        msgspec.structs.replace(known, name=name, validation_accuracy=0.1) for name in ("x1", "own", "own-int8")
+    ]
+
+    found = [*label_misfits(spec, profiles, {}, _ANSWERS, _COLORS, Majority(0.25, len(_ANSWERS)))]
+
+    assert [one.variant for one in found] == ["own", "own-int8"]
+    assert str(says_misfits(found)).endswith("(likewise own-int8)")
+
+
+def test_the_command_warns_of_weights_that_do_not_fit_the_labels(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    misfit = LabelMisfit("x1", 0.02, Majority(0.25, 160), ("red", "amber"), 0.95)
+    made = msgspec.structs.replace(revision_manifest(), label_misfits=(misfit,))
+    advise(Generated(made, is_measured=False), Repository(files, "default", "tiny"))
+
+    assert "warning: x1 gives 0.020 of 160 validation nodes their label, and 0.950 with" in capsys.readouterr().err

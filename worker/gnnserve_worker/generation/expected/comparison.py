@@ -24,7 +24,10 @@ _UNLIKELY_PERMILLE = 100.0
 """Difference above which the nearest reading tells nothing."""
 _MOST_SEARCHED = 1 << 22
 """Most scores among which those of other nodes are looked for."""
+_MOST_MATCHED_ROWS = 4096
+"""Most rows by which columns are matched; the order that they give must hold for all."""
 _FEWEST_ROWS = 4
+"""Worst rows below which chance may find those of other nodes."""
 _MOVED_SHARE = 0.9
 """Share of the worst rows that must be those of other nodes, each of another one."""
 
@@ -123,9 +126,8 @@ class Comparison:
         from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  (takes a tenth of a second)
 
         computed, tolerance = self.as_given(scores), self.listed.expected.tolerance_permille * self.scale / 1000
-        apart = np.stack([
-            np.abs(self.given.scores - computed[:, [column]]).max(axis=0) for column in range(computed.shape[1])
-        ], axis=1)  # fmt: skip
+        expected, some = self.given.scores[:_MOST_MATCHED_ROWS], computed[:_MOST_MATCHED_ROWS]
+        apart = np.column_stack([np.abs(expected - one[:, None]).max(axis=0) for one in some.T])
         if not np.isfinite(apart).all():
             return None
         order = linear_sum_assignment(apart > tolerance)[1]
