@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from gnnserve_worker.following.state import (
     Failed,
     Load,
     Loaded,
+    Log,
     Moved,
     Report,
     State,
@@ -62,6 +64,7 @@ class World:
     rehearsed: list[ServedRevision] = field(default_factory=list)
     """Loaded or verified, and not doubted since."""
     reports: list[str | None] = field(default_factory=list)
+    logged: list[Log] = field(default_factory=list)
 
     def tell(self, event: Event) -> None:
         before, answered = self.state, self.answering
@@ -79,6 +82,8 @@ class World:
                     self.answering = None
                 case Report(problem):
                     self.reports.append(problem)
+                case Log():
+                    self.logged.append(effect)
                 case _:
                     pass
         told = None if self.state.answering is None else self.state.answering.revision
@@ -235,6 +240,31 @@ def test_a_failure_keeps_what_answers_and_tries_again_later_and_later() -> None:
     assert delays == [1, 2, 4, 8, 16, 30, 30]
     assert world.answering is not None
     assert world.answering.manifest.revision == "a"
+
+
+def test_a_reason_is_logged_once_until_it_changes_and_so_is_the_end_of_failing() -> None:
+    world = World()
+    world.tell(Declared(table("a")))
+    for words in ("was altered: long", "was altered: long", "was altered: long", "is gone", "was altered: long", None):
+        world.tell(Turn())
+        world.finish(None if words is None else RepositoryError("/x", words, "generate again"))
+        world.now_s += LONGEST_S
+    told = [log.words.partition("; trying")[0] for log in world.logged if log.level >= logging.WARNING]
+    still = "revision a still cannot be loaded, for the reason given before"
+    assert [one.partition("; generate")[0] for one in told] == [
+        "revision a cannot be loaded: /x: was altered: long",
+        still,
+        still,
+        "revision a cannot be loaded: /x: is gone",
+        "revision a cannot be loaded: /x: was altered: long",
+        "revision a answers: it could be loaded this time",
+    ]
+    assert "was altered: long" in str(world.reports[1:3]), "/readyz has the whole reason all the time"
+
+
+def test_what_never_failed_says_nothing_of_recovery() -> None:
+    world = serving()
+    assert [log for log in world.logged if log.level >= logging.WARNING] == []
 
 
 def test_a_failed_switch_keeps_what_answers_and_is_tried_again() -> None:

@@ -73,6 +73,8 @@ class State:
     """A table that its revision cannot follow, and why. Trying again would not help, so the last good table holds."""
     found_damaged: int = 0
     """Consecutive attempts that found the declared revision damaged."""
+    failing: str | None = None
+    """Why the last attempt at the declared revision failed, as it was logged; None: it did not."""
     could_grow: bool = False
     """The answering revision would get more memory now."""
     job: Job | None = None

@@ -106,7 +106,7 @@ def _take_turn(state: State, now_s: float) -> Step:
         # A problem of another table is obsolete; a problem of the same one stays until it works.
         said = f"revision {declared.revision} is being loaded" if state.answering is None else None
         effects = (Report(said),)
-        state = replace(state, delay=state.delay.forget(), found_damaged=0)
+        state = replace(state, delay=state.delay.forget(), found_damaged=0, failing=None)
     after, more = _bring_into_effect(replace(state, attempted=declared, could_grow=False), state.could_grow, now_s)
     return after, effects + more
 
@@ -128,7 +128,7 @@ def _bring_into_effect(state: State, could_grow: bool, now_s: float) -> Step:
                 return _refuse(state, declared, error, now_s)
             state, effects = _switch(state, answering, table, state.load_s)
             if not answering.must_renew:
-                state = replace(state, delay=state.delay.end(now_s))
+                state = replace(state, delay=state.delay.end(now_s), failing=None)
                 effects += (Report(problem),)
                 return _begin_to_enlarge(state, table, effects) if could_grow else (state, effects)
         else:
@@ -172,7 +172,7 @@ def _end_verifying(state: State, is_intact: bool, now_s: float) -> Step:
         name = revision.manifest.revision
         words = f"revision {name} answers again: its files are as they were"
         state, effects = _switch(state, Answering(revision), table, state.load_s)
-        effects = (Log(logging.INFO, words, name), *effects)
+        effects = (Log(logging.WARNING, words, name), *effects)
     if state.declared != state.attempted:
         return state, effects
     after, more = _bring_into_effect(state, False, now_s)
@@ -193,7 +193,12 @@ def _end_loading(state: State, loaded: Loaded, now_s: float) -> Step:
                 # Nothing came of the attempt: the same table may be declared again before the next turn.
                 return replace(state, attempted=None), ()
             after, effects = _switch(state, Answering(loaded.revision), job.table, loaded.load_s)
-            return replace(after, withdrawn=None, delay=after.delay.end(now_s)), (*effects, Report(problem))
+            if state.failing is not None:
+                # At the level of warnings, as the failures were at least: who read of these should read of their end.
+                name = job.table.revision
+                effects += (Log(logging.WARNING, f"revision {name} answers: it could be loaded this time", name),)
+            after = replace(after, withdrawn=None, delay=after.delay.end(now_s), failing=None)
+            return after, (*effects, Report(problem))
         case Purpose.ENLARGE:
             if not loaded.is_larger:
                 words = f"revision {job.table.revision} answers on: loaded again, it has no more memory"
@@ -238,10 +243,13 @@ def _fail(state: State, error: Exception, now_s: float) -> Step:
     if isinstance(error, TableError):
         return _refuse(state, tried, error, now_s)
     found_damaged = state.found_damaged + 1 if isinstance(error, DamagedError) else 0
-    state = replace(state, delay=state.delay.extend(now_s), found_damaged=found_damaged)
     words, of_ours = _told(error)
     problem = f"revision {tried.revision} cannot be loaded: {words}"
-    log = Log(logging.ERROR, f"{problem}; trying again in {state.delay.length_s:g} s", tried.revision, of_ours)
+    said, cause = problem, of_ours
+    if problem == state.failing:
+        said, cause = f"revision {tried.revision} still cannot be loaded, for the reason given before", None
+    state = replace(state, delay=state.delay.extend(now_s), found_damaged=found_damaged, failing=problem)
+    log = Log(logging.ERROR, f"{said}; trying again in {state.delay.length_s:g} s", tried.revision, cause)
     damage = Damage(tried.revision, tried.repair) if found_damaged >= _LOOKS_AT_DAMAGE else None
     return state, (log,) if was_withdrawn else (log, Report(problem, damage))
 
