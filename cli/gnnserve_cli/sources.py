@@ -10,8 +10,25 @@ from gnnserve_api.errors import InputError
 
 if TYPE_CHECKING:
     from gnnserve_api.spec.graph import GraphSource
+    from gnnserve_api.spec.service import GNNServiceSpec
 
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def is_manifest(text: str) -> bool:
+    """Whether it names a manifest: a file of YAML, or `-` for standard input."""
+    return text == "-" or Path(text).suffix in MANIFEST_SUFFIXES
+
+
+def parse_spec(text: str) -> GNNServiceSpec:
+    """The spec of a manifest, or the default spec for a graph."""
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_api.spec.graph import Graph  # noqa: PLC0415
+    from gnnserve_api.spec.service import GNNServiceSpec  # noqa: PLC0415
+
+    if is_manifest(text):
+        return load_manifest(Path(text)).spec
+    return GNNServiceSpec(graph=Graph(source=parse_source(text)))
 
 
 def parse_source(text: str) -> GraphSource:

@@ -8,6 +8,7 @@ passes here is one that `kubectl apply` takes. What the fields mean is in `spec/
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from gnnserve_api.spec.service import API_VERSION, KIND, GNNService, GNNServiceS
 
 _EXAMPLE = "examples/digits.yaml is a complete manifest"
 _MOST_BYTES = 2**20
+STANDARD_INPUT = Path("-")
+"""Stands for standard input where a manifest is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,18 @@ class Document:
 
 
 def load_manifest(path: Path) -> GNNService:
-    return parse_manifest(read_text(path), str(path), folder_of(path))
+    return parse_manifest(read_text(path), name_of(path), folder_of(path))
 
 
-def folder_of(path: Path | None) -> ManifestFolder:
+def name_of(path: Path) -> str:
+    """The name of a manifest in messages."""
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
+def folder_of(path: Path) -> ManifestFolder:
     """Where relative paths of a manifest begin: in the folder of its file, by the name that the file was given by. Of a
-    text that comes by a pipe, `path` None or not a file, that is the working directory."""
-    folder = Path.cwd() if path is None or not path.is_file() else path.absolute().parent
+    text that comes by a pipe, `path` standard input or not a file, that is the working directory."""
+    folder = Path.cwd() if path == STANDARD_INPUT or not path.is_file() else path.absolute().parent
     try:
         return ManifestFolder(folder, Path.home())
     except RuntimeError:  # neither HOME nor an entry in the list of users
@@ -68,6 +76,10 @@ def folder_of(path: Path | None) -> ManifestFolder:
 
 
 def read_text(path: Path) -> str:
+    if path == STANDARD_INPUT:
+        if sys.stdin is None:  # started with it closed, as by `<&-`
+            raise InputError(name_of(path), "is closed", "pipe a manifest to it, or name a file")
+        return read_text_from(sys.stdin.buffer, name_of(path))
     try:
         with path.open("rb") as file:
             return read_text_from(file, str(path))

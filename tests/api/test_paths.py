@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from gnnserve_api.manifest import folder_of, load_manifest
+from gnnserve_api.manifest import STANDARD_INPUT, folder_of, load_manifest
 from gnnserve_api.spec.paths import BASE_CONTEXT, DataPath, DataVolume, ManifestFolder, PathBase, paths_of, resolve
 from gnnserve_api.spec.service import GNNServiceSpec
 
@@ -220,7 +220,7 @@ def test_relative_paths_begin_in_the_folder_that_the_manifest_was_given_by(
     found = [path_in(Path(name)) for name in ("shop/m.yaml", str(folder / "m.yaml"))]
     assert found == [folder / "a.npz"] * 2
     assert path_in(Path("links/m.yaml")) == elsewhere / "a.npz"
-    assert folder_of(None) == folder_of(Path("/dev/null")) == ManifestFolder(tmp_path, Path.home())
+    assert folder_of(STANDARD_INPUT) == folder_of(Path("/dev/null")) == ManifestFolder(tmp_path, Path.home())
 
 
 def test_the_api_server_asks_for_a_volume_of_every_field_that_names_a_file() -> None:

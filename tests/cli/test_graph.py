@@ -32,6 +32,14 @@ def test_a_name_and_a_manifest_mean_the_same(source: str) -> None:
     assert "1,078 to train on, 359 to validate, 360 to test" in result.output
 
 
+def test_a_manifest_is_inspected_from_standard_input_too() -> None:
+    result = CliRunner().invoke(app, ["graph", "inspect", "-"], input=DIGITS.read_text(), env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.stderr
+    assert "24,680, directed; 100% go both ways" in result.output
+    nothing = CliRunner().invoke(app, ["graph", "inspect", "-"], input="")
+    assert (nothing.exit_code, "standard input: is empty" in nothing.stderr) == (2, True)
+
+
 def test_a_file_is_inspected_as_json(tmp_path: Path) -> None:
     data = planted_graph([0, 1], nodes=40, columns=4, classes=(4, 9))
     path = write_npz(tmp_path / "graph.npz", npz_arrays(data))

@@ -124,6 +124,20 @@ class FakeWorker:
         ready([SimpleNamespace(look=lambda: None, served=served, revision=offer.revision) for offer in offers])
 
 
+@pytest.mark.parametrize("command", ["run", "generate"])
+def test_a_manifest_may_come_by_standard_input(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    worker = FakeWorker()
+    worker.install(monkeypatch)
+    result = CliRunner().invoke(app, [command, "-"], input=DIGITS.read_text(), env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.stderr
+    assert "generate" in worker.steps
+
+
+def test_rollback_asks_for_a_file_in_place_of_standard_input() -> None:
+    result = CliRunner().invoke(app, ["rollback", "-"], input=DIGITS.read_text())
+    assert (result.exit_code, "MANIFEST: is standard input" in result.stderr) == (2, True)
+
+
 def test_run_binds_before_it_generates_and_serves_last(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = FakeWorker()
     worker.install(monkeypatch)

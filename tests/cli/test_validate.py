@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -288,7 +287,7 @@ def test_standard_input_that_is_closed_or_named_twice_is_bad_input(monkeypatch: 
     twice = CliRunner().invoke(app, ["validate", "-", str(DIGITS), "-"], input=DIGITS.read_text())
     assert twice.exit_code == 2
     assert "standard input: is named more than once" in twice.stderr
-    monkeypatch.setattr("gnnserve_cli.commands.validate.sys", SimpleNamespace(stdin=None, stderr=sys.stderr))
+    monkeypatch.setattr("gnnserve_api.manifest.sys", SimpleNamespace(stdin=None))
     assert next(_check(Path("-"))).problem.startswith("standard input: is closed; pipe a manifest")
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gnnserve_cli.commands.inspection_parts import bars, class_bars, remarks, taken_columns
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
-from gnnserve_cli.sources import MANIFEST_SUFFIXES, parse_source
+from gnnserve_cli.sources import is_manifest, parse_spec
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gnnserve_api.spec.graph import GraphSource
     from gnnserve_api.spec.model import Model
-    from gnnserve_api.spec.service import GNNServiceSpec
     from gnnserve_worker.generation.trial import Candidate
     from gnnserve_worker.graph.inspection import Inspection
     from gnnserve_worker.graph.store import GraphData
@@ -27,7 +24,7 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A manifest, an .npz file, a folder of a typed graph, or a name: Digits, ogbn-arxiv …",
+        help="A manifest (- for standard input), an .npz file, a folder of a typed graph, or a name: Digits …",
         show_default=False,
     ),
 ]
@@ -60,16 +57,15 @@ def inspect(
     from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
 
-    wanted = parse_source(source)
-    spec = _spec_of(source, wanted)
+    spec = parse_spec(source)
+    wanted = spec.graph.source
     if wanted.typed is not None:
         from gnnserve_cli.commands.typed_graph import inspect_typed_source  # noqa: PLC0415
 
-        is_manifest = Path(source).suffix in MANIFEST_SUFFIXES
         inspect_typed_source(
             wanted.typed,
             spec.task.links,
-            is_task_known=is_manifest,
+            is_task_known=is_manifest(source),
             as_json=as_json,
             try_out=try_out,
         )
@@ -116,16 +112,6 @@ def _tried(candidates: tuple[Candidate, ...], nodes: int) -> list[RenderableType
         f"- Best: spec.model.training.scope: {best.scope} with spec.graph.normalization: {best.normalization}. "
         "Transductive suits graphs whose nodes are all known when it is trained.",
     ]
-
-
-def _spec_of(text: str, source: GraphSource) -> GNNServiceSpec:
-    """The spec of a manifest, or the default spec for a graph."""
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-    from gnnserve_api.spec.graph import Graph  # noqa: PLC0415
-    from gnnserve_api.spec.service import GNNServiceSpec  # noqa: PLC0415
-
-    path = Path(text)
-    return load_manifest(path).spec if path.suffix in MANIFEST_SUFFIXES else GNNServiceSpec(graph=Graph(source=source))
 
 
 def _tables(found: Inspection) -> list[RenderableType]:

@@ -39,7 +39,10 @@ def _shown(number: float) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
-Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A GNNService in YAML.", show_default=False)]
+Manifest = Annotated[
+    Path, typer.Argument(metavar="MANIFEST", help="A GNNService in YAML; - for standard input.", show_default=False)
+]
+ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A GNNService in YAML.", show_default=False)]
 Manifests = Annotated[
     list[Path],
     typer.Argument(metavar="MANIFEST", help="GNNServices in YAML; - for standard input.", show_default=False),
@@ -48,7 +51,7 @@ ServedManifests = Annotated[
     list[Path],
     typer.Argument(
         metavar="MANIFEST",
-        help="A GNNService in YAML; several are answered for by one server, each at a port of its own.",
+        help="A GNNService in YAML; - for standard input. Several get one server, each a port of its own.",
         show_default=False,
     ),
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gnnserve_api.errors import InputError
-from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, Manifest, RepositoryRoot
+from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, ManifestFile, RepositoryRoot
 
 if TYPE_CHECKING:
     from gnnserve_api.spec.service import GNNService
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[0-9a-f]{12}")
 
 
 def rollback(
-    manifest: Manifest,
+    manifest: ManifestFile,
     revision: Annotated[
         str | None,
         typer.Argument(
@@ -36,7 +36,7 @@ def rollback(
 ) -> None:
     """Set spec.revision of a manifest, so that `run`, `serve` or `kubectl apply` go back to that revision."""
     # Imported here: they bring numpy, which the other commands start without.
-    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_api.manifest import STANDARD_INPUT, load_manifest  # noqa: PLC0415
     from gnnserve_cli.manifest_edit import write_revision  # noqa: PLC0415
     from gnnserve_cli.render import print_json  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
@@ -46,6 +46,8 @@ def rollback(
     if revision is not None and not _NAME.fullmatch(revision):
         remedy = "give 12 hexadecimal digits, as `gnnserve variants DIR` lists them"
         raise InputError("REVISION", f"{revision!r} is no revision's name", remedy)
+    if manifest == STANDARD_INPUT:
+        raise InputError("MANIFEST", "is standard input, and a file is to be changed", "name the file")
     service = load_manifest(manifest)
     stored = Repository(repository, service.metadata.namespace, service.metadata.name)
     chosen = None if undo else _choose(service, revision, stored)

@@ -16,8 +16,6 @@ from gnnserve_api.variants import projected_name, stored_layer_name, variant_nam
 from gnnserve_cli.commands.options import Json, Manifests
 from gnnserve_cli.exits import ExitCode
 
-_STANDARD_INPUT = Path("-")
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -64,14 +62,15 @@ class _Checked:
 
 def validate(manifests: Manifests, as_json: Json = False) -> None:
     """Check manifests and print what was understood, or every problem."""
-    # Imported here: rich, which the commands that talk to a server start without.
+    # Imported here: pydantic, YAML and rich, which the commands that talk to a server start without.
+    from gnnserve_api.manifest import STANDARD_INPUT, name_of  # noqa: PLC0415
     from gnnserve_cli.render import facts_table, output, print_json, put  # noqa: PLC0415
 
-    if manifests.count(_STANDARD_INPUT) > 1:
+    if manifests.count(STANDARD_INPUT) > 1:
         raise InputError("standard input", "is named more than once, and can be read only once", "give - once")
     checked = [document for manifest in manifests for document in _check(manifest)]
     if not checked:
-        raise InputError(", ".join(map(_name, manifests)), "holds no GNNService", "give the file that has one")
+        raise InputError(", ".join(map(name_of, manifests)), "holds no GNNService", "give the file that has one")
     is_one = len(manifests) == len(checked) == 1
     for number, document in enumerate(checked):
         if document.service is None:
@@ -100,17 +99,17 @@ def _check(manifest: Path) -> Iterator[_Checked]:
     # Imported here: pydantic and YAML, as above.
     from gnnserve_api.manifest import (  # noqa: PLC0415
         folder_of,
+        name_of,
         parse_document,
         parse_pool,
         read_text,
         split_documents,
     )
 
-    where = _name(manifest)
-    base = folder_of(None if manifest == _STANDARD_INPUT else manifest)
+    where = name_of(manifest)
+    base = folder_of(manifest)
     try:
-        text = _standard_input() if manifest == _STANDARD_INPUT else read_text(manifest)
-        documents = split_documents(text, where)
+        documents = split_documents(read_text(manifest), where)
     except InputError as error:
         yield _Checked(where, problem=str(error))
         return
@@ -125,19 +124,6 @@ def _check(manifest: Path) -> Iterator[_Checked]:
                 yield _Checked(document.where, parse_document(document, base))
         except InputError as error:
             yield _Checked(document.where, problem=str(error))
-
-
-def _standard_input() -> str:
-    from gnnserve_api.manifest import read_text_from  # noqa: PLC0415
-
-    where = _name(_STANDARD_INPUT)
-    if sys.stdin is None:  # started with it closed, as by `<&-`
-        raise InputError(where, "is closed", "pipe a manifest to it, or name a file")
-    return read_text_from(sys.stdin.buffer, where)
-
-
-def _name(manifest: Path) -> str:
-    return "standard input" if manifest == _STANDARD_INPUT else str(manifest)
 
 
 def _printable(text: str) -> str:
