@@ -167,7 +167,7 @@ bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs b
 bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published figures, and pairs beside nodes; an hour, ONLY=gowalla,lastfm,one_type in parts
 	QUICK=$(QUICK) ONLY=$(ONLY) SEEDS=$(SEEDS) $(BIN)/python -m benchmarks.links
 
-bench-updates: .venv/installed wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY=part in parts, SHAPES=, LOADS= of the part service
+bench-updates: kernels wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY=part in parts, SHAPES=, LOADS= of the part service
 	$(BIN)/python -m benchmarks.updates $(if $(QUICK),--quick) $(if $(ONLY),--parts $(ONLY)) $(if $(SHAPES),--shapes $(SHAPES)) $(if $(LOADS),--loads $(LOADS))
 
 bench-updates-faults: .venv/installed postgres ## changes that last over 1,000 kills (KILLS=) of workers, PostgreSQL and both: lost, doubled, recovery; SEED= to vary, MINUTES= to go on later

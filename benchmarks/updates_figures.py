@@ -149,7 +149,14 @@ def _started(found: Mapping[str, Any]) -> str:
     if not found.get("starts"):
         return ""
     return table(
-        ("start over small batches", "records", "changes", "seconds", "of which the first", "without the log"),
+        (
+            "start over small batches",
+            "records",
+            "changes",
+            "applying them, s, median of three",
+            "the first of the three",
+            "loading the revision, s",
+        ),
         (
             (
                 one["shape"],
