@@ -13,7 +13,7 @@ ONLY ?=
 BASE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image test-examples chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -35,6 +35,7 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --follow-imports=silent tests/platform
 	$(BIN)/lint-imports
 	$(BIN)/python -m gnnserve_api.schema --check
 	$(BIN)/python -m gnnserve_api.reference --check
@@ -212,7 +213,7 @@ bench-gpu: .venv/installed ## the data path on a GPU: link, latency, throughput,
 test-gpu: .venv/installed ## tests/gpu on a GPU, and all else that needs one; fails where there is none
 	@$(BIN)/python -c "import sys, torch; torch.cuda.is_available() or sys.exit('no GPU: torch sees none that CUDA can use')"
 	$(BIN)/pytest tests/gpu
-	$(BIN)/pytest -m gpu --ignore=tests/gpu --ignore=tests/cluster
+	$(BIN)/pytest -m gpu --ignore=tests/gpu --ignore=tests/cluster --ignore=tests/platform
 
 wrk:
 	@command -v wrk >/dev/null || { \
@@ -225,6 +226,9 @@ test-image: .venv/installed ## build the full worker image (5 GB), load it, run 
 
 test-examples: .venv/installed cluster-binaries ## every manifest of examples/, unedited, on a real cluster, and its answers those of this machine
 	$(BIN)/pytest tests/cluster/all_examples.py
+
+test-platform: .venv/installed cluster-binaries ## scenes of a platform team on a real cluster: availability, deletion, queues, autoscaling, policies; ONLY=words of pytest -k
+	$(BIN)/pytest tests/platform $(if $(ONLY),-k "$(ONLY)")
 
 clean: ## forget the environment and every trained revision under .gnnserve
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .gnnserve

@@ -5,7 +5,7 @@ take little longer than the longer one. The unit tier is shown as it runs. The c
 meanwhile and shown after it. Last come the tests that put a load on a worker and look at how it is answered: beside
 others they would measure those. At the end stands the closing line of each, and how busy the processors were: whether
 tests compute or wait decides how they are made faster. What makes a test fail is pytest's to say; the exit code is that
-of the first one that failed.
+of the first one that failed. Scenes of tests/platform take minutes and are run by `make test-platform` alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ More than eight would need several GB of memory for torch alone."""
 _PARALLEL = ("-n", str(_PROCESSES), "--dist=loadfile", "--no-loadscope-reorder")
 """The tests of one file in one process: they share its fixtures. Long files first, as tests/conftest.py has them."""
 # The cluster tier has deadlines, which are those of an idle machine: what it needs of the processors comes first.
-UNIT = ("nice", "-n", "5", *_PYTEST, "--ignore=tests/cluster", *_PARALLEL)
+UNIT = ("nice", "-n", "5", *_PYTEST, "--ignore=tests/cluster", "--ignore=tests/platform", *_PARALLEL)
 _UNDER_LOAD = "tests/cluster/test_routing.py"
 _SCENES = ("-n", "3", "--dist=loadfile", "--no-loadscope-reorder")
 """Three at a time, each in a namespace of its own, in the order that tests/cluster/conftest.py gives: a scene mostly
