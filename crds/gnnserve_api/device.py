@@ -23,7 +23,7 @@ class Device(StrEnum):
 
 
 class CachePolicy(StrEnum):
-    """Which rows of a table that does not fit into the GPU's memory are kept there."""
+    """Choice of the rows that a GPU's memory keeps of a table that does not fit."""
 
     FREQUENCY = "Frequency"
     """Those that were met most often lately: admitted and evicted by decayed access counts."""

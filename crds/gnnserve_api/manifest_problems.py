@@ -136,7 +136,7 @@ def _purpose(owner: type[BaseModel] | None, field: str) -> str:
         return ""
     names = {info.alias or name: name for name, info in owner.model_fields.items()}
     purpose = attribute_docstrings(owner).get(names.get(field, ""))
-    return f": {purpose}" if purpose else ""
+    return f": {' '.join(purpose.split())}" if purpose else ""
 
 
 # --- pydantic's locations

@@ -27,22 +27,24 @@ class PoolServiceStatus(ApiModel):
     name: Annotated[str, Field(max_length=63)]
     """Name of the service."""
     port: Annotated[int, Field(ge=1, le=65_535)] | None = None
-    """The port at which the pool's pods answer for it, and to which its Service leads. Absent: it has none yet."""
+    """Port at which the pool's pods answer for the service, to which the Service leads. Absent: none is assigned yet.
+    """
     share: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Its weight."""
+    """Weight by which the service divides the workers' time with the others."""
     ready: bool = False
-    """Whether its own condition Ready is true."""
+    """Whether the service's own condition Ready is true."""
     revision: Annotated[str, Field(max_length=63)] | None = None
-    """The revision that the workers are told to answer from; absent: none."""
+    """Name of the revision that the workers are told to answer from; absent: none."""
     memory_bytes: Annotated[int, Field(ge=0)] | None = None
-    """Memory that is counted for it: the revision, its changes and buffers. Absent: nothing is answered from."""
+    """Memory in bytes that is counted for the service: revision, changes and buffers. Absent: nothing is answered from.
+    """
     message: Annotated[str, Field(max_length=1024)] | None = None
-    """Why it is not in the pool, or not ready."""
+    """Reason why the service is not in the pool, or not ready. Absent: there is none."""
 
 
 class GNNWorkerPoolStatus(ApiModel):
     observed_generation: Annotated[int, Field(ge=0)] = 0
-    """metadata.generation that all of this is about."""
+    """metadata.generation of the object that the status is about."""
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
@@ -50,9 +52,10 @@ class GNNWorkerPoolStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """Ready, Reconciling, Stalled, ServicesFit."""
+    """Conditions of the pool, each with reason and message: Ready, Reconciling, Stalled, ServicesFit. Empty: the
+    operator has not looked at the pool yet."""
     service_names: Annotated[str, Field(max_length=64 * (MOST_SERVICES + 1))] | None = None
-    """The services of the pool, as one line."""
+    """Names of the services of the pool, as one line. Absent: there are none."""
     services: Annotated[
         tuple[PoolServiceStatus, ...],
         Field(
@@ -60,8 +63,9 @@ class GNNWorkerPoolStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = ()
-    """Each service that names the pool."""
+    """Services that name the pool. Empty: there are none."""
     memory: Annotated[str, Field(max_length=64)] | None = None
-    """Memory that is counted for all services and the process, of what a worker may use, in MiB."""
+    """Memory that is counted for all services and the process, of what a worker may use, in MiB. Absent: not counted
+    yet."""
     workers: WorkersStatus | None = None
-    """The worker pods."""
+    """Worker pods of the pool, in numbers. Absent: not counted yet."""

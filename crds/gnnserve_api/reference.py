@@ -20,6 +20,7 @@ from gnnserve_api.generated_file import write_or_compare
 from gnnserve_api.schema import POOL, spec_schema
 from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import API_VERSION, KIND, Metadata
+from gnnserve_api.structural_schema import told_default
 
 REFERENCE_PATH = Path(__file__).resolve().parents[2] / "docs" / "manifest.md"
 EXAMPLE = f"""\
@@ -172,7 +173,7 @@ def _default(node: Mapping[str, Any], required: bool) -> str:
     if "default" not in node:
         return "none"
     # Of an object, the default is that of each member.
-    return "as below" if node.get("type") == "object" else f"`{json.dumps(node['default'])}`".replace('"', "")
+    return "as below" if node.get("type") == "object" else told_default(node)
 
 
 def _allowed(node: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from gnnserve_api.spec.pool import POOL_KIND, GNNWorkerPool, GNNWorkerPoolSpec
 from gnnserve_api.spec.rules import rules_of
 from gnnserve_api.spec.service import GROUP, KIND, VERSION, GNNService, GNNServiceSpec
 from gnnserve_api.status import ConditionType, GNNServiceStatus
-from gnnserve_api.structural_schema import Enums, Schema, enums_of, structural, without_defaults
+from gnnserve_api.structural_schema import Enums, Schema, enums_of, structural, with_told_defaults, without_defaults
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = (
@@ -192,7 +192,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _root(resource: Resource) -> Schema:
-    spec: Schema = {"description": _SPEC_WORDS[resource.kind], **spec_schema(resource)}
+    spec: Schema = {"description": _SPEC_WORDS[resource.kind], **with_told_defaults(spec_schema(resource))}
     # Kubernetes owns what is inside metadata; a schema may not describe it beyond its name.
     return {
         "type": "object",
@@ -200,11 +200,11 @@ def _root(resource: Resource) -> Schema:
         **({"required": ["spec"]} if resource.requires_spec else {}),
         "x-kubernetes-validations": [rule.as_validation() for rule in rules_of(resource.model)],
         "properties": {
-            "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
-            "kind": {"type": "string", "description": resource.kind},
+            "apiVersion": {"type": "string", "description": f"Version of this format: {GROUP}/{VERSION}."},
+            "kind": {"type": "string", "description": f"Kind of the object: {resource.kind}."},
             "metadata": {"type": "object"},
             "spec": spec if resource.requires_spec else {**spec, "default": _defaults(spec)},
-            "status": {"description": "What the operator says about it.", **status_schema(resource)},
+            "status": {"description": "Status of the object, as the operator last told.", **status_schema(resource)},
         },
     }
 
@@ -213,7 +213,10 @@ def _defaults(node: Schema) -> Schema:
     return {name: member["default"] for name, member in node["properties"].items() if "default" in member}
 
 
-_SPEC_WORDS = {KIND: "What is served, and how.", POOL_KIND: "The workers."}
+_SPEC_WORDS = {
+    KIND: "Desired state of the service: graph, model and variants, and the pods that serve.",
+    POOL_KIND: "Desired state of the pool: worker pods, and the repository of the revisions of services.",
+}
 
 
 # --- command

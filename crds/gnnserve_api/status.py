@@ -60,68 +60,72 @@ class ConditionStatus(StrEnum):
 
 class Condition(ApiModel):
     type: Annotated[str, Field(max_length=316)]
-    """Which condition."""
+    """Type of the condition, as in Ready."""
     status: ConditionStatus
-    """Whether it holds."""
+    """Whether the condition holds."""
     reason: Annotated[str, Field(max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    """Why, in a word for machines."""
+    """Reason of the condition's status, in a word for programs."""
     message: Annotated[str, Field(max_length=32_768)]
-    """Why, in a sentence, and what to do."""
+    """Explanation of the condition's status, and what to do."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-    """When the status last changed."""
+    """Time at which the condition's status last changed."""
     observed_generation: Annotated[int, Field(ge=0)]
-    """metadata.generation that this was said about."""
+    """metadata.generation of the object that the condition is about."""
 
 
 class VariantStatus(ApiModel):
     name: Annotated[str, Field(max_length=MAX_VARIANT_NAME)]
     """Name of the variant."""
     columns: Annotated[int, Field(ge=0)]
-    """Columns of its table that it reads."""
+    """Number of columns that the variant reads of a table."""
     accuracy: Annotated[str, Field(max_length=16)]
-    """Validation accuracy, as a fraction of 1."""
+    """Validation accuracy of the variant, as a fraction of 1."""
     latency_ms: Annotated[str, Field(max_length=16)]
-    """Predicted p99 of a request of one node on an idle worker, in milliseconds."""
+    """Predicted p99 latency of a request of one node on an idle worker, in milliseconds."""
     factor: Annotated[int, Field(ge=1)] | None = None
-    """k: it reads 1/k of the feature columns."""
+    """Factor k of a pruned variant, which reads 1/k of the feature columns. Absent of other variants."""
     size_bytes: Annotated[int, Field(ge=0)] | None = None
-    """The serialised weights."""
+    """Size of the serialised weights, in bytes. Absent: not measured."""
     memory_bytes: Annotated[int, Field(ge=0)] | None = None
-    """Weights and the columns of its table that it reads."""
+    """Memory of the weights and of the table's columns that the variant reads, in bytes. Absent: not measured."""
     tier_permille: Annotated[int, Field(ge=0)] | None = None
-    """The accuracy tolerance, in permille, from which on it answers; absent where another is as accurate and faster."""
+    """Accuracy tolerance, in permille, from which on the variant answers; absent where another is as accurate and
+    faster."""
     accuracy_in_service: Annotated[str, Field(max_length=16)] | None = None
-    """Share of the last labelled nodes that it answers correctly, to the percent, by the worker that got the most
-    labels; absent without labels."""
+    """Share of the last labelled nodes that the variant answers correctly, as a fraction of 1 to the percent, by the
+    worker that got the most labels; absent without labels."""
 
 
 class WorkersStatus(ApiModel):
     replicas: Annotated[int, Field(ge=0)] = 0
-    """Worker pods that exist."""
+    """Number of worker pods that exist."""
     ready_replicas: Annotated[int, Field(ge=0)] = 0
-    """Those that are ready."""
+    """Number of worker pods that are ready."""
     ready: Annotated[str, Field(max_length=32)] = "0/0"
-    """Ready ones of those asked for."""
+    """Ready worker pods over wanted ones, as in 2/3."""
     selector: Annotated[str, Field(max_length=1024)] = ""
-    """Labels of the worker pods, for autoscalers."""
+    """Label selector of the worker pods, for autoscalers."""
 
 
 class UpdatesStatus(ApiModel):
     last: Annotated[int, Field(ge=0)]
-    """The last offset of the log of changes; 0: nothing was ever written."""
+    """Last offset of the log of changes; 0: nothing was ever written."""
     applied: Annotated[int, Field(ge=0)]
-    """The offset that every worker has applied."""
+    """Offset of the log up to which every worker has applied the changes."""
     staleness_seconds: Annotated[int, Field(ge=0)]
-    """For how long a worker has not had all that the log has; of several the longest time. 0: all of them have it."""
+    """Time in seconds for which a worker has not had all that the log has; of several the longest. 0: all of them have
+    it."""
     base: Annotated[int, Field(ge=0)] | None = None
-    """The offset that is compacted: the stored graph of the published revision has all changes up to it."""
+    """Offset of the log up to which changes are compacted into the stored graph of the published revision. Absent: none
+    are."""
     as_of: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-    """When workers told of it. Figures that change are written once a minute at most; metrics have those of now."""
+    """Time at which workers told the offsets. Figures that change are written once a minute at most; metrics have those
+    of now."""
 
 
 class GNNServiceStatus(ApiModel):
     observed_generation: Annotated[int, Field(ge=0)] = 0
-    """metadata.generation that all of this is about."""
+    """metadata.generation of the object that the status is about."""
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
@@ -129,18 +133,19 @@ class GNNServiceStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """Ready, Reconciling, Stalled, VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid,
-    AccuracyHolds, UpdatesFollowed, EmbeddingsPublished, CanaryAnswers, MetricsAvailable, ObjectiveMet,
-    CapacitySufficient."""
+    """Conditions of the service, each with reason and message: Ready, Reconciling, Stalled, VariantsGenerated,
+    WorkersAvailable, RepositoryKept, CredentialsValid, AccuracyHolds, UpdatesFollowed, EmbeddingsPublished,
+    CanaryAnswers, MetricsAvailable, ObjectiveMet, CapacitySufficient. Empty: the operator has not looked at the service
+    yet."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
-    """URL of the service inside the cluster."""
+    """URL of the service inside the cluster. Absent: the Service is not made yet."""
     revision: Annotated[str, Field(max_length=63)] | None = None
-    """The published revision that workers are told to answer from."""
+    """Name of the published revision that workers are told to answer from. Absent: none is published yet."""
     base_variant: Annotated[str, Field(max_length=MAX_VARIANT_NAME)] | None = None
-    """The slow loop's choice for the present load; where it makes none, who answers a one-node request that states no
-    objective, by the workers' own word."""
+    """Variant that the slow loop chose for the present load; without such a choice, the variant that answers a one-node
+    request that states no objective, as workers tell. Absent: neither is known."""
     variant_names: Annotated[str, Field(max_length=MAX_VARIANTS * (MAX_VARIANT_NAME + 1))] | None = None
-    """The variants of the revision, as one line."""
+    """Names of the revision's variants, as one line. Absent: no revision is published yet."""
     variants: Annotated[
         tuple[VariantStatus, ...],
         Field(
@@ -148,11 +153,11 @@ class GNNServiceStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = ()
-    """The variants of the revision."""
+    """Variants of the published revision, with accuracy and latency. Empty: none is published yet."""
     workers: WorkersStatus | None = None
-    """The worker pods."""
+    """Worker pods of the service, in numbers. Absent: not counted yet."""
     updates: UpdatesStatus | None = None
-    """How far workers have followed the log of changes. Absent without spec.updates, or without workers."""
+    """Offsets up to which workers have followed the log of changes. Absent without spec.updates, or without workers."""
     repository_storage: Annotated[str, Field(max_length=32)] | None = None
-    """What the claim of the repository has: the least that `spec.repository.claim.storage` may be set to. Absent: the
-    claim is not made yet, or is one of yours."""
+    """Size that the claim of the repository has: the least that `spec.repository.claim.storage` may be set to. Absent:
+    the claim is not made yet, or is one of yours."""

@@ -6,6 +6,7 @@ exist or have a default themselves.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, get_args
@@ -64,6 +65,27 @@ def without_defaults(node: Schema) -> Schema:
         for key, value in node.items()
         if key != "default"
     }
+
+
+def told_default(node: Mapping[str, Any]) -> str:
+    """The default of a field as descriptions and the reference tell it."""
+    return f"`{json.dumps(node['default'], ensure_ascii=False)}`".replace('"', "")
+
+
+def with_told_defaults(node: Schema) -> Schema:
+    """The schema with every default told in the description too: `kubectl explain` prints descriptions alone."""
+    told = dict(node)
+    for inner in ("items", "additionalProperties"):
+        if isinstance(node.get(inner), dict):
+            told[inner] = with_told_defaults(node[inner])
+    if "properties" in node:
+        told["properties"] = {name: with_told_defaults(child) for name, child in node["properties"].items()}
+    if "default" in node:
+        default = "the defaults of its fields" if node.get("type") == "object" else told_default(node)
+        # Before the lines of an enumeration's members.
+        text, *members = str(node.get("description", "")).split("\n")
+        told["description"] = "\n".join([f"{text} Default: {default}.".lstrip(), *members])
+    return told
 
 
 def _without_indirection(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Schema, str | None]:

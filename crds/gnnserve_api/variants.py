@@ -29,7 +29,7 @@ minutes."""
 
 
 class Storage(StrEnum):
-    """How a table keeps its numbers. Sums are always made in float32."""
+    """Number format of a table. Sums are always made in float32."""
 
     FLOAT32 = "float32"
     """4 bytes: as the model was trained."""

@@ -151,8 +151,8 @@ def case(name: str, text: str, *expected: str):
         case(
             "a required field says what it is for",
             HEAD + "spec: {graph: {source: {npz: {}}}}",
-            "spec.graph.source.npz.uri: missing; add it: The file. A relative path begins in the manifest's folder, "
-            "and in a cluster at `graph.volume.mountPath`.",
+            "spec.graph.source.npz.uri: missing; add it: Path of the `.npz` file. A relative path begins in the "
+            "manifest's folder, and in a cluster at `graph.volume.mountPath`.",
         ),
         case(
             "an empty section",

@@ -60,16 +60,17 @@ def test_every_field_has_one_row() -> None:
     "row",
     [
         pytest.param(
-            "| `spec.model.hidden` | integer | `128` | 1 to 4096 | Width of the hidden layers. |",
+            "| `spec.model.hidden` | integer | `128` | 1 to 4096 | Width of the hidden layers, in channels. |",
             id="a default between two bounds",
         ),
         pytest.param(
             "| `spec.model.training.dropout` | number | `0.5` | at least 0, below 1 | "
-            "Share of hidden units dropped in training. |",
+            "Share of hidden units dropped in training, as a fraction of 1. |",
             id="an exclusive bound",
         ),
         pytest.param(
-            "| `spec.graph.source` | [mapping](#specgraphsource) | required |  | Where the graph comes from. |",
+            "| `spec.graph.source` | [mapping](#specgraphsource) | required |  | "
+            "Source of the graph: exactly one of builtin, npz, ogb, pyg, parquet, csv and typed. |",
             id="a required mapping leads to its fields",
         ),
         pytest.param(

@@ -18,9 +18,9 @@ class CanarySpec(ApiModel):
     """A second published revision, which answers a share of the requests."""
 
     revision: Annotated[RevisionName, Audience.WORKERS | Audience.GENERATION | Audience.RETURN]
-    """Name of the revision. While it is the one that answers anyway, this changes nothing."""
+    """Name of the second revision. While it is the one that answers anyway, this changes nothing."""
     percent: Annotated[int, Field(ge=0, le=100), Audience.WORKERS]
-    """Requests that it answers, of a hundred. 0: it is loaded, and gets none."""
+    """Percent of the requests that the second revision answers. 0: it is loaded, and gets none."""
 
     def beside(self, revision: str) -> Canary | None:
         """What workers are told while they answer from that revision; None: it is the same one."""

@@ -21,15 +21,15 @@ StageName = Annotated[str, Field(min_length=1, max_length=MAX_STAGE_NAME)]
 
 class Cascade(ApiModel):
     first: StageName
-    """The variant that every node goes through first, as in mlp2-int8: a cheap one."""
+    """Name of the variant that every node goes through first, as in mlp2-int8: a cheap one."""
     then: StageName
-    """The variant that nodes are passed on to, as in x1. No cascade, and another one than first."""
+    """Name of the variant that nodes are passed on to, as in x1. No cascade, and another one than first."""
     pass_on_percents: Annotated[
         tuple[Annotated[int, Field(ge=1, le=99)], ...],
         Field(min_length=1, max_length=MAX_PERCENTS, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = _DEFAULT_PERCENTS
-    """Percent of the validation nodes that first passes on, those of the lowest confidence: a variant for each, as
-    mlp2-int8-then-x1-p5."""
+    """Percent of the validation nodes that the first variant passes on, the least confident ones: a variant for each,
+    as mlp2-int8-then-x1-p5."""
 
     @rule("self.first != self.then", "first and then must be two variants")
     def _stages_differ(self) -> bool | str:

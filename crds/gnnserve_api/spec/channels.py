@@ -25,13 +25,13 @@ class ChannelsTable(StrEnum):
 
 class Channels(ApiModel):
     factor: Annotated[int, Field(ge=2, le=64)]
-    """Each hidden layer keeps ⌊hidden/factor⌋ channels, and a GIN ⌊mlpHidden/factor⌋ between its products; of a GAT
-    every head keeps ⌊(hidden/heads)/factor⌋."""
+    """Divisor of the number of hidden channels. Each hidden layer keeps ⌊hidden/factor⌋ channels, and a GIN
+    ⌊mlpHidden/factor⌋ between its products; of a GAT every head keeps ⌊(hidden/heads)/factor⌋."""
     column_factor: Annotated[int, Field(ge=1, le=65_536)] = 1
-    """Whose channels are pruned: those of x4 with 4, which reads a quarter of the feature columns. One of
-    pruning.factors."""
+    """Factor of the variant whose channels are pruned, as in 4 for x4, which reads a quarter of the feature columns.
+    One of pruning.factors."""
     table: ChannelsTable = ChannelsTable.FEATURES
-    """What the variant reads. With Projected and Stored it is made of the network of all columns."""
+    """Table that the variant reads. With Projected and Stored it is made of the network of all columns."""
 
     @property
     def network_name(self) -> str:

@@ -19,18 +19,18 @@ class PostgresSinkSpec(ApiModel):
     `embedding`, `revision` and `offset`."""
 
     secret_name: ObjectName
-    """A Secret in the namespace of the service. Its key `uri` is the address of the database,
+    """Name of a Secret in the namespace of the service. Its key `uri` is the address of the database,
     `postgresql://user:password@host/database`."""
     view: (
         Annotated[str, text(r"^[a-z_][a-z0-9_]*$", "a name of lower-case letters, digits and '_', no digit first", 40)]
         | None
     ) = None
-    """Name of the view, in the schema `gnnserve_embeddings`. Absent: namespace and name of the service, such as
-    `default_digits`."""
+    """Name of the view of the embeddings, in the schema `gnnserve_embeddings`. Absent: namespace and name of the
+    service, such as `default_digits`."""
 
 
 class EmbeddingSink(ApiModel):
-    """A place that embeddings are written to; exactly one member."""
+    """Place that embeddings are written to: exactly one member must be set."""
 
     postgres: PostgresSinkSpec | None = None
     """A PostgreSQL with pgvector. With `gnnserve run` and `generate`, `--embeddings-uri-file` names the address."""
@@ -45,11 +45,12 @@ class EmbeddingsSpec(ApiModel):
     revision answers before they are done, and nothing is trained anew where this changes."""
 
     variant: Annotated[str, text(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "the name of a variant", 63)] | None = None
-    """The variant that they are of. Absent: the most accurate one that has embeddings."""
+    """Name of the variant whose embeddings are computed. Absent: the most accurate one that has embeddings."""
     index: Annotated[bool, Audience.EMBEDDINGS | Audience.WORKERS] = True
     """Whether the index that `POST /v1/recommend` needs is made."""
     sinks: Annotated[tuple[EmbeddingSink, ...], Field(max_length=MOST_SINKS)] = ()
-    """Databases that they are written to. A sink has all of one revision at any time, never a part of another."""
+    """Databases that embeddings are written to. A sink has all of one revision at any time, never a part of another.
+    Empty: none."""
 
     @rule(
         "!has(self.index) || self.index || (has(self.sinks) && size(self.sinks) > 0)",

@@ -16,20 +16,21 @@ from gnnserve_api.spec.rules import rule
 
 class EndpointTls(ApiModel):
     secret_name: ObjectName
-    """A Secret of type kubernetes.io/tls in the namespace of the service. A renewed certificate is followed without a
-    restart."""
+    """Name of a Secret of type kubernetes.io/tls in the namespace of the service. A renewed certificate is followed
+    without a restart."""
 
 
 class EndpointTokens(ApiModel):
     secret_name: ObjectName
-    """A Secret in the namespace of the service. Each of its values is an accepted token: 16 to 4096 letters, digits and
-    -._~+/ with = at the end. Several make rotation possible; changes are followed without a restart."""
+    """Name of a Secret with tokens, in the namespace of the service. Each of its values is an accepted token: 16 to
+    4096 letters, digits and -._~+/ with = at the end. Several make rotation possible; changes are followed without a
+    restart."""
 
 
 class EndpointWriteTokens(ApiModel):
     secret_name: ObjectName
-    """A Secret in the namespace of the service. Each of its values is a token that may write, and does nothing else:
-    as those of `tokens`, and followed as they are."""
+    """Name of a Secret with tokens that may write, in the namespace of the service. Each of its values is one, and does
+    nothing else: as those of `tokens`, and followed as they are."""
 
 
 class ServiceType(StrEnum):
@@ -42,12 +43,13 @@ class ServiceType(StrEnum):
 
 
 class EndpointService(ApiModel):
-    """The Service that clients use."""
+    """Service of Kubernetes that clients use."""
 
     type: ServiceType = ServiceType.CLUSTER_IP
-    """From where it is reached. Without `tokens` anyone who reaches it is answered."""
+    """Type of the Service, from which follows where clients reach the workers. Without `tokens` anyone who does is
+    answered."""
     annotations: Annotations = {}  # noqa: RUF012 - pydantic copies it
-    """Annotations of the Service, as load balancers, meshes and DNS controllers read them."""
+    """Annotations of the Service, for load balancers, meshes and DNS controllers. Absent: none."""
 
     @rule(none_is_reserved("annotations", [OWN_PREFIX]), ANNOTATIONS_ARE_RESERVED)
     def _annotations_are_free(self) -> bool | str:
@@ -56,13 +58,13 @@ class EndpointService(ApiModel):
 
 
 class EndpointOverlay(ApiModel):
-    """What one request may bring: new nodes, edges, and new features of stored nodes."""
+    """Limits of what one request may bring: new nodes, edges, and new features of stored nodes."""
 
     max_nodes: Annotated[int, Field(ge=0, le=65_536)] = 1024
-    """New nodes and overrides of one request; beyond it the request is refused with 413. 0: no request may have an
-    overlay."""
+    """Largest number of new nodes and overrides of one request; one with more is refused with 413. 0: no request may
+    have an overlay."""
     max_edges: Annotated[int, Field(ge=0, le=1_048_576)] = 16_384
-    """Edges of one request; beyond it the request is refused with 413."""
+    """Largest number of edges of one request; one with more is refused with 413."""
 
     def to_limits(self) -> OverlayLimits:
         return OverlayLimits(max_nodes=self.max_nodes, max_edges=self.max_edges)
@@ -75,18 +77,18 @@ class EndpointSpec(ApiModel):
     tls: Annotated[EndpointTls | None, Audience.PODS] = None
     """HTTPS, on port 443 of the Service. Absent: HTTP, on port 80."""
     tokens: Annotated[EndpointTokens | None, Audience.PODS] = None
-    """Requests must send `Authorization: Bearer` and one of these tokens. Absent: anyone who reaches a worker is
+    """Tokens of which every request must send one, as `Authorization: Bearer`. Absent: anyone who reaches a worker is
     answered."""
     write_tokens: Annotated[EndpointWriteTokens | None, Audience.PODS] = None
-    """`POST /v1/labels` and `POST /v1/changes` must send `Authorization: Bearer` and one of these tokens; one of
+    """Tokens of which `POST /v1/labels` and `POST /v1/changes` must send one, as `Authorization: Bearer`; one of
     `tokens` never writes. Absent: no request may write."""
     grpc: Annotated[bool, Audience.PODS] = False
     """Answer the Open Inference Protocol over gRPC too, on port 8001 of the Service, with the certificate and tokens of
     HTTP."""
     service: Annotated[EndpointService, Audience.OPERATOR] = with_defaults(EndpointService)
-    """The Service that clients use."""
+    """Service of Kubernetes that clients use."""
     overlay: Annotated[EndpointOverlay, Audience.WORKERS] = with_defaults(EndpointOverlay)
-    """What requests may bring that the graph does not have."""
+    """Limits of what a request may bring that the graph does not have: new nodes, edges and features."""
 
     @rule(
         "!has(self.tls) || !has(self.tokens) || self.tls.secretName != self.tokens.secretName",

@@ -16,8 +16,8 @@ class Generation(PodSettings):
     default_audience = Audience.OPERATOR
 
     gpu: Gpu | None = None
-    """A GPU to train on. Absent: the CPU."""
+    """GPU that the Job trains on. Absent: the CPU."""
     retries: Annotated[int, Field(ge=0, le=10)] = 2
-    """Further attempts after one that failed for another reason than bad input."""
+    """Number of further attempts after one that failed for another reason than bad input."""
     deadline_seconds: Annotated[int, Field(ge=60, le=2_592_000)] = 86_400
-    """Time for all attempts together."""
+    """Time for all attempts together, in seconds."""

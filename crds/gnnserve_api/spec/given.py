@@ -35,12 +35,13 @@ _GENERATED_NAME = "^(x[0-9]+|projected|given-[0-9]+)(-.*)?$|-(float16|bfloat16|i
 
 class Given(ApiModel):
     checkpoint: Checkpoint
-    """Weights of spec.model's architecture, hidden width and layers, whose first layer reads these columns."""
+    """Weights of spec.model's architecture, hidden width and layers, whose first layer reads `columns`."""
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=_MAX_COLUMNS)]
-    """The feature columns that it reads, in the order of the first layer's inputs: names of the source's columns, or
-    indices among the features, from 0. A name of a column of lists stands for all of its features."""
+    """Feature columns that the given variant reads, in the order of the first layer's inputs: names of the source's
+    columns, or indices among the features, from 0. A name of a column of lists stands for all of its features."""
     expected: ExpectedScores | None = None
-    """Scores that the variant's model gave, compared before anything is published."""
+    """Scores that the variant's model gave, compared before anything is published. Absent: what a file of weights does
+    not tell is assumed."""
     name: (
         Annotated[
             str,
@@ -52,7 +53,7 @@ class Given(ApiModel):
         ]
         | None
     ) = None
-    """Name of the variant. Absent: given- and its place in the list, as in given-1."""
+    """Name of the given variant. Absent: given- and its place in the list, as in given-1."""
 
     @rule(
         f"!has(self.name) || !self.name.matches('{_GENERATED_NAME}')",

@@ -20,7 +20,7 @@ class Builtin(StrEnum):
 
 
 class NpzDirection(StrEnum):
-    """Which way messages go along the edges that the file's lists have."""
+    """Direction of messages along the edges that the file's lists have."""
 
     UNDIRECTED = "Undirected"
     """Both ways: the other direction of an edge is added where the lists do not have it."""
@@ -32,19 +32,22 @@ class NpzSource(ApiModel):
     """A graph in one numpy `.npz` file."""
 
     uri: SourcePath
-    """The file. A relative path begins in the manifest's folder, and in a cluster at `graph.volume.mountPath`."""
+    """Path of the `.npz` file. A relative path begins in the manifest's folder, and in a cluster at
+    `graph.volume.mountPath`."""
     sha256: Sha256 | None = None
-    """Expected SHA-256 of the file. When set, another file is refused, and a new value generates anew."""
+    """Expected SHA-256 of the `.npz` file. Another file is refused, and a new value generates anew. Absent: any file is
+    read."""
     direction: NpzDirection | None = None
-    """Which way edges go, also those of changes and overlays. Absent: decided when the file is read, Undirected where
-    every edge is listed both ways and else Directed; write it, so that another file does not change it."""
+    """Direction of messages along edges, also along edges of changes and overlays. Absent: decided when the file is
+    read, Undirected where every edge is listed both ways and else Directed; write it, so that another file does not
+    change it."""
 
 
 GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | TypedSource
 
 
 class GraphSource(ApiModel):
-    """Where the graph comes from; exactly one member."""
+    """Source of the graph: exactly one of builtin, npz, ogb, pyg, parquet, csv and typed."""
 
     builtin: Builtin | None = None
     """A graph that ships with gnnserve."""
@@ -113,16 +116,17 @@ class GraphVolume(ApiModel):
     """The volume of the data, where a manifest's paths are found in the cluster."""
 
     claim_name: ObjectName
-    """A PersistentVolumeClaim in the namespace of the service."""
+    """Name of the PersistentVolumeClaim with the data, in the namespace of the service."""
     mount_path: Annotated[str, text(r"^/[^:]*[^:/]$", "an absolute path without ':', as in /data", 1024)] = "/data"
-    """Where pods see it, read-only: both `graph.npz` and `file:///data/graph.npz` are its `graph.npz`."""
+    """Absolute path at which pods mount the volume of the data, read-only. With /data, both `graph.npz` and
+    `file:///data/graph.npz` are the file `graph.npz` of the volume."""
 
 
 class Graph(ApiModel):
     source: Annotated[GraphSource, Audience.REVISION | Audience.RETURN | Audience.EMBEDDINGS]
-    """Where the graph comes from."""
+    """Source of the graph: exactly one of builtin, npz, ogb, pyg, parquet, csv and typed."""
     volume: Annotated[GraphVolume | None, Audience.OPERATOR] = None
-    """The volume with the files that the manifest names, weights too. In a cluster only; `gnnserve run` reads the files
-    of its own machine."""
+    """Volume with the files that the manifest names, weights too. In a cluster only; `gnnserve run` reads the files of
+    its own machine. Absent: none is mounted."""
     normalization: Annotated[Normalization, Audience.REVISION] = Normalization.AUTO
-    """How features are scaled before training and serving."""
+    """Scaling of features before training and serving."""

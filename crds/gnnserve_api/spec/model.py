@@ -117,16 +117,16 @@ class Training(ApiModel):
     """Passes over the training nodes; the epoch with the best validation score is kept. Auto: until validation has not
     improved for a while, of each variant on its own, and again with other rates where hardly anything was learnt."""
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
-    """Training nodes per step."""
+    """Number of training nodes per step."""
     scope: Scope = Scope.INDUCTIVE
     """Whether training may see nodes outside of the training split."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Step size of Adam. Absent: 0.01 for GraphSAGE, GCN and SIGN, 0.05 for SGC and LightGCN, 0.005 for GAT, 0.001 for
-    GIN, whose sums make larger steps diverge."""
+    """Learning rate of the optimiser Adam. Absent: 0.01 for GraphSAGE, GCN and SIGN, 0.05 for SGC and LightGCN, 0.005
+    for GAT, 0.001 for GIN, whose sums make larger steps diverge."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0005
-    """L2 penalty on the weights."""
+    """Factor of the L2 penalty on the weights."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Share of hidden units dropped in training."""
+    """Share of hidden units dropped in training, as a fraction of 1."""
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
     """Seed of initial weights, batches, sampling and Random ranking."""
 
@@ -135,13 +135,13 @@ class Checkpoint(ApiModel):
     """Weights that are served as they are; nothing is trained."""
 
     uri: TensorsPath
-    """State dict of a torch_geometric.nn.GraphSAGE, GIN, GCN or GAT, or of a model of their convolutions (conv1,
-    conv2), of one SGConv, or of a torch_geometric.nn.MLP for SIGN. Its content is part of the
-    revision's identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not
-    pruned: generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit
-    without a checkpoint too."""
+    """Path of a state dict of a torch_geometric.nn.GraphSAGE, GIN, GCN or GAT, or of a model of such convolutions
+    (conv1, conv2), of one SGConv, or of a torch_geometric.nn.MLP for SIGN. Its content is part of the revision's
+    identity: another file at the same place generates anew. Over more than 16,384 feature columns it is not pruned:
+    generation then refuses factors other than `[1]`, and the ranking method Lasso, which knows that limit without a
+    checkpoint too."""
     sha256: Sha256 | None = None
-    """Expected SHA-256 of the file. When set, another file is refused."""
+    """Expected SHA-256 of the file that `uri` names. Another file is refused. Absent: any file is read."""
 
 
 class ScoreKind(StrEnum):
@@ -155,14 +155,14 @@ class ExpectedScores(ApiModel):
     """Scores that the user's own model gave, which must be those of the weights as they are served."""
 
     uri: ScoresPath
-    """A .npz file with the arrays `nodes` (ids as the source has them, or positions from 0 where it has none) and
-    `scores` [nodes, classes], or a .parquet file with these columns, `scores` being lists. Classes are in the order of
-    the labels, ascending. The scores are those over full neighbourhoods, of the source's graph, in evaluation mode.
-    Its content is part of the revision's identity."""
+    """Path of a .npz file with the arrays `nodes` and `scores` [nodes, classes], or of a .parquet file with both as
+    columns, `scores` being lists. Nodes are ids as the source has them, or positions from 0 where it has none. Classes
+    are in the order of the labels, ascending. The scores are those over full neighbourhoods, of the source's graph, in
+    evaluation mode. The file's content is part of the revision's identity."""
     sha256: Sha256 | None = None
-    """Expected SHA-256 of the file. When set, another file is refused."""
+    """Expected SHA-256 of the file that `uri` names. Another file is refused. Absent: any file is read."""
     scores: ScoreKind = ScoreKind.LOGITS
-    """Kind of the scores."""
+    """Kind of the expected scores."""
     tolerance_permille: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Largest difference of a score, in permille of the largest absolute expected score. A larger one ends generation,
     and nothing is published."""
@@ -184,34 +184,35 @@ class Model(ApiModel):
     architecture: Architecture = Architecture.GRAPHSAGE
     """Kind of graph neural network."""
     hidden: Annotated[int, Field(ge=1, le=4096)] = _HIDDEN
-    """Width of the hidden layers."""
+    """Width of the hidden layers, in channels."""
     mlp_hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """GIN only: width between the two products of each layer. Absent: as wide as the layer's output, which is what
-    torch_geometric.nn.GIN has."""
+    """Width between the two products of each layer of a GIN, in channels; for GIN only. Absent: as wide as the layer's
+    output, which is what torch_geometric.nn.GIN has."""
     heads: Annotated[int, Field(ge=1, le=64)] | None = None
-    """GAT only: attention heads of each layer. Those of a hidden layer stand beside each other, each of hidden / heads
-    columns. Absent: 1."""
+    """Number of attention heads of each layer, for GAT only. Those of a hidden layer stand beside each other, each of
+    hidden / heads columns. Absent: 1."""
     output_heads: Annotated[int, Field(ge=1, le=64)] | None = None
-    """GAT only: heads of the last layer, whose scores are averaged. Absent: as many as heads."""
+    """Number of attention heads of the last layer, whose scores are averaged; for GAT only. Absent: as many as heads.
+    """
     negative_slope: Annotated[float, Field(ge=0, le=1)] | None = None
-    """GAT only: slope of the leaky ReLU over attention scores below 0. Absent: 0.2, torch_geometric's."""
+    """Slope of the leaky ReLU over attention scores below 0, for GAT only. Absent: 0.2, torch_geometric's."""
     hops: Annotated[int, Field(ge=0, le=16)] | None = None
-    """SGC, SIGN and LightGCN only: how often features are propagated (SGConv's K), or embeddings (LightGCN's layers).
-    Absent: 2, and 3 for LightGCN. 0 with SIGN: never."""
+    """Number of hops over which features are propagated (SGConv's K), or embeddings (LightGCN's layers); for SGC, SIGN
+    and LightGCN only. Absent: 2, and 3 for LightGCN. 0 with SIGN: nothing is propagated."""
     bases: Annotated[int, Field(ge=1, le=128)] | None = None
-    """RGCN only: matrices of which those of all relations are made, each by numbers of its own. Absent: every relation
+    """Number of basis matrices that are combined to the matrix of every relation, for RGCN only. Absent: every relation
     has a matrix of its own."""
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=MAX_LAYERS)] = (25, 10)
     """Neighbours sampled per layer, the seed's draw first; one entry per layer. All -1: every neighbour. All 0 with
     SGC, SIGN and LightGCN, which sample none: `[0]` for SGC and LightGCN, `[0, 0]` for a SIGN of two layers. In a graph
     of several types so many are sampled by each relation that a node's type reads."""
     relation_fanouts: Annotated[tuple[RelationFanouts, ...], Field(max_length=32)] = ()
-    """Relations of a graph of several types of which fewer neighbours are sampled than fanouts say."""
+    """Relations of a graph of several types by which fewer neighbours are sampled than `fanouts` says. Empty: none."""
     training: Training = with_defaults(Training)
-    """How the model is trained. With a checkpoint only scope and seed count, unless one-row variants are trained
-    beside it."""
+    """Settings of the model's training. With a checkpoint only scope and seed count, unless one-row variants are
+    trained beside it."""
     checkpoint: Checkpoint | None = None
-    """Weights to serve instead of training."""
+    """Weights that are served in place of a trained model. Absent: the model is trained."""
     expected: ExpectedScores | None = None
     """Scores that the checkpoint's model gave, compared before anything is published. Absent: what a file of weights
     does not tell is assumed."""

@@ -31,13 +31,13 @@ class TaintEffect(StrEnum):
 
 class Toleration(ApiModel):
     key: Annotated[str, text(rf"^({LABEL_KEY})?$", A_KEY, LABEL_KEY_LENGTH)] | None = None
-    """The taint's key. Absent: every taint."""
+    """Key of the taint that is tolerated. Absent: every taint."""
     operator: TolerationOperator = TolerationOperator.EQUAL
-    """How the value is compared."""
+    """Comparison of `value` with the value of the taint."""
     value: Annotated[str, text(rf"^{LABEL_VALUE}$", A_VALUE, 63)] | None = None
-    """The taint's value."""
+    """Value of the taint that is tolerated. Absent: the empty one, and any with operator Exists."""
     effect: TaintEffect | None = None
-    """The taint's effect. Absent: every effect."""
+    """Effect of the taint that is tolerated. Absent: every effect."""
 
     @rule(
         "self.operator == 'Exists' || (has(self.key) && self.key != '')",
@@ -85,11 +85,11 @@ _LabelValues = Annotated[tuple[Annotated[str, Field(max_length=63)], ...], Field
 
 class LabelRequirement(ApiModel):
     key: LabelKey
-    """Name of a label."""
+    """Name of the label that is compared."""
     operator: LabelOperator
-    """How the label is compared with the values."""
+    """Comparison of the label with `values`."""
     values: _LabelValues = ()
-    """What the label is compared with."""
+    """Values that the label is compared with. Empty: the operator takes none."""
 
     @rule(
         "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
@@ -101,11 +101,11 @@ class LabelRequirement(ApiModel):
 
 class NodeRequirement(ApiModel):
     key: LabelKey
-    """Name of a node's label."""
+    """Name of the node's label that is compared."""
     operator: NodeOperator
-    """How the label is compared with the values."""
+    """Comparison of the label with `values`."""
     values: _LabelValues = ()
-    """What the label is compared with."""
+    """Values that the label is compared with. Empty: the operator takes none."""
 
     @rule(
         "(self.operator in ['Exists', 'DoesNotExist']) != (has(self.values) && size(self.values) > 0)",
@@ -127,19 +127,19 @@ class NodeRequirement(ApiModel):
 
 class LabelSelector(ApiModel):
     match_labels: Labels = {}  # noqa: RUF012 - pydantic copies it
-    """Labels that must have these values."""
+    """Labels with the values that selected objects must have. Absent: none."""
     match_expressions: Annotated[tuple[LabelRequirement, ...], Field(max_length=16)] = ()
-    """Further requirements, all of which must be met."""
+    """Further requirements on labels, all of which selected objects must meet. Absent: none."""
 
 
 class NodeSelectorTerm(ApiModel):
     match_expressions: Annotated[tuple[NodeRequirement, ...], Field(min_length=1, max_length=16)]
-    """Requirements, all of which a node must meet."""
+    """Requirements on labels, all of which a node must meet."""
 
 
 class RequiredNodes(ApiModel):
     node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], Field(min_length=1, max_length=16)]
-    """Terms, one of which a node must meet."""
+    """Terms of requirements, one of which a node must meet."""
 
 
 _Weight = Annotated[int, Field(ge=1, le=100)]
@@ -147,42 +147,43 @@ _Weight = Annotated[int, Field(ge=1, le=100)]
 
 class PreferredNodes(ApiModel):
     weight: _Weight
-    """How much it counts against the other preferences."""
+    """Weight of the preference against the others, from 1 to 100."""
     preference: NodeSelectorTerm
-    """What a node should meet."""
+    """Requirements that a preferred node meets."""
 
 
 _PreferredNodes = Annotated[tuple[PreferredNodes, ...], Field(max_length=16)]
 
 
 class NodeAffinity(ApiModel):
-    """Nodes by their labels."""
+    """Requirements and preferences of nodes by labels."""
 
     required_during_scheduling_ignored_during_execution: RequiredNodes | None = None
-    """Nodes that a pod may be placed on."""
+    """Nodes that a pod may be placed on. Absent: every node."""
     preferred_during_scheduling_ignored_during_execution: _PreferredNodes = ()
-    """Nodes that a pod is rather placed on."""
+    """Nodes that a pod is rather placed on. Absent: none."""
 
 
 class PodAffinityTerm(ApiModel):
     label_selector: LabelSelector
-    """Pods that are looked for. Workers of a service have `gnnserve.dev/service: <its name>` and
+    """Selector of the other pods. Workers of a service have the labels `gnnserve.dev/service: <its name>` and
     `app.kubernetes.io/component: worker`."""
     topology_key: LabelKey
-    """Label of nodes; nodes with the same value are one place, as in kubernetes.io/hostname."""
+    """Name of a label of nodes, as in kubernetes.io/hostname; nodes with the same value are one place."""
     namespaces: Annotated[tuple[Annotated[str, Field(max_length=63)], ...], Field(max_length=16)] = ()
-    """Namespaces of those pods. Absent: the service's own, unless namespaceSelector is given."""
+    """Namespaces of the other pods. Absent: the service's own, unless namespaceSelector is given."""
     namespace_selector: LabelSelector | None = None
-    """Further namespaces, by their labels; `{}`: all."""
+    """Selector of further namespaces of the other pods; `{}` selects all. Absent: none."""
     match_label_keys: Annotated[tuple[LabelKey, ...], Field(max_length=8)] = ()
-    """Labels in which those pods must equal the pod that is placed, as in pod-template-hash."""
+    """Names of labels in which the other pods must equal the pod that is placed, as in pod-template-hash. Absent: none.
+    """
 
 
 class PreferredPods(ApiModel):
     weight: _Weight
-    """How much it counts against the other preferences."""
+    """Weight of the preference against the others, from 1 to 100."""
     pod_affinity_term: PodAffinityTerm
-    """Pods, and what counts as a place."""
+    """Other pods, and the label that tells places apart."""
 
 
 _RequiredPods = Annotated[tuple[PodAffinityTerm, ...], Field(max_length=16)]
@@ -190,21 +191,21 @@ _PreferredPods = Annotated[tuple[PreferredPods, ...], Field(max_length=16)]
 
 
 class PodAffinity(ApiModel):
-    """Places by the pods that are there."""
+    """Requirements and preferences of places by the pods there."""
 
     required_during_scheduling_ignored_during_execution: _RequiredPods = ()
-    """What must hold."""
+    """Terms that a place must meet, by the pods there. Absent: none."""
     preferred_during_scheduling_ignored_during_execution: _PreferredPods = ()
-    """What should hold."""
+    """Terms that a preferred place meets, by the pods there. Absent: none."""
 
 
 class Affinity(ApiModel):
     node_affinity: NodeAffinity | None = None
-    """Nodes that pods need or prefer."""
+    """Nodes that pods need or prefer. Absent: any node."""
     pod_affinity: PodAffinity | None = None
-    """Pods that pods are to be placed beside."""
+    """Other pods that pods are placed beside. Absent: none."""
     pod_anti_affinity: PodAffinity | None = None
-    """Pods that pods are to be kept away from."""
+    """Other pods that pods are kept away from. Absent: none."""
 
 
 class WhenUnsatisfiable(StrEnum):
@@ -222,16 +223,17 @@ class SpreadNodes(StrEnum):
 
 
 class TopologySpreadConstraint(ApiModel):
-    """The pods that are counted are always the workers of this service, of one pod template."""
+    """Constraint on how workers are spread over places. The pods that are counted are always the workers of this
+    service, of one pod template."""
 
     topology_key: LabelKey
-    """Label of nodes; nodes with the same value are one place, as in topology.kubernetes.io/zone."""
+    """Name of a label of nodes, as in topology.kubernetes.io/zone; nodes with the same value are one place."""
     when_unsatisfiable: WhenUnsatisfiable
-    """What happens to a pod that would make it too uneven."""
+    """Treatment of a pod that would make the spread too uneven."""
     max_skew: Annotated[int, Field(ge=1, le=1000)] = 1
-    """How many more workers one place may have than another."""
+    """Largest difference in the number of workers between two places."""
     min_domains: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """How many places there must be; with fewer, the missing ones count as empty."""
+    """Smallest number of places; with fewer, the missing ones count as empty. Absent: 1."""
     node_affinity_policy: SpreadNodes | None = None
     """Whether nodes count that affinity and nodeSelector exclude. Absent: Honor."""
     node_taints_policy: SpreadNodes | None = None

@@ -75,9 +75,11 @@ def _unknown_resource(field: str, quantities: dict[str, str]) -> bool | str:
 
 class Resources(ApiModel):
     requests: Quantities = {}  # noqa: RUF012 - pydantic copies it
-    """What the scheduler reserves, as in `{cpu: 2, memory: 4Gi}`; at most the limit."""
+    """Quantities that the scheduler reserves for a pod, as in `{cpu: 2, memory: 4Gi}`: cores and bytes, at most the
+    limits. Absent: the limits."""
     limits: Quantities = {}  # noqa: RUF012 - pydantic copies it
-    """What the pod may use at most; `cpu` also is the number of threads that compute."""
+    """Quantities that a pod may use at most, in cores and bytes; `cpu` also is the number of threads that compute.
+    Absent: no limit."""
 
     @rule(_are_known("requests"), f"the names of requests must be {RESOURCE_NAMES}")
     def _requests_are_known(self) -> bool | str:
@@ -108,25 +110,25 @@ class Resources(ApiModel):
 
 class PodSettings(ApiModel):
     resources: Resources = with_defaults(Resources)
-    """Processors and memory."""
+    """Processors and memory of each pod, as requests and limits."""
     node_selector: Labels = {}  # noqa: RUF012 - pydantic copies it
-    """Labels that a node must have."""
+    """Labels of the nodes on which pods may be placed. Absent: any node."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
-    """Taints of nodes that are put up with."""
+    """Taints of nodes that the pods tolerate. Absent: none."""
     runtime_class_name: (
         Annotated[str, text(rf"^({SUBDOMAIN})?$", "the name of a RuntimeClass, as in nvidia", 253)] | None
     ) = None
     """RuntimeClass of the pods, such as `nvidia`. Absent: the cluster's default."""
     affinity: Affinity | None = None
-    """Nodes and other pods that pods are placed near or far from."""
+    """Nodes and other pods that pods are placed near or far from. Absent: none."""
     priority_class_name: (
         Annotated[str, text(rf"^({SUBDOMAIN})?$", "the name of a PriorityClass, as in high-priority", 253)] | None
     ) = None
     """PriorityClass of the pods: which pods may be evicted for which. Absent: the cluster's default."""
     pod_labels: Labels = {}  # noqa: RUF012 - pydantic copies it
-    """Further labels of the pods, as in `{team: search}`."""
+    """Further labels of the pods, as in `{team: search}`. Absent: none."""
     pod_annotations: Annotations = {}  # noqa: RUF012 - pydantic copies it
-    """Further annotations of the pods, as service meshes and log collectors read them."""
+    """Further annotations of the pods, for service meshes and log collectors. Absent: none."""
 
     @rule(none_is_reserved("podLabels", LABEL_PREFIXES, RESERVED_LABELS), LABELS_ARE_RESERVED)
     def _labels_are_free(self) -> bool | str:
@@ -143,6 +145,6 @@ class Gpu(ApiModel):
     resource_name: Annotated[
         str, text(r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", "a name with a domain, as in nvidia.com/gpu", 253)
     ] = "nvidia.com/gpu"
-    """The extended resource to ask for; of a MIG slice, such as `nvidia.com/mig-1g.10gb`."""
+    """Name of the extended resource that a pod asks for; for a MIG slice, such as `nvidia.com/mig-1g.10gb`."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many."""
+    """Number of GPUs, or of MIG slices, for each pod."""

@@ -27,16 +27,16 @@ class GNNWorkerPoolSpec(PodSettings):
     default_audience = Audience.PODS
 
     replicas: Annotated[Replicas, Audience.OPERATOR] = 1
-    """Number of workers, each of which answers for all services of the pool."""
+    """Number of worker pods, each of which answers for all services of the pool."""
     topology_spread_constraints: TopologySpreadConstraints = ()
-    """How evenly workers are spread over zones or nodes; needs a repository that pods of several nodes may mount.
+    """Constraints on the spread of workers over zones or nodes; need a repository that pods of several nodes may mount.
     Absent: with such a repository they are spread over nodes where that is possible."""
     repository: RepositoryPlace = with_defaults(RepositoryPlace)
-    """Where the revisions of all services of the pool are kept, each service's in folders of its own."""
+    """Repository of the revisions of all services of the pool, each service's in folders of its own."""
     image: ImageReference | None = None
     """Image of the workers, and of the services' generation pods. Absent: the operator's setting."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
-    """Secrets to pull the image with, by name."""
+    """Names of the Secrets to pull the image with, in the namespace of the pool. Absent: none."""
 
     @rule(
         "!has(self.topologySpreadConstraints) || size(self.topologySpreadConstraints) == 0 || "

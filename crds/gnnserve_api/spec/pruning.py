@@ -24,13 +24,13 @@ class LassoSettings(ApiModel):
     """Settings that Dynamic GNN inference as-a-service, section 3.2, leaves open; recorded with the ranking."""
 
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 200
-    """Rises of the penalty."""
+    """Number of times that the L1 penalty rises."""
     steps_per_epoch: Annotated[int, Field(ge=1, le=10_000)] = 5
-    """Gradient steps at each penalty."""
+    """Number of gradient steps at each penalty."""
     initial_penalty_permille: Annotated[int, Field(ge=0, le=1000)] = 0
     """First penalty, in permille of the one that alone would remove every column."""
     penalty_step_permille: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Rise of the penalty per epoch, in the same unit."""
+    """Rise of the penalty per epoch, in permille of the one that alone would remove every column."""
 
 
 class WideTables(StrEnum):
@@ -57,23 +57,23 @@ DEFAULT_FACTORS = (1, 2, 4, 8)
 
 class Pruning(ApiModel):
     method: RankingMethod = RankingMethod.GREEDY
-    """How feature columns are ranked before the least important ones are dropped."""
+    """Method that ranks feature columns before the least important ones are dropped."""
     factors: Annotated[
         tuple[Annotated[int, Field(ge=1, le=65_536)], ...],
         Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = DEFAULT_FACTORS
-    """One variant for each factor k: it reads the first ⌊features/k⌋ ranked columns and is named xk. Empty only
-    beside variants.given, stored or channels."""
+    """Factors of pruned variants, by which the number of feature columns is divided. The variant of factor k reads the
+    first ⌊features/k⌋ ranked columns and is named xk. Empty only beside variants.given, stored or channels."""
     choice: FactorChoice = FactorChoice.ALL
-    """Which of the factors networks are trained for, or refitted. What was left out, and why, is in the log and the
-    report."""
+    """Choice of the factors that networks are trained for, or refitted. What was left out, and why, is in the log and
+    the report."""
     wide_tables: WideTables = WideTables.AUTO
-    """Which factors are written where features are sparse and very wide. Tables are dense."""
+    """Choice of the factors whose tables, which are dense, are written where features are sparse and very wide."""
     lasso: LassoSettings = with_defaults(LassoSettings)
-    """Settings of the Lasso method."""
+    """Settings of the ranking method Lasso."""
     stability_seeds: Annotated[int, Field(ge=0, le=10)] = 0
-    """How many more masters are trained and ranked, each with a seed of its own, to tell in the report how far the
-    ranking depends on it. They are not served."""
+    """Number of further masters that are trained and ranked, each with a seed of its own, to tell in the report how far
+    the ranking depends on the seed. They are not served."""
 
     @model_validator(mode="after")
     def _factors_differ(self) -> Pruning:

@@ -19,12 +19,14 @@ class PublishedSource(ApiModel):
     """A public data set, read from the files that its authors published."""
 
     direction: Direction = Direction.UNDIRECTED
-    """Which way messages go along the published edges."""
+    """Direction of messages along the published edges."""
     # A data set is the same wherever it is fetched from.
     mirror: Annotated[MirrorPath | None, Audience.GENERATION | Audience.RETURN | Audience.EMBEDDINGS] = None
-    """Where the published files are found instead: a web address or, for machines without a network, a folder."""
+    """Place of the published files in place of the authors' own: a web address or, for machines without a network, a
+    folder. Absent: the authors' address."""
     sha256: _Sha256ByFile = {}  # noqa: RUF012 - pydantic copies it
-    """Expected SHA-256 by file name, as in `{arxiv.zip: …}`. Files that differ are refused."""
+    """Expected SHA-256 of the published files, by file name, as in `{arxiv.zip: …}`. Files that differ are refused.
+    Absent: any files are read."""
 
 
 class OgbName(StrEnum):
@@ -38,7 +40,7 @@ class OgbSource(PublishedSource):
     """A node data set of the Open Graph Benchmark."""
 
     name: OgbName
-    """Which one."""
+    """Name of the data set in the Open Graph Benchmark."""
 
 
 class PygName(StrEnum):
@@ -70,4 +72,4 @@ class PygSource(PublishedSource):
     """A data set under the name that torch_geometric gives it."""
 
     name: PygName
-    """Which one."""
+    """Name of the data set in torch_geometric."""

@@ -12,13 +12,14 @@ from gnnserve_api.variants import MAX_LAYERS
 
 
 class RelationFanouts(ApiModel):
-    """How many neighbours are sampled by one relation of a graph of several types."""
+    """Number of neighbours that are sampled by one relation of a graph of several types."""
 
     relation: Annotated[str, text(r"^[A-Za-z0-9_ -]+$", "the name of a relation", 200)]
-    """The relation: its name, or source type, name and target type with blanks between them. A reverse relation that
-    importing added has `rev_` before the name."""
+    """Name of the relation, or source type, name and target type with blanks between. A reverse relation that importing
+    added has `rev_` before the name."""
     fanouts: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1, max_length=MAX_LAYERS)]
-    """Neighbours sampled per layer by this relation, as many numbers as model.fanouts and none above its."""
+    """Number of neighbours sampled per layer by this relation: one entry for each of model.fanouts, none above the one
+    there."""
 
 
 class _Model(Protocol):

@@ -27,12 +27,12 @@ class RepositoryClaim(ApiModel):
     storage: Annotated[
         str, text(r"^[1-9][0-9]{0,5}(Mi|Gi|Ti)$", "a size, as in 500Mi, 10Gi or 1Ti", 8), Audience.OPERATOR
     ] = DEFAULT_STORAGE
-    """Size of the claim, at least. It may grow later where the storage class allows that, and cannot become less than
-    what the claim has (`status.repositoryStorage`)."""
+    """Least size of the claim, as in 10Gi. It may grow later where the storage class allows that, and cannot become
+    less than what the claim has (`status.repositoryStorage`)."""
     storage_class_name: Annotated[ObjectName | None, Audience.OPERATOR] = None
-    """Absent: the cluster's default class."""
+    """Name of the claim's StorageClass. Absent: the cluster's default class."""
     access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
-    """Which pods may mount it."""
+    """Access mode of the claim: which pods may mount the volume."""
 
     _fixed = server_rule(
         "has(self.storageClassName) == has(oldSelf.storageClassName) && "
@@ -48,10 +48,11 @@ class RepositoryPlace(ApiModel):
     default_audience = Audience.PODS
 
     claim_name: ObjectName | None = None
-    """A PersistentVolumeClaim of yours, which several services may share. It outlives what names it."""
+    """Name of a PersistentVolumeClaim of yours, which several services may share. It outlives what names it. Absent: a
+    claim is made."""
     claim: RepositoryClaim | None = None
-    """The claim that is made, and deleted with what it was made for. Absent, and no claimName: one with these
-    defaults."""
+    """Claim that is made for the revisions, and deleted with the service or pool. Absent, and no claimName: one with
+    the defaults of its fields."""
 
     @property
     def may_be_on_several_nodes(self) -> bool:

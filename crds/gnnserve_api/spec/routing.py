@@ -28,28 +28,29 @@ class PrometheusSpec(ApiModel):
         ]
         | None
     ) = None
-    """Where Prometheus answers, without a user or password in it. Absent: the operator's setting."""
+    """URL of Prometheus, without a user or password. Absent: the operator's setting."""
 
 
 class RoutingSpec(ApiModel):
     """Which variant answers which request."""
 
     mode: Annotated[RoutingMode, Audience.WORKERS] = RoutingMode.ADAPTIVE
-    """Who chooses, and from what."""
+    """Method by which the variant for a request is chosen."""
     variant: Annotated[_VariantName | None, Audience.WORKERS] = None
-    """Mode Static: the variant that answers."""
+    """Name of the variant that answers, in mode Static. Absent in every other mode."""
     weights: Annotated[_Weights | None, Audience.WORKERS] = None
-    """Mode Weights: the share of the requests that each variant answers, as in `{x1: 9, x4: 1}`."""
+    """Weights of the variants by name, in mode Weights: shares of the requests, as in `{x1: 9, x4: 1}`. Absent in every
+    other mode."""
     interval_seconds: Annotated[int, Field(ge=1, le=3600), Audience.OPERATOR] = 15
-    """How often the operator looks at the measured load and latency."""
+    """Interval at which the operator looks at the measured load and latency, in seconds."""
     shadow_permille: Annotated[int, Field(ge=0, le=MOST_SHADOW_PERMILLE), Audience.WORKERS] = 0
-    """Most of a worker's time, in permille, in which it computes answers again by the most accurate variant while no
-    request waits, to tell how often the variants agree with it. 5 cannot be noticed in the 99th percentile; 0: it
-    does not."""
+    """Largest share of a worker's time, in permille, for computing answers again by the most accurate variant while no
+    request waits, to tell how often the variants agree. 5 cannot be noticed in the 99th percentile; 0: nothing is
+    computed again."""
     prometheus: Annotated[PrometheusSpec, Audience.OPERATOR] = with_defaults(PrometheusSpec)
-    """Where they are measured."""
+    """Prometheus that measures the load and latency of the workers."""
     canary: CanarySpec | None = None
-    """A second revision, which answers a share of the requests. Absent: one revision answers all of them."""
+    """Second revision that answers a share of the requests. Absent: one revision answers all of them."""
 
     @property
     def second_revision(self) -> str | None:

@@ -22,10 +22,10 @@ class Search(StrEnum):
 
 
 class SearchBudget(ApiModel):
-    """What a search may take. Read with `search: Auto` only."""
+    """Limits of a search. Read with `search: Auto` only."""
 
     seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
     """Time for networks beside the first one, in seconds: none is trained that is expected to end later. The first
     network, and what is made of it without training, is not limited."""
     variants: Annotated[int, Field(ge=1, le=MAX_SEARCHED_VARIANTS)] = 8
-    """Most variants that are kept."""
+    """Largest number of variants that a search keeps."""

@@ -67,38 +67,38 @@ _COUNT_OF_OTHERS = (
 
 class GNNServiceSpec(ApiModel):
     graph: Graph
-    """The graph that is served."""
+    """Graph that is served, and the scaling of node features."""
     model: Annotated[Model, Audience.REVISION] = with_defaults(Model)
-    """The model that is trained on it, or given."""
+    """Model that is trained on the graph, or whose weights are given."""
     task: Annotated[task_rules.Task, Audience.REVISION] = with_defaults(task_rules.Task)
-    """What is answered: classes of nodes, unless it says links."""
+    """Task of the service: classes of nodes, or scores of pairs of nodes where `links` is given."""
     variants: Annotated[Variants, Audience.REVISION] = with_defaults(Variants)
-    """The variants that are generated from the model."""
+    """Variants that are generated from the model, listed or searched for."""
     objective: Annotated[ObjectiveSpec, Audience.WORKERS] = with_defaults(ObjectiveSpec)
-    """What requests get that state no objective of their own."""
+    """Objective of the service, for requests that state none of their own: latency, accuracy, or both."""
     routing: RoutingSpec = with_defaults(RoutingSpec)
-    """Which variant answers which request."""
+    """Routing of requests to variants, and the measurements behind the choice."""
     endpoint: EndpointSpec = with_defaults(EndpointSpec)
-    """How clients reach the workers, and which of them get answers."""
+    """Access of clients to the workers: Service, TLS, tokens, gRPC, and limits of what a request may bring."""
     worker: Worker = with_defaults(Worker)
-    """The workers that answer."""
+    """Worker pods that answer requests: number, resources, placement, device and batching."""
     generation: Generation = with_defaults(Generation)
-    """The Job that trains and profiles."""
+    """Job that trains and profiles a revision: resources, placement, attempts. In a cluster only."""
     repository: RepositorySpec = with_defaults(RepositorySpec)
-    """Where revisions are kept."""
+    """Repository of the revisions: a volume, and the number of models kept."""
     updates: UpdatesSpec | None = None
-    """Changes of the graph while it is served, by `POST /v1/changes` with one of `endpoint.writeTokens`. Absent: the
-    graph stays as it was generated."""
+    """Changes of the served graph, by `POST /v1/changes` with one of `endpoint.writeTokens`. Absent: the graph stays as
+    it was generated."""
     embeddings: Annotated[EmbeddingsSpec | None, Audience.EMBEDDINGS] = None
     """Embeddings of every revision: an index for `POST /v1/recommend`, and rows in databases. Absent: none are made."""
     image: Annotated[ImageReference | None, Audience.PODS] = None
     """Image of generation and worker pods. Absent: the operator's setting."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8), Audience.PODS] = ()
-    """Secrets to pull the image with, by name."""
+    """Names of the Secrets to pull the image with, in the namespace of the service. Absent: none."""
     revision: Annotated[RevisionName | None, Audience.RETURN] = None
-    """A published revision to go back to, by name: workers answer from it, whatever graph, model and variants say, and
-    nothing is trained. Where changes were compacted since, its model answers over the graph as it is now. Absent: they
-    answer from what graph, model and variants describe."""
+    """Name of a published revision to go back to. Workers answer from it, whatever graph, model and variants say, and
+    nothing is trained. Where changes were compacted since, its model answers over the graph as it is now. Absent:
+    workers answer from what graph, model and variants describe."""
     suspend: Annotated[bool, Audience.OPERATOR] = False
     """Stop generation and every worker, and keep the data."""
 

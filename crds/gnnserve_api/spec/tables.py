@@ -28,24 +28,26 @@ class NodeColumns(ApiModel):
     """What the columns of a table of nodes mean."""
 
     uri: TablePath
-    """A file, or a folder whose files of this format are read in the order of their names."""
+    """Path of the table of nodes: a file, or a folder of files, read in the order of names."""
     id: Column = "id"
-    """Column of the ids: integers or texts, each once. Requests use them."""
+    """Column of the nodes' ids: integers or texts, each once. Requests use them."""
     label: Column | None = None
-    """Column of the class: integers or texts; nothing where it is unknown."""
+    """Column of the nodes' class: integers or texts, and nothing where the class is unknown. Absent: the classes are in
+    `labels`, or this table has none."""
     labels: Annotated[tuple[Column, ...], Field(max_length=1000)] = ()
-    """Columns of 0 and 1, one per class, where a node may have several. Instead of `label`."""
+    """Columns of 0 and 1, one per class, where a node may have several classes. Empty: the class is in `label`, or this
+    table has none."""
     features: Annotated[tuple[Column, ...], Field(max_length=10_000)] = ()
     """Columns of features: numbers, true and false, or lists of numbers that all have one length. A name that no column
     has may be a pattern, in which `*` stands for any text and `?` for one character. Empty: every such column that has
     no other use."""
     exclude_features: Annotated[tuple[Column, ...], Field(max_length=10_000)] = ()
-    """Columns that are no features, by name or pattern: `[year, "embedding_*"]`."""
+    """Columns that are no features, by name or pattern: `[year, "embedding_*"]`. Empty: no column is left out."""
     split: Column | None = None
-    """Column that says train, validation (or val, valid) or test; anything else is in none. Absent: the labelled nodes
-    are split 60/20/20 by a fixed permutation."""
+    """Column of the nodes' split: train, validation (or val, valid) or test; a node with anything else is in none.
+    Absent: the labelled nodes are split 60/20/20 by a fixed permutation."""
     missing: MissingFeature = MissingFeature.REFUSE
-    """What becomes of a feature that is missing or not a number."""
+    """Treatment of a feature that is missing or not a number."""
 
 
 class NodeTable(NodeColumns):
@@ -66,19 +68,19 @@ class DanglingEdge(StrEnum):
 
 class EdgeTable(ApiModel):
     uri: TablePath
-    """A file, or a folder whose files of this format are read in the order of their names."""
+    """Path of the table of edges: a file, or a folder of files, read in the order of names."""
     source: Column = "source"
     """Column of the node where an edge begins: an id of the node table."""
     target: Column = "target"
-    """Column of the node where it ends."""
+    """Column of the node where an edge ends: an id of the node table."""
     direction: Direction = Direction.UNDIRECTED
-    """Which way messages go along an edge."""
+    """Direction of messages along an edge."""
     duplicates: Duplicates = Duplicates.MERGE
-    """What becomes of edges between the same two nodes."""
+    """Treatment of several edges between the same two nodes."""
     self_loops: SelfLoops = SelfLoops.KEEP
-    """What becomes of edges from a node to itself."""
+    """Treatment of edges from a node to itself."""
     dangling: DanglingEdge = DanglingEdge.REFUSE
-    """What becomes of edges with an end that is missing, or that the node table does not have."""
+    """Treatment of edges with an end that is missing, or that the node table does not have."""
 
 
 Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
@@ -86,12 +88,12 @@ Delimiter = Annotated[str, Field(min_length=1, max_length=1)]
 
 class CsvNodeTable(NodeTable):
     delimiter: Delimiter | None = None
-    """One character between the values of this table. Absent: the source's."""
+    """Single character between the values of this table. Absent: the source's `delimiter`."""
 
 
 class CsvEdgeTable(EdgeTable):
     delimiter: Delimiter | None = None
-    """One character between the values of this table. Absent: the source's."""
+    """Single character between the values of this table. Absent: the source's `delimiter`."""
 
 
 class DecimalMark(StrEnum):
@@ -105,20 +107,20 @@ class ParquetSource(ApiModel):
     """A graph in Parquet files: one table of nodes, one of edges."""
 
     nodes: NodeTable
-    """A row per node."""
+    """Table of nodes, with a row per node."""
     edges: EdgeTable
-    """A row per edge."""
+    """Table of edges, with a row per edge."""
 
 
 class CsvSource(ApiModel):
     """A graph in CSV files with a header line, compressed or not: one table of nodes, one of edges."""
 
     nodes: CsvNodeTable
-    """A row per node."""
+    """Table of nodes, with a row per node."""
     edges: CsvEdgeTable
-    """A row per edge."""
+    """Table of edges, with a row per edge."""
     delimiter: Delimiter = ","
-    """One character between values; a tab is written "\\t"."""
+    """Single character between the values of a table; a tab is written "\\t"."""
     decimal: DecimalMark = DecimalMark.POINT
-    """What stands before the fraction of a number. Where commas are also between values, numbers with a decimal comma
-    are in quotation marks."""
+    """Mark before the fraction of a number. Where commas are also between values, numbers with a decimal comma are in
+    quotation marks."""

@@ -52,34 +52,34 @@ class LinkSplit(ApiModel):
     """How edges are parted where the source does not say it: the rest of them is learnt from."""
 
     validation_percent: Annotated[int, Field(ge=1, le=40)] = 10
-    """Share of the edges that variants are judged by; nothing aggregates them."""
+    """Percent of the edges that variants are judged by, which are not aggregated over."""
     test_percent: Annotated[int, Field(ge=0, le=40)] = 10
-    """Share of the edges that is looked at once, at the end; nothing aggregates them."""
+    """Percent of the edges that are looked at once, at the end, and not aggregated over."""
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
-    """Seed of the parting, and of the pairs without a link that scores are compared with."""
+    """Seed of the split of edges, and of the pairs without a link that scores are compared with."""
 
 
 class Links(ApiModel):
     decoder: Decoder = Decoder.DOT
-    """What makes a score of two embeddings."""
+    """Function that makes a score of two embeddings."""
     dimensions: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Width of the embeddings, which the network ends in."""
+    """Width of the embeddings that the network ends in, in columns."""
     negatives: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Pairs without a link that training compares each link with, their second node drawn uniformly."""
+    """Number of pairs without a link that training compares each link with, the second node drawn uniformly."""
     compared_with: ComparedWith = ComparedWith.DRAWN
-    """What training compares a link with; with nothing, where embeddings are computed."""
+    """Pairs that training compares a link with, if any."""
     relation: Annotated[str, text(r"^[A-Za-z0-9_ -]+$", "the name of a relation", 200)] | None = None
-    """The relation whose links are scored: its name, or source type, name and target type with blanks between them.
-    Absent: the only one of the source. A graph of one type has no relations."""
+    """Name of the relation whose links are scored, or source type, name and target type with blanks between. Absent:
+    the only one of the source. A graph of one type has no relations."""
     split: LinkSplit = with_defaults(LinkSplit)
-    """Which edges are held out, where the source's edges have no split of their own."""
+    """Shares of the edges that are held out, where the source's edges have no split of their own."""
     recall_at: Annotated[int, Field(ge=1, le=1000)] = 20
-    """k of recall@k: how many of a node's held-out links are among its k best."""
+    """Number k of recall@k: the share of a node's held-out links among the k pairs that score best."""
 
 
 class Task(ApiModel):
     links: Links | None = None
-    """Score links: `POST /v1/predict` takes pairs of nodes. Absent: nodes are classified."""
+    """Scoring of links: `POST /v1/predict` takes pairs of nodes. Absent: nodes are classified."""
 
 
 class _Spec(Protocol):

@@ -31,19 +31,19 @@ class TypedFolder(ApiModel):
     """A folder of `.npz` files: `nodes_TYPE.npz` and `edges_SOURCE__RELATION__TARGET.npz`."""
 
     uri: FolderPath
-    """The folder."""
+    """Path of the folder with the files `nodes_TYPE.npz` and `edges_SOURCE__RELATION__TARGET.npz`."""
 
 
 class HeteroDataFile(ApiModel):
     """torch_geometric's HeteroData as a safetensors file, and beside it a JSON file of the same name."""
 
     uri: HeteroDataPath
-    """The safetensors file; the JSON file's name ends in .json instead."""
+    """Path of the safetensors file; the JSON file beside has the same name, ending in .json."""
 
 
 class TypedNodeTable(NodeColumns):
     type: TypeName
-    """What the nodes are called in requests, before a slash: `user/17`."""
+    """Name of the nodes' type, which stands before a slash in requests: `user/17`."""
 
     @rule(
         "!has(self.label) || !has(self.labels) || size(self.labels) == 0", "only one of label and labels may be given"
@@ -54,40 +54,40 @@ class TypedNodeTable(NodeColumns):
 
 class TypedEdgeTable(ApiModel):
     uri: TablePath
-    """A file, or a folder whose files of this format are read in the order of their names."""
+    """Path of the table of edges: a file, or a folder of files, read in the order of names."""
     source_type: TypeName
     """Type of the nodes where edges begin, whose features are read."""
     relation: TypeName
-    """What the edges say: `buys`, `written_by`."""
+    """Name of the relation, as in `buys` or `written_by`."""
     target_type: TypeName
-    """Type of the nodes where they end, which read."""
+    """Type of the nodes where edges end, which read the features."""
     source: Column = "source"
-    """Column of the node where an edge begins: an id of the table of its type."""
+    """Column of the node where an edge begins: an id of the table of `sourceType`."""
     target: Column = "target"
-    """Column of the node where it ends."""
+    """Column of the node where an edge ends: an id of the table of `targetType`."""
     duplicates: Duplicates = Duplicates.MERGE
-    """What becomes of edges between the same two nodes."""
+    """Treatment of several edges between the same two nodes."""
     dangling: DanglingEdge = DanglingEdge.REFUSE
-    """What becomes of edges with an end that is missing, or that the node table does not have."""
+    """Treatment of edges with an end that is missing, or that the node table does not have."""
 
 
 class TypedCsvNodeTable(TypedNodeTable):
     delimiter: Delimiter | None = None
-    """One character between the values of this table. Absent: the source's."""
+    """Single character between the values of this table. Absent: the source's `delimiter`."""
 
 
 class TypedCsvEdgeTable(TypedEdgeTable):
     delimiter: Delimiter | None = None
-    """One character between the values of this table. Absent: the source's."""
+    """Single character between the values of this table. Absent: the source's `delimiter`."""
 
 
 class TypedParquet(ApiModel):
     """Parquet files: a table of nodes for each type, one of edges for each relation."""
 
     nodes: Annotated[tuple[TypedNodeTable, ...], Field(min_length=1, max_length=MAX_TYPES)]
-    """A table for each type of nodes."""
+    """Tables of nodes, one for each type."""
     edges: Annotated[tuple[TypedEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
-    """A table for each relation."""
+    """Tables of edges, one for each relation."""
 
 
 class TypedCsv(ApiModel):
@@ -95,13 +95,13 @@ class TypedCsv(ApiModel):
     relation."""
 
     nodes: Annotated[tuple[TypedCsvNodeTable, ...], Field(min_length=1, max_length=MAX_TYPES)]
-    """A table for each type of nodes."""
+    """Tables of nodes, one for each type."""
     edges: Annotated[tuple[TypedCsvEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
-    """A table for each relation."""
+    """Tables of edges, one for each relation."""
     delimiter: Delimiter = ","
-    """One character between values; a tab is written "\\t"."""
+    """Single character between the values of a table; a tab is written "\\t"."""
     decimal: DecimalMark = DecimalMark.POINT
-    """What stands before the fraction of a number."""
+    """Mark before the fraction of a number."""
 
 
 GivenTyped = TypedFolder | HeteroDataFile | TypedParquet | TypedCsv
@@ -120,12 +120,12 @@ class TypedSource(ApiModel):
     csv: TypedCsv | None = None
     """Your own tables as CSV, one for each type and each relation."""
     target: TypeName | None = None
-    """The type whose nodes are classified. Absent: the one that has labels."""
+    """Type whose nodes are classified. Absent: the one that has labels."""
     without_features: Annotated[tuple[TypeName, ...], Field(max_length=MAX_TYPES)] = ()
-    """Types whose features are not read: each of their nodes gets an embedding that is learned instead, as nodes of
-    types get that have no features."""
+    """Types of nodes whose features are not read. Each of these nodes gets an embedding that is learned instead, as
+    nodes of types get that have no features. Empty: all features are read."""
     reverse: ReverseRelations = ReverseRelations.ADD
-    """Whether relations are added that go the other way."""
+    """Whether relations of the opposite direction are added."""
 
     @rule(
         "[has(self.npz), has(self.heteroData), has(self.parquet), has(self.csv)].filter(given, given).size() == 1",

@@ -24,7 +24,7 @@ class PostgresLog(ApiModel):
     """A database of PostgreSQL 15 or newer, which several services may share: each has a log of its own in it."""
 
     secret_name: ObjectName
-    """A Secret in the namespace of the service. Its key `uri` is the address of the database,
+    """Name of a Secret in the namespace of the service. Its key `uri` is the address of the database,
     `postgresql://user:password@host/database`; a changed one is followed without a restart."""
 
 
@@ -53,8 +53,8 @@ class Compaction(ApiModel):
     delta_percent: Annotated[int, Field(ge=10, le=90)] = 50
     """Percentage of `maxDelta` that changes take in a worker when compaction begins."""
     changes: Annotated[int, Field(ge=1000, le=10**12)] = 10_000_000
-    """Changes since the last compaction at which it begins in any case: a worker that starts applies as many before it
-    answers."""
+    """Number of changes since the last compaction at which another begins in any case: a worker that starts applies as
+    many before answering."""
     retrain: bool = False
     """Train the networks anew on the changed graph. By default they stay as they are, and only tables and stored layers
     follow the graph."""
@@ -65,17 +65,17 @@ class UpdatesSpec(ApiModel):
     writes."""
 
     log: Annotated[UpdatesLog, Audience.PODS]
-    """Where changes last. Each service has a log of its own, named by its uid: a service that is deleted and made again
-    begins another."""
+    """Log that changes are kept in: exactly one of sqlite and postgres. Each service has a log of its own, named by its
+    uid: a service that is deleted and made again begins another."""
     adopt: Annotated[Uid | None, Audience.PODS] = None
     """uid of an earlier service whose log this one goes on with, in place of one of its own: `metadata.uid` of a
     GNNService that was deleted. The graphs that the log is part of must still be in the repository, where it was
-    compacted."""
+    compacted. Absent: the service has a log of its own."""
     max_delta: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9), Audience.PODS] = "2Gi"
-    """Memory that the changes may take in each worker, beside what it takes without any. Beyond it no further ones are
-    taken, and requests are answered as before."""
+    """Largest amount of memory that changes take in each worker, as in 2Gi, beside what a worker takes without any.
+    Beyond it no further ones are taken, and requests are answered as before."""
     compaction: Annotated[Compaction, Audience.OPERATOR] = with_defaults(Compaction)
-    """When the changes are made a part of the stored graph."""
+    """Compaction, which makes the changes a part of the stored graph: when to begin, and what to make anew."""
 
 
 class _Spec(Protocol):

@@ -47,7 +47,7 @@ _MAX_ONE_ROW_HOPS = 4
 
 class OneRow(ApiModel):
     hops: Annotated[int, Field(ge=0, le=_MAX_ONE_ROW_HOPS)]
-    """How often features are propagated over the graph. What the perceptron reads are the features and those of each
+    """Number of hops over which features are propagated. What the perceptron reads are the features and those of each
     hop beside them. 0: a node's own features alone, also those of nodes that requests bring."""
 
 
@@ -80,47 +80,49 @@ class Variants(ApiModel):
     """Whether the variants are searched for, in place of being listed. With Auto, pruning.factors and storage are not
     read, and stored, fanouts, given, oneRow, channels and projection must be left out."""
     budget: SearchBudget = with_defaults(SearchBudget)
-    """What a search may take, and how many variants it may keep."""
+    """Limits of a search for variants: time, and number of variants kept. Read with `search: Auto` only."""
     pruning: Pruning = with_defaults(Pruning)
     """Variants that read fewer feature columns."""
     storage: Annotated[
         tuple[Storage, ...],
         Field(min_length=1, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = _DEFAULT_STORAGE
-    """How tables of features are stored. Every factor is served from each: x4 from float32, x4-int8 from int8."""
+    """Number formats of the tables of features. Every factor is served from each: x4 from float32, x4-int8 from int8.
+    """
     projection: Projection = Projection.AUTO
     """Whether projected variants are added."""
     metric: MetricChoice = MetricChoice.AUTO
-    """What accuracy means: in the profile, in tolerances, and for the epoch that is kept. A fraction of 1, higher is
-    better."""
+    """Metric that is called accuracy: in the profile, in tolerances, and for the epoch that is kept. A fraction of 1,
+    higher is better."""
 
     thresholds: Thresholds = Thresholds.FIXED
-    """How scores become labels, in answers and in accuracies. Training, and the epoch that is kept, go by Fixed."""
+    """Rule by which scores become labels, in answers and in accuracies. Training, and the epoch that is kept, go by
+    Fixed."""
 
     fanouts: Annotated[tuple[SmallerFanouts, ...], Field(max_length=8)] = ()
-    """Fewer neighbours to sample, as in `[[15, 5]]`: every variant is served with these as well, from the same table
-    and weights, without training. x1-f15x5 is x1 with 15 and 5. One number per entry of model.fanouts, none above it.
+    """Smaller fan-outs, as in `[[15, 5]]`: every variant is served with each as well, from the same table and weights,
+    without training. x1-f15x5 is x1 with 15 and 5. One number per entry of model.fanouts, none above it. Empty: none.
     """
 
     given: Annotated[tuple[Given, ...], Field(max_length=16)] = ()
-    """Finished variants of your own: trained elsewhere, each on feature columns of its choice. They are served from
-    every storage beside the others: given-1, given-1-int8. With `pruning.factors: []` and `projection: Disabled` they
-    are all there is, and nothing is trained."""
+    """Finished variants of your own, trained elsewhere, each on a choice of feature columns. They are served from every
+    storage beside the others: given-1, given-1-int8. With `pruning.factors: []` and `projection: Disabled` they are all
+    there is, and nothing is trained. Empty: none."""
 
     one_row: Annotated[tuple[OneRow, ...], Field(max_length=_MAX_ONE_ROW_HOPS + 1)] = ()
     """Perceptrons that answer from one small row per node and sample nothing, as in `[{hops: 0}, {hops: 2}]`: mlp0,
     mlp2, and mlp2-int8 from each storage. Each is trained from the labels, from the scores of the model, and from both;
-    the one with the best validation score is kept. All but mlp0 answer about nodes of the stored graph only."""
+    the one with the best validation score is kept. All but mlp0 answer about nodes of the stored graph only. Empty:
+    none."""
 
     stored: Annotated[
         tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...],
         Field(max_length=MAX_LAYERS, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = ()
-    """Layers whose output is computed ahead of time for every node, over all of its neighbours, as in `[1]`: stored1
-    reads what is left of the network, with the second layer's product stored, and samples the first of model.fanouts
-    alone. The last layer's output is the scores: a row for each seed. Computed over all neighbours, so that answers
-    differ from those of x1, which samples them. Only stored1 answers requests with an overlay, and none gives
-    embeddings."""
+    """Layers whose output is computed ahead of time for every node, as in `[1]`: stored1 reads what is left of the
+    network, with the second layer's product stored, and samples the first of model.fanouts alone. The last layer's
+    output is the scores: a row for each seed. Computed over all neighbours, so that answers differ from those of x1,
+    which samples them. Only stored1 answers requests with an overlay, and none gives embeddings. Empty: none."""
 
     stored_follow_changes: bool = False
     """Whether layers of `stored` behind the first follow changes of the graph (`spec.updates`), as stored1 always does.
@@ -131,11 +133,11 @@ class Variants(ApiModel):
     """Networks with fewer hidden channels, as in `[{factor: 2}, {factor: 4, table: Projected}]`: channels2 and
     channels4-projected, from each storage. Which channels each layer keeps is found by LASSO, from the last layer
     backwards; what is left is fitted to what the whole network computes, then trained further. None gives the model's
-    embeddings."""
+    embeddings. Empty: none."""
 
     cascades: Annotated[tuple[Cascade, ...], Field(max_length=MAX_CASCADES)] = ()
-    """Variants that consist of two others: one answers where it is confident, and passes the rest on to the other.
-    Only for nodes of one class each."""
+    """Variants that consist of two others: the first answers where confident, and passes the rest on to the second.
+    Only for nodes of one class each. Empty: none."""
 
     def listed_names(self) -> tuple[str, ...]:
         """Variants that every revision has: a factor in a storage, a stored layer, a given one or one of channels, with

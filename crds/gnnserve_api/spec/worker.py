@@ -17,9 +17,9 @@ from gnnserve_api.spec.rules import rule, server_rule
 
 class BatchingSpec(ApiModel):
     max_seeds: Annotated[int, Field(ge=1, le=65_536)] = 1024
-    """Nodes computed together; larger requests are split."""
+    """Largest number of nodes computed together; larger requests are split."""
     max_queued_seeds: Annotated[int, Field(ge=1, le=16_777_216)] = 65_536
-    """Nodes that may wait; beyond it requests are refused with 429. Also the largest request."""
+    """Largest number of nodes that wait, and of one request; requests beyond are refused with 429."""
 
     def to_batching(self) -> Batching:
         return Batching(max_seeds=self.max_seeds, max_queued_seeds=self.max_queued_seeds)
@@ -32,10 +32,10 @@ class BatchingSpec(ApiModel):
 
 
 class CacheSpec(ApiModel):
-    """What a worker with a GPU keeps in its memory."""
+    """Cache of rows in the memory of a worker's GPU."""
 
     policy: CachePolicy = CachePolicy.FREQUENCY
-    """Which rows of a table that does not fit into the GPU's memory are kept there."""
+    """Choice of the rows that a GPU's memory keeps of a table that does not fit."""
 
 
 class Tracing(ApiModel):
@@ -43,7 +43,7 @@ class Tracing(ApiModel):
     access, and certificates are set by OpenTelemetry's variables in the chart's `worker.extraEnv`."""
 
     endpoint: Annotated[str, text(r"^https?://[^\s/?#]+(/[^\s?#]*)?$", "a URL such as http://collector:4318", 2048)]
-    """Base URL of the receiver; `/v1/traces` is added to it."""
+    """Base URL of the receiver of traces; `/v1/traces` is added."""
     sampled_permille: Annotated[int, Field(ge=0, le=1000)] = 10
     """Share of the requests without a `traceparent` that is traced, in permille. Requests with one are traced where its
     flag says so."""
@@ -51,7 +51,7 @@ class Tracing(ApiModel):
 
 class PoolRef(ApiModel):
     name: PoolName
-    """A GNNWorkerPool in the namespace of the service."""
+    """Name of a GNNWorkerPool in the namespace of the service."""
 
 
 Replicas = Annotated[int, Field(ge=0, le=1000)]
@@ -78,27 +78,27 @@ class Worker(PodSettings):
     default_audience = Audience.PODS
 
     replicas: Annotated[Replicas, Audience.OPERATOR] = 1
-    """Number of workers."""
+    """Number of worker pods."""
     device: Device = Device.AUTO
-    """On what they compute."""
+    """Device that workers compute on."""
     gpu: Gpu | None = None
-    """A GPU to compute on, for each of them. Absent: pods ask for none."""
+    """GPU that each worker pod asks for. Absent: none."""
     gpu_memory: Annotated[str, text(SIZE, SIZE_REQUIREMENT, 9)] | None = None
-    """Memory of the GPU that a worker takes at most: weights, buffers, graph and tables, then the cache with what is
-    left. Absent: all that is free."""
+    """Largest amount of GPU memory that a worker takes, as in 40Gi: weights, buffers, graph and tables, then the cache
+    with what is left. Absent: all that is free."""
     cache: CacheSpec = with_defaults(CacheSpec)
-    """What they keep there of tables that it has no room for."""
+    """Cache in the GPU's memory, for tables that do not fit there."""
     topology_spread_constraints: TopologySpreadConstraints = ()
-    """How evenly workers are spread over zones or nodes; needs a repository that pods of several nodes may mount.
+    """Constraints on the spread of workers over zones or nodes; need a repository that pods of several nodes may mount.
     Absent: with such a repository they are spread over nodes where that is possible."""
     tracing: Tracing | None = None
-    """Traces of predictions. Absent: there are none."""
+    """Traces of predictions, sent by OTLP. Absent: none."""
     batching: Annotated[BatchingSpec, Audience.WORKERS] = with_defaults(BatchingSpec)
-    """How requests are queued and grouped."""
+    """Limits of the queue of requests, and of batches."""
     pool_ref: Annotated[PoolRef | None, Audience.OPERATOR] = None
-    """A GNNWorkerPool whose pods answer for this service, beside others. Absent: it has pods of its own."""
+    """GNNWorkerPool whose pods answer for this service, beside others. Absent: the service has pods of its own."""
     share: Annotated[int, Field(ge=1, le=1000), Audience.WORKERS] = 1
-    """The weight by which services that one worker answers for divide its time, where all of them could use it."""
+    """Weight by which services that share the workers of a pool divide the workers' time, where all could use more."""
 
     @property
     def replicas_field(self) -> str:
