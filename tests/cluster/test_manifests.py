@@ -149,7 +149,10 @@ def test_the_example_is_taken_as_it_is(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        pytest.param("gnns.spec.worker.replicas", "Number of workers.", id="a field"),
+        pytest.param("gnns.spec.worker.replicas", "Number of worker pods. Default: `1`.", id="a field and its default"),
+        pytest.param("gnns.spec.model.fanouts", "Default: `[25, 10]`.", id="the default of a list"),
+        pytest.param("gnns.spec.routing.prometheus", "Prometheus that measures the load", id="a section"),
+        pytest.param("gnnp.spec", "Number of worker pods, each of which", id="all fields of a pool"),
         pytest.param("gnns.spec.variants.pruning.method", "- Lasso: By coefficients", id="what each value does"),
         pytest.param("gnns.status.conditions", "Ready, Reconciling, Stalled", id="the status"),
     ],

@@ -89,7 +89,7 @@ def simulate(
         typer.Option(
             callback=between(0, 1_000_000),
             rich_help_panel=_TRACE_PANEL,
-            help="How often the hot subgraph moves; for drifting, how often each rank goes to another node.",
+            help="Number of moves of the hot subgraph; for drifting, of each rank to another node.",
         ),
     ] = 5,
     within: Annotated[

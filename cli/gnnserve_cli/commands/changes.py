@@ -194,7 +194,7 @@ def purge(
         str | None,
         typer.Option(
             metavar="UID",
-            help="uid of the service whose log it is. Unset: that of servers without a cluster in the repository.",
+            help="uid of the service that the log belongs to. Unset: the log of servers without a cluster.",
             show_default=False,
         ),
     ] = None,

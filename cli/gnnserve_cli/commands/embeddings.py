@@ -29,11 +29,11 @@ def export(
     revision: Annotated[
         str,
         typer.Argument(
-            metavar="REVISION", help="A published one, as `gnnserve variants` lists it.", show_default=False
+            metavar="REVISION", help="Published revision, as `gnnserve variants` lists it.", show_default=False
         ),
     ],
     variant: Annotated[
-        str, typer.Argument(metavar="VARIANT", help="One of its variants that has a hidden layer.", show_default=False)
+        str, typer.Argument(metavar="VARIANT", help="Variant of the revision, with a hidden layer.", show_default=False)
     ],
     repository: RepositoryRoot = DEFAULT_REPOSITORY,
     service: Annotated[

@@ -20,11 +20,11 @@ def export(
     revision: Annotated[
         str,
         typer.Argument(
-            metavar="REVISION", help="A published one, as `gnnserve variants` lists it.", show_default=False
+            metavar="REVISION", help="Published revision, as `gnnserve variants` lists it.", show_default=False
         ),
     ],
     variant: Annotated[
-        str, typer.Argument(metavar="VARIANT", help="One of its variants that is no cascade.", show_default=False)
+        str, typer.Argument(metavar="VARIANT", help="Variant of the revision, but no cascade.", show_default=False)
     ],
     repository: RepositoryRoot = DEFAULT_REPOSITORY,
     service: Annotated[

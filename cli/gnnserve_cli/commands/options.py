@@ -60,7 +60,7 @@ Shares = Annotated[
     typer.Option(
         "--share",
         metavar="SERVICE=WEIGHT",
-        help="What a service gets of the server's time where all could use it, beside 1 of every other; repeatable.",
+        help="Share of the server's time for a service where all could use more, beside 1 of every other; repeatable.",
         show_default=False,
     ),
 ]
@@ -82,7 +82,7 @@ TracePermille = Annotated[
     typer.Option(
         "--trace-permille",
         callback=between(0, 1000),
-        help="How many requests are traced, in permille, whose clients send no trace. Default: 10.",
+        help="Share of the requests without a trace of the client's that is traced, in permille. Default: 10.",
         show_default=False,
     ),
 ]
@@ -218,7 +218,7 @@ CacheName = Annotated[
         "--cache",
         case_sensitive=False,
         rich_help_panel=_DEVICE,
-        help="Which rows of a table that is too large for the GPU's memory are kept there. Unset: as "
+        help="Choice of the rows that the GPU's memory keeps of a table that does not fit. Unset: as "
         "spec.worker.cache.policy says.",
         show_default=False,
     ),
@@ -265,7 +265,7 @@ Priority = Annotated[
     int | None,
     typer.Option(
         callback=between(HIGHEST_PRIORITY, LOWEST_PRIORITY),
-        help="Which requests go first where not all can: 1 is the highest, 3 the lowest.",
+        help="Priority of the request where not all can go first: 1 is the highest, 3 the lowest.",
         show_default=str(DEFAULT_PRIORITY),
     ),
 ]

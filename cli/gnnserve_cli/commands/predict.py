@@ -89,7 +89,7 @@ def predict(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What the graph does not have, for this request alone: a JSON file with nodes, edges and overrides.",
+            help="JSON file of an overlay for this request alone: nodes, edges and overrides beside the graph.",
             show_default=False,
         ),
     ] = None,

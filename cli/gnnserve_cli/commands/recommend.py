@@ -37,7 +37,9 @@ def recommend(
         str, typer.Argument(metavar="NODE", help="Id of the node, of the graph or of --overlay.", show_default=False)
     ],
     *,
-    count: Annotated[int, typer.Option(callback=between(1, MOST_RECOMMENDED), help="How many nodes, at most.")] = 10,
+    count: Annotated[
+        int, typer.Option(callback=between(1, MOST_RECOMMENDED), help="Largest number of nodes that are recommended.")
+    ] = 10,
     type_: Annotated[
         str | None,
         typer.Option("--type", metavar="TYPE", help="Type of the nodes, in a graph of several.", show_default=False),
@@ -61,7 +63,7 @@ def recommend(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What the graph does not have, for this request alone: a JSON file with nodes, edges and overrides.",
+            help="JSON file of an overlay for this request alone: nodes, edges and overrides beside the graph.",
             show_default=False,
         ),
     ] = None,
