@@ -48,7 +48,8 @@ class Reason(StrEnum):
     GENERATING = "Generating"
     """Wait for the Job."""
     QUEUED = "Queued"
-    """Wait for other services' Jobs, or raise the chart's generation.maxConcurrentJobs."""
+    """Wait for other services' Jobs (or raise the chart's generation.maxConcurrentJobs), or for what else suspends the
+    Job: the message tells which."""
     COMPACTING = "Compacting"
     """Wait: a Job makes the changes a part of the stored graph; requests are answered, and changes taken, meanwhile."""
     EMBEDDING = "Embedding"

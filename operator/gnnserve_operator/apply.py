@@ -27,7 +27,7 @@ from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import RefusedError
-from gnnserve_operator.kinds import GNNSERVICE, Manifest, ObjectRef, ServiceKey, controller_of, observed_ref
+from gnnserve_operator.kinds import GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, controller_of, observed_ref
 from gnnserve_operator.logs import about
 from gnnserve_operator.observed import Conflict, Rejection, observed_conflict
 
@@ -219,7 +219,7 @@ def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: App
         if digest_of_content(live) == before.content_after:
             return False  # the difference is the server's own normalisation
     annotations = live["metadata"].get("annotations") or {}
-    return annotations.get(APPLIED_ANNOTATION) != digest or not is_declared(desired, live)
+    return annotations.get(APPLIED_ANNOTATION) != digest or not is_declared(_with_kept_template(desired, live), live)
 
 
 def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | None, before: Applied | None) -> Change:
@@ -232,7 +232,17 @@ def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | Non
         version, overtaken = last_version(live["metadata"]["resourceVersion"], before)
         # Refused where another object has taken the name since, or the object was changed.
         metadata |= {"uid": live["metadata"]["uid"], "resourceVersion": version}
+        desired = _with_kept_template(desired, live)
     return Change(ref, {**desired, "metadata": metadata}, digest, live is None, overtaken)
+
+
+def _with_kept_template(desired: Manifest, live: Manifest) -> Manifest:
+    """The desired object; of a Job with the pod template that it has. The operator never changes one, since a Job is
+    named after it; what a queue of the cluster, or a webhook, made of it stays, and could not be changed back while the
+    Job runs."""
+    if desired["kind"] != JOB.name or is_declared(desired["spec"]["template"], live["spec"]["template"]):
+        return desired
+    return {**desired, "spec": {**desired["spec"], "template": live["spec"]["template"]}}
 
 
 def deletable(unwanted: Iterable[ObjectRef], known: Mapping[ObjectRef, Manifest | None]) -> list[Manifest]:

@@ -146,9 +146,11 @@ class Cluster:
             async for item in self._list(kind, namespace, query, _METADATA_ONLY)
         }
 
-    async def list_objects(self, kind: Kind, namespace: str | None, label_selector: str = "") -> list[Manifest]:
+    async def list_objects(
+        self, kind: Kind, namespace: str | None, label_selector: str = "", *, field_selector: str = ""
+    ) -> list[Manifest]:
         """Objects as they are now; of all namespaces where none is given."""
-        query = {"limit": str(_PAGE), "labelSelector": label_selector}
+        query = {"limit": str(_PAGE), "labelSelector": label_selector, "fieldSelector": field_selector}
         whose = {"apiVersion": kind.api_version, "kind": kind.name}  # lists of some kinds leave these out
         return [whose | item async for item in self._list(kind, namespace, query, _JSON)]
 
@@ -167,7 +169,7 @@ class Cluster:
             token = answer.body["metadata"].get("continue")
             if not token:
                 return
-            asked = {"limit": str(_PAGE), "continue": token, "labelSelector": query["labelSelector"]}
+            asked = {**query, "resourceVersion": "", "continue": token}
 
     async def has_kind(self, kind: Kind) -> bool:
         """Whether the API server serves the kind now."""

@@ -137,7 +137,7 @@ class Fleet:
     def _standings_in_index(self, key: ServiceKey) -> Standings:
         service: Manifest = {"spec": {}} | (self._index.service(key) or {})
         jobs, _ = observed_jobs(self._index.children(key, JOB))
-        left = [job for job in jobs if not (job.succeeded or job.failed or job.deleting)]
+        left = [job for job in jobs if not (job.is_over or job.deleting or job.is_suspended_elsewhere)]
         generation = IDLE
         if any(not job.suspended for job in left):
             generation = UNDER_WAY

@@ -31,6 +31,7 @@ from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.watches import RECONCILED, OnChange, build_kopf_settings, build_registry
 from gnnserve_operator.health import Readiness, WatchCheck, build_app, find_problems
+from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.login import load_connection
@@ -120,7 +121,7 @@ async def run(
             settings,
             index,
             cluster,
-            Observer(index, asking, pod_monitors, RepositoryClaims(cluster)),
+            Observer(index, asking, pod_monitors, RepositoryClaims(cluster), JobRefusals(cluster, clock)),
             Applier(cluster),
             Reporter(cluster),
             clock,

@@ -22,6 +22,7 @@ from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
 from gnnserve_operator.desired.names import pool_name, routing_name, worker_name
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import (
     CLAIM,
@@ -153,11 +154,14 @@ class Seen:
 
 
 class Observer:
-    def __init__(self, index: Index, prober: Prober, pod_monitors: PodMonitors, claims: RepositoryClaims) -> None:
+    def __init__(
+        self, index: Index, prober: Prober, pod_monitors: PodMonitors, claims: RepositoryClaims, refusals: JobRefusals
+    ) -> None:  # fmt: skip
         self._index = index
         self._prober = prober
         self._pod_monitors = pod_monitors
         self._claims = claims
+        self._refusals = refusals
 
     def forget_pod_monitors(self) -> None:
         """Drop the list of PodMonitors, which is stale."""
@@ -202,6 +206,7 @@ class Observer:
         pool = self.pool_of(key)
         claims = await self._claims.of(key, service, told, None if pool is None else pool.claim)
         observed = self._observed(key, owned, claims, self._pods(key, service), answers)
+        observed = await self._refusals.add(key.namespace, observed)
         if pool_key is not None:
             theirs = {observed_ref(raw): raw for raw in self._index.children(pool_key, DEPLOYMENT)}
             deployment = _named(theirs, DEPLOYMENT.name, pool_name(pool_key.name))

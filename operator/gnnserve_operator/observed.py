@@ -6,15 +6,16 @@ whatever the API server may answer; a missing field belongs to an object that is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
 from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
+from gnnserve_operator.desired.embeddings import embeddings_made_by
 from gnnserve_operator.desired.labels import (
     CLAIM_ANNOTATION,
     COMPONENT,
@@ -26,12 +27,17 @@ from gnnserve_operator.desired.labels import (
     Component,
 )
 from gnnserve_operator.desired.pod import repository_claim_in, variable_in
+from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.kinds import ObjectRef, Raw, controller_of
 from gnnserve_operator.observed_pool import ObservedPool
+from gnnserve_operator.ownership import declared_queue_labels, declares_suspend
 from gnnserve_operator.turns import NO_LIMIT, Turns
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
+
+POD_CREATION = timedelta(seconds=1)
+"""Time that a Job's controller has to create the pod before its events are read for a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,14 @@ class ObservedJob:
     deleting: bool = False
     suspended: bool = False
     """Whether its spec suspends it."""
+    is_resuming: bool = False
+    """Whether it was let go, and its controller has yet to see that."""
+    held: bool = False
+    """Whether it is the operator that suspends it."""
+    queue: str = ""
+    """Queue of the cluster that its labels name; empty: none."""
+    queue_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of a queue that the operator gave it, as they are now."""
     succeeded: bool = False
     failed: bool = False
     failure_reason: str = ""
@@ -113,6 +127,33 @@ class ObservedJob:
     """The revision that it makes anew at the end of the log of changes; empty: it makes what the spec says."""
     makes_embeddings: bool = False
     """Whether it makes embeddings of a revision, and no revision."""
+    makes: tuple[str, str] = ("", "")
+    """The revision and the part of the spec that it makes embeddings of; empty for a Job that generates."""
+    refusal: str = ""
+    """Why the API server refuses its pod, in its own words; empty: it does not, or has not been asked about."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.succeeded or self.failed
+
+    @property
+    def is_suspended_elsewhere(self) -> bool:
+        """Whether another than the operator suspends it: a queue of the cluster, or a person."""
+        return self.suspended and not self.held and not self.is_over
+
+    @property
+    def pod_due_since(self) -> str:
+        """When its controller could create its pod (RFC 3339); empty: it is suspended, or was let go just now."""
+        if self.suspended or self.is_resuming or self.deleting or self.is_over:
+            return ""
+        return self.started_at or self.created_at
+
+    def awaits_pod(self, pods: Iterable[ObservedPod], now: datetime, patience: timedelta = POD_CREATION) -> bool:
+        """Whether it has had no pod for longer than `patience`."""
+        since = self.pod_due_since
+        if not since or any(pod.job == self.name for pod in pods):
+            return False
+        return now - datetime.fromisoformat(since) > patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,15 +340,21 @@ def observed_claim(raw: Raw) -> ObservedClaim:
 
 def observed_job(raw: Raw) -> ObservedJob:
     metadata, spec = raw.get("metadata", {}), raw.get("spec", {})
+    labels, template = metadata.get("labels") or {}, spec.get("template") or {}
+    makes_embeddings = labels.get(COMPONENT) == Component.EMBEDDINGS
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     failed, complete = _condition(raw, "Failed"), _condition(raw, "Complete")
     return ObservedJob(
         name=str(metadata.get("name", "")),
-        recipe=str((metadata.get("labels") or {}).get(RECIPE, "")),
-        claim=repository_claim_in(spec.get("template") or {}),
+        recipe=str(labels.get(RECIPE, "")),
+        claim=repository_claim_in(template),
         created_at=str(metadata.get("creationTimestamp", "")),
         deleting=bool(metadata.get("deletionTimestamp")),
         suspended=bool(spec.get("suspend")),
+        is_resuming=not spec.get("suspend") and _is_true(_condition(raw, "Suspended")),
+        held=declares_suspend(raw),
+        queue=str(labels.get(QUEUE_NAME, "")),
+        queue_labels=declared_queue_labels(raw),
         succeeded=_is_true(complete),
         failed=_is_true(failed),
         failure_reason=str(failed.get("reason", "")),
@@ -318,8 +365,9 @@ def observed_job(raw: Raw) -> ObservedJob:
         succeeded_at=str(complete.get("lastTransitionTime") or "") if _is_true(complete) else "",
         failed_at=str(failed.get("lastTransitionTime") or "") if _is_true(failed) else "",
         repair=int(repair) if (repair := annotations.get(REPAIR_ANNOTATION, "")).isdecimal() else None,
-        compacts=variable_in(spec.get("template") or {}, COMPACT_VARIABLE),
-        makes_embeddings=(metadata.get("labels") or {}).get(COMPONENT) == Component.EMBEDDINGS,
+        compacts=variable_in(template, COMPACT_VARIABLE),
+        makes_embeddings=makes_embeddings,
+        makes=embeddings_made_by(template) if makes_embeddings else ("", ""),
     )
 
 

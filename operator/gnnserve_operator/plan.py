@@ -7,8 +7,8 @@ builds manifests. State is read from the children alone: status reports and neve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from gnnserve_api.generation import GenerationResult
@@ -16,18 +16,18 @@ from gnnserve_api.pool import counted_bytes
 from gnnserve_api.reasons import Reason
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.accuracy import accuracies_in_service
 from gnnserve_operator.decide.answers import decide_base_variant
 from gnnserve_operator.decide.compaction import decide_compaction
-from gnnserve_operator.decide.embeddings import EmbeddingsDecision, decide_embeddings
+from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbeddings, decide_embeddings
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
+from gnnserve_operator.decide.next_look import next_look_s
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published, decide_published
-from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
+from gnnserve_operator.decide.readiness import Situation, decide_conditions, refuse, without_pool
 from gnnserve_operator.decide.repair import decide_repair
 from gnnserve_operator.decide.repository import (
     RepositoryDecision,
@@ -46,7 +46,6 @@ from gnnserve_operator.decide.service_routing import (
 from gnnserve_operator.decide.status import (
     Status,
     build_status,
-    condition_in,
     decide_wait,
     end_wait,
     is_said_already,
@@ -57,11 +56,13 @@ from gnnserve_operator.decide.updates import describe_updates
 from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import build_worker_template
-from gnnserve_operator.desired.embeddings import build_embeddings_job
+from gnnserve_operator.desired.embeddings import build_embeddings_job, embeddings_made_by
 from gnnserve_operator.desired.job import build_job, for_repair, suspended
 from gnnserve_operator.desired.labels import RECIPE, pool_selector, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
+from gnnserve_operator.desired.pod import repository_claim_in
 from gnnserve_operator.desired.pool import max_delta_of
+from gnnserve_operator.desired.queue import QUEUE_NAME, with_queue_labels
 from gnnserve_operator.desired.routing import declared_table
 from gnnserve_operator.desired.service import PoolPlace, service_url
 from gnnserve_operator.kinds import DEPLOYMENT, JOB, SERVICE, ObjectRef, observed_ref
@@ -73,26 +74,8 @@ from gnnserve_routing.decision import RoutingDecision
 
 __all__ = ["EventNote", "ObjectRef", "Plan", "ServiceIdentity", "plan", "plan_for_invalid"]
 
-_SOON_S = 1.0
-"""Seconds to the next look while workers switch, or something is about to appear that sends no event."""
-_LATER_S = 10.0
-"""Seconds to the next look while something is under way that mostly sends events."""
-_TAKEN_S = 2.0
-"""Seconds to the next look while a name is taken by an object that no watch covers."""
-_WORKERS_WORD_S = 15.0
-"""Seconds to the next look at what workers alone know, and tell only when they are asked: the state of a Secret, and
-how far they have followed the log of changes."""
-_FAILED_S = 60.0
-"""Seconds to the next look at a Job of embeddings that failed and is made again after some minutes."""
-_WORKERS_WORD = frozenset({ConditionType.CREDENTIALS_VALID, ConditionType.UPDATES_FOLLOWED})
-"""Conditions about it."""
-_LINGERING = timedelta(minutes=1)
-"""An object that is not deleted by then is held by something, and is looked at less often."""
-_PATIENCE = timedelta(minutes=5)
-"""How long something is looked for every second; after that, less often."""
 _BEFORE_THE_JOB = frozenset({GenerationStage.STARTING, GenerationStage.QUEUED})
 """Stages in which the Job may not exist yet, or never."""
-_GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})
 _UNKNOWN = "unknown"
 """Placeholder for the name of a revision that is not generated yet."""
 
@@ -106,6 +89,8 @@ class ServiceIdentity:
     deleting: bool
     status: Mapping[str, Any]
     """The present status; {} when there is none yet."""
+    queue_labels: Mapping[str, str] = field(default_factory=dict)
+    """Its labels that put its Jobs into a queue of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +137,8 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     spec = service.spec
     repository = decide_repository(parent.name, spec, observed)
     job = build_job(parent, spec, settings, repository.name)
-    wanted_job = _wanted_job(job)
+    queue = identity.queue_labels.get(QUEUE_NAME, "")
+    wanted_job = _wanted_job(job, queue)
     published = decide_published(wanted_job.recipe, repository, observed)
     repair = decide_repair(parent.name, wanted_job.recipe, published, repository, observed, now)
     generation = decide_generation(
@@ -165,11 +151,13 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         revision = published.result.revision
         compacting = build_job(parent, spec, settings, repository.name, compacts=revision)
         compaction = decide_compaction(
-            _wanted_job(compacting, revision), published, repair, repository, parent.name, spec, observed, now
+            _wanted_job(compacting, queue, revision), published, repair, repository, parent.name, spec, observed, now
         )
         job = job if compaction is None else compacting
     work = compaction or generation
-    embeddings_job, embeddings = _plan_embeddings(parent, spec, settings, repository, published, observed, now)
+    embeddings_job, embeddings = _plan_embeddings(
+        parent, spec, settings, repository, published, queue, observed, now
+    )  # fmt: skip
     declared_uid = decide_declared_claim(spec, published, observed)
     mounted = decide_mounted(repository, declared_uid, observed)
     if pool is not None:
@@ -195,8 +183,8 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         routing_claim_uid=declared_uid,
         mounted=mounted,
         with_workers=declared is not None or observed.deployment is not None,
-        job=_applied_job(job, work),
-        embeddings_job=embeddings_job if embeddings.apply else None,
+        job=_applied_job(job, work, identity, observed),
+        embeddings_job=_in_queue(embeddings_job, identity, observed) if embeddings.apply else None,
         pod_monitor_available=observed.pod_monitor_available,
         repairs=repair.record,
         place=place,
@@ -271,7 +259,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         followed=rollout.followed,
         wait=wait,
         begins_job=job["metadata"]["name"] if is_job_made and work.stage == GenerationStage.STARTING else None,
-        look_again_s=_look_again_s(situation, conditions, wait, status, now),
+        look_again_s=next_look_s(situation, conditions, wait, status, now),
         routed=routing.decision,
         question=routing.question,
         granted_bytes=0 if result is None or pool is None else counted_bytes(result.revision_bytes, max_delta_of(spec)),
@@ -299,10 +287,10 @@ def plan_for_invalid(identity: ServiceIdentity, problem: str, now: datetime) -> 
     )
 
 
-def _wanted_job(job: Manifest, compacts: str = "") -> WantedJob:
+def _wanted_job(job: Manifest, queue: str, compacts: str = "") -> WantedJob:
     metadata, spec = job["metadata"], job["spec"]
     recipe, retries, deadline_s = metadata["labels"][RECIPE], spec["backoffLimit"], spec["activeDeadlineSeconds"]
-    return WantedJob(metadata["name"], recipe, retries, deadline_s, compacts)
+    return WantedJob(metadata["name"], recipe, retries, deadline_s, compacts, queue)
 
 
 def _begun_job(observed: Observed) -> ObservedJob | None:
@@ -312,24 +300,43 @@ def _begun_job(observed: Observed) -> ObservedJob | None:
 
 def _plan_embeddings(
     parent: Parent, spec: GNNServiceSpec, settings: Settings, repository: RepositoryDecision,
-    published: Published | None, observed: Observed, now: datetime,
+    published: Published | None, queue: str, observed: Observed, now: datetime,
 ) -> tuple[Manifest | None, EmbeddingsDecision]:  # fmt: skip
     """The Job that makes the embeddings of the published revision, and what becomes of it."""
     job = None
     if published is not None and repository.keeps(published.claim_uid):
         job = build_embeddings_job(parent, spec, settings, repository.name, published.result.revision)
-    name = None if job is None else job["metadata"]["name"]
-    return job, decide_embeddings(name, published, spec, observed, now)
+    wanted = None if job is None else _wanted_embeddings(job, queue)
+    return job, decide_embeddings(wanted, published, parent.name, spec, observed, now)
+
+
+def _wanted_embeddings(job: Manifest, queue: str) -> WantedEmbeddings:
+    template = job["spec"]["template"]
+    return WantedEmbeddings(
+        job["metadata"]["name"], embeddings_made_by(template), repository_claim_in(template), queue
+    )  # fmt: skip
 
 
 def _is_named(ref: ObjectRef, manifest: Manifest | None) -> bool:
     return manifest is not None and ref.name == manifest["metadata"]["name"]
 
 
-def _applied_job(job: Manifest, work: GenerationDecision) -> Manifest | None:
+def _applied_job(
+    job: Manifest, work: GenerationDecision, identity: ServiceIdentity, observed: Observed
+) -> Manifest | None:
     if not work.apply:
         return None
-    return suspended(job) if work.stage == GenerationStage.QUEUED else job
+    return _in_queue(suspended(job) if work.holds else job, identity, observed)
+
+
+def _in_queue(job: Manifest | None, identity: ServiceIdentity, observed: Observed) -> Manifest | None:
+    """The Job with the labels of the service that a queue reads; one that was let go keeps those that it has."""
+    if job is None:
+        return None
+    present = (*observed.jobs, *observed.embeddings_jobs)
+    live = next((found for found in present if found.name == job["metadata"]["name"]), None)
+    is_let_go = live is not None and not live.suspended
+    return with_queue_labels(job, live.queue_labels if live is not None and is_let_go else identity.queue_labels)
 
 
 def _is_applied(ref: ObjectRef, appliable: frozenset[ObjectRef], rollout: Rollout, observed: Observed) -> bool:
@@ -358,33 +365,3 @@ def _deletions(
     jobs = [ObjectRef(JOB.api_version, JOB.name, parent.namespace, name) for name in unneeded]
     unwanted = [ref for ref in observed.owned if ref.kind in PRUNED_KINDS and ref not in refs]
     return (*jobs, *sorted(unwanted, key=lambda ref: (ref.kind, ref.name)))
-
-
-def _look_again_s(
-    situation: Situation, conditions: Conditions, wait: ServiceWait | None, status: Status, now: datetime
-) -> float | None:
-    if situation.obstacle is not None and situation.obstacle.reason == Reason.NAME_TAKEN:
-        return _TAKEN_S if _is_recent(condition_in(status, ConditionType.STALLED), now) else _LATER_S
-    deployment = situation.observed.deployment
-    is_gone_awaited = bool(situation.observed.leaving) or (deployment is not None and deployment.deleting)
-    if is_gone_awaited or situation.work.stage == GenerationStage.WAITING:
-        return _SOON_S if wait is None or now - wait.since < _LINGERING else _LATER_S
-    if wait is not None and not conditions[ConditionType.RECONCILING].holds:
-        return _LATER_S  # stalled, but the awaited change may still happen
-    is_followed = bool(_WORKERS_WORD & conditions.keys()) and situation.workers.wanted > 0
-    at_rest_s = _WORKERS_WORD_S if is_followed else None
-    embeddings = situation.embeddings
-    if at_rest_s is None and embeddings is not None and embeddings.holds is False:
-        at_rest_s = _FAILED_S
-    if not conditions[ConditionType.RECONCILING].holds:
-        return at_rest_s
-    if conditions[ConditionType.READY].holds or situation.work.stage == GenerationStage.QUEUED:
-        return at_rest_s  # the fleet wakes those whose turn has come
-    is_answer_awaited = situation.workers.ready or any(pod.can_be_asked for pod in situation.observed.pods)
-    ready = condition_in(status, ConditionType.READY)
-    is_soon = is_answer_awaited and _is_recent(ready, now) and ready["reason"] not in _GENERATES
-    return _SOON_S if is_soon else _LATER_S
-
-
-def _is_recent(condition: Mapping[str, Any], now: datetime) -> bool:
-    return now - datetime.fromisoformat(condition["lastTransitionTime"]) < _PATIENCE

@@ -13,6 +13,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.apply import Applier, Change, Place, Survey, deletable
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.desired.queue import queue_labels
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
@@ -198,6 +199,7 @@ class Reconciler:
             generation=metadata["generation"],
             deleting=bool(metadata.get("deletionTimestamp")),
             status=self.reporter.status_of(key, raw),
+            queue_labels=queue_labels(raw),
         )
 
     def _forget(self, key: ServiceKey) -> None:

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.fields import ApiModel
+from gnnserve_api.spec.pods import Resources
 
 SETTINGS_VARIABLE = "GNNSERVE_SETTINGS"
 DEFAULT_PATH = Path("/etc/gnnserve/settings.yaml")
@@ -78,6 +79,9 @@ class Settings(ApiModel):
     worker_image: Annotated[str, Field(pattern=r"^\S+$")]
     """Image of generation and worker pods where spec.image names none."""
     image_pull_policy: ImagePullPolicy = ImagePullPolicy.IF_NOT_PRESENT
+    generation_resources: Resources = Resources()
+    """Requests and limits of generation pods, and of those that make embeddings, for each resource that spec.generation
+    does not name."""
     worker_extra_volumes: KubernetesObjects = ()
     """Added to every generation and worker pod."""
     worker_extra_volume_mounts: KubernetesObjects = ()

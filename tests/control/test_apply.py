@@ -185,6 +185,28 @@ def test_a_label_that_was_added_to_a_selector_by_hand_is_taken_out(applying: App
     assert applying.cluster.get("Service", "digits")["spec"]["selector"] == {"app": "ours"}
 
 
+def test_what_a_queue_made_of_a_jobs_pod_template_is_left_though_its_labels_change(applying: Applying) -> None:
+    """It adds the node selector of a flavor; nobody can change the template of a Job that runs."""
+    template = {"spec": {"nodeSelector": {"zone": "a"}, "containers": [{"name": "generate", "image": "worker:1"}]}}
+    job = child("Job", "digits-1", spec={"suspend": True, "template": template})
+    applying.apply(job)
+    flavored = {"zone": "a", "pool": "spot"}
+    applying.cluster.replace(
+        "Job",
+        "digits-1",
+        lambda found: found["spec"]["template"]["spec"].update(nodeSelector=flavored),
+        manager="queue",
+    )
+    applying.apply(job, known=applying.seen("Job"))
+    assert len(applying.cluster.writes) == 1
+
+    started = child("Job", "digits-1", spec={"template": template})
+    applying.apply(started, known=applying.seen("Job"))
+    found = applying.cluster.get("Job", "digits-1")["spec"]
+    assert found["template"]["spec"]["nodeSelector"] == flavored
+    assert not found.get("suspend")
+
+
 def test_a_server_that_changes_what_is_applied_is_not_fought(applying: Applying) -> None:
     applying.cluster.default = lambda found: found.get("data", {}).update(a="the server knows better")
     for _ in range(3):

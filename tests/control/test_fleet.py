@@ -186,6 +186,26 @@ def test_a_service_that_could_not_begin_holds_nobody_up() -> None:
     assert play(scene).most_jobs == 1
 
 
+def test_a_job_that_another_suspends_holds_nobody_up_also_when_an_operator_begins_anew() -> None:
+    async def scene(crowd: Crowd) -> None:
+        crowd.settings = LIMITED.model_copy(update={"max_concurrent_jobs": 1})
+        await crowd.restart_operator(crowd.settings)
+        crowd.apply("a")
+        await crowd.until(lambda: crowd.running() == ["a"])
+        (job,) = crowd.plane.of_kind("Job")
+        name = job["metadata"]["name"]
+        crowd.cluster.replace("Job", name, lambda found: found["spec"].update(suspend=True), manager="queue")
+        await crowd.until(lambda: crowd.reasons()["a"] == "False Queued")
+        await crowd.restart_operator(crowd.settings)
+        crowd.apply("b", "c")
+        await crowd.until(lambda: crowd.serves("b", "c"), limit_s=RESYNC_S)
+        assert crowd.cluster.get("Job", name)["spec"]["suspend"] is True
+        crowd.cluster.replace("Job", name, lambda found: found["spec"].update(suspend=False), manager="queue")
+        await crowd.until(lambda: crowd.serves("a"), limit_s=RESYNC_S)
+
+    play(scene)
+
+
 def test_an_operator_that_begins_anew_keeps_the_limit_and_the_order() -> None:
     async def scene(crowd: Crowd) -> None:
         for name in reversed(NAMES):

@@ -18,6 +18,7 @@ from tests.support.operator import KEY, gnnservice, live
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import RetryLaterError
 from gnnserve_operator.handlers.index import Index, Kept
+from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import POD_MONITOR, Kind, ServiceKey, kind_of, observed_ref
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observe import Listed, Observer, PodMonitors, RepositoryClaims
@@ -71,7 +72,9 @@ def test_who_is_judged_is_who_is_there_after_the_asking(
     there(index, "a")
     prober = Meanwhile(Addresses("cluster.local"), index=index, after=list(after))
     cluster = Cluster(InProcessTransport(ApiServer(FakeCluster()).respond), Metrics(RoutingMemory()))
-    observer = Observer(index, prober, PodMonitors(cluster, (), 60, SimClock()), RepositoryClaims(cluster))
+    clock = SimClock()
+    monitors = PodMonitors(cluster, (), 60, clock)
+    observer = Observer(index, prober, monitors, RepositoryClaims(cluster), JobRefusals(cluster, clock))
     seen = asyncio.run(observer.observe(KEY, live(gnnservice(), creationTimestamp="2026-01-01T00:00:05Z")))
     assert tuple(pod.name for pod in seen.observed.pods) == after[-1]
     assert prober.asked == asked
@@ -176,6 +179,7 @@ def test_pods_of_a_deleted_service_of_the_same_name_do_not_count() -> None:
         SimProber(Addresses("cluster.local")),
         PodMonitors(cluster, (), 60, SimClock()),
         RepositoryClaims(cluster),
+        JobRefusals(cluster, SimClock()),
     )
     service = live(gnnservice(), creationTimestamp="2026-01-01T00:00:05Z")
     seen = asyncio.run(observer.observe(KEY, service))

@@ -34,6 +34,7 @@ from gnnserve_operator.errors import ConflictError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
@@ -70,7 +71,8 @@ class Scene:
         fleet = Fleet(self.index, lambda _: None, max_jobs=0, max_rollouts=0)
         prober = SimProber(Addresses("cluster.local"), answer=self.answer)
         self._services = Reconciler(
-            settings, self.index, cluster, Observer(self.index, prober, monitors, RepositoryClaims(cluster)),
+            settings, self.index, cluster,
+            Observer(self.index, prober, monitors, RepositoryClaims(cluster), JobRefusals(cluster, self.clock)),
             Applier(cluster), Reporter(cluster), self.clock, SlowLoop(_never, lambda _: None, self.clock), memory,
             fleet,
         )  # fmt: skip

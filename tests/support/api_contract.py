@@ -637,6 +637,20 @@ def what_others_added_stays(api: Api) -> None:
 
 
 @case
+def a_job_that_is_declared_suspended_no_longer_runs_unless_another_suspends_it_too(api: Api) -> None:
+    job = _of_kind(api, "Job")
+    without = {**job, "spec": {name: value for name, value in job["spec"].items() if name != "suspend"}}
+    assert made(api.apply(job))["spec"]["suspend"] is True
+    assert not made(api.apply(without))["spec"].get("suspend"), "the server's default"
+    made(api.merge("Job", "a", {"spec": {"suspend": True}}, "queue"))
+    assert made(api.apply(without))["spec"]["suspend"] is True, "what is not declared is left alone"
+    found = made(api.apply(job))
+    assert "f:suspend" in owned(found, "ours")["f:spec"]
+    assert "f:suspend" in owned(found, "queue", operation="Update")["f:spec"]
+    assert made(api.apply(without))["spec"]["suspend"] is True, "the other owns it still"
+
+
+@case
 def a_field_of_two_owners_stays_until_both_let_go(api: Api) -> None:
     made(api.apply(api.config(data={"a": "1", "b": "1"}), "one"))
     found = made(api.apply(api.config(data={"a": "1"}), "two"))

@@ -68,7 +68,7 @@ class _Target:
 
         def is_selected(found: Manifest) -> bool:
             metadata = found["metadata"]
-            return self.namespace in {None, metadata.get("namespace")} and labels(found) and fields(metadata)
+            return self.namespace in {None, metadata.get("namespace")} and labels(found) and fields(found)
 
         return is_selected
 
@@ -478,9 +478,18 @@ def _has_label(labels: Mapping[str, str], term: Mapping[str, str | None]) -> boo
     return name in labels
 
 
+_SELECTABLE = {"metadata.name", "metadata.namespace", "involvedObject.kind", "involvedObject.name"}
+"""Fields that a selector may name; the last ones of events."""
+
+
 def _field_selector(text: str) -> Callable[[Manifest], bool]:
     wanted = [term.partition("=")[::2] for term in text.split(",") if term]
     for name, _ in wanted:
-        if name not in {"metadata.name", "metadata.namespace"}:
+        if name not in _SELECTABLE:
             raise Refusal(400, "BadRequest", f"field label not supported: {name}")
-    return lambda metadata: all(metadata.get(name.removeprefix("metadata.")) == value for name, value in wanted)
+
+    def is_selected(found: Manifest) -> bool:
+        return all((found.get(part) or {}).get(name) == value
+                   for (part, _, name), value in ((path.partition("."), value) for path, value in wanted))  # fmt: skip
+
+    return is_selected

@@ -203,7 +203,7 @@ def defaulted(value: Any, schema: Manifest) -> Any:
 def forbidden_change(live: Manifest, edited: Manifest) -> tuple[str, str] | None:
     """The field that may not change so, and what the API server says to that."""
     for path in traits_of(live["kind"]).fixed:
-        if _at(live, path) != _at(edited, path):
+        if _at(_without_placement(live), path) != _at(_without_placement(edited, live), path):
             return path, "Invalid value: field is immutable"
     if live["kind"] == "RoleBinding" and live.get("roleRef") != edited.get("roleRef"):
         return "roleRef", "Invalid value: cannot change roleRef"
@@ -213,6 +213,19 @@ def forbidden_change(live: Manifest, edited: Manifest) -> tuple[str, str] | None
             "bound claims"
         )
     return None
+
+
+_PLACEMENT = ("nodeSelector", "tolerations", "affinity")
+
+
+def _without_placement(manifest: Manifest, live: Manifest | None = None) -> Manifest:
+    """The object; of a Job that was never started without what says on which nodes it may run, which may change."""
+    live = live or manifest
+    if live["kind"] != "Job" or not live["spec"].get("suspend") or (live.get("status") or {}).get("startTime"):
+        return manifest
+    template = manifest["spec"]["template"]
+    pod = {name: value for name, value in template["spec"].items() if name not in _PLACEMENT}
+    return {**manifest, "spec": {**manifest["spec"], "template": {"spec": pod}}}
 
 
 def _fixed_of_claim(claim: Manifest, live: Manifest) -> Manifest:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +19,9 @@ from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, Varian
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.status import condition_in
+from gnnserve_operator.desired.labels import FIELD_MANAGER, JOB_NAME
 from gnnserve_operator.desired.names import routing_name, worker_name
+from gnnserve_operator.desired.queue import queue_labels
 from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
@@ -32,6 +35,7 @@ from gnnserve_operator.observed import (
     observed_pod,
     observed_routing,
 )
+from gnnserve_operator.ownership import declared_queue_labels, declares_suspend
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.turns import NO_LIMIT
@@ -96,6 +100,10 @@ class Namespace:
         self.generation = 1
         self.deleting = False
         self.status: Raw = {}
+        self.labels: dict[str, str] = {}
+        """Labels of the GNNService."""
+        self.refusals: dict[str, str] = {}
+        """Why the API server refuses the pod of a Job, by the Job's name."""
         self.objects: dict[tuple[str, str], Raw] = {}
         self.pods: dict[str, Raw] = {}
         self.routes: dict[str, Route | str] = {}
@@ -142,7 +150,10 @@ class Namespace:
             for pod, answer in self.routes.items()
             if pod in self.pods
         )
-        jobs, embeddings_jobs = observed_jobs(raw for (kind, _), raw in self.objects.items() if kind == "Job")
+        jobs, embeddings_jobs = (
+            tuple(replace(job, refusal=self.refusals.get(job.name, "")) for job in found)
+            for found in observed_jobs(raw for (kind, _), raw in self.objects.items() if kind == "Job")
+        )
         return Observed(
             routing=None if routing is None else observed_routing(routing),
             claims=tuple(
@@ -165,7 +176,8 @@ class Namespace:
         )
 
     def plan(self) -> Plan:
-        identity = ServiceIdentity(UID, self.generation, self.deleting, self.status)
+        labels = queue_labels({"metadata": {"labels": self.labels}})
+        identity = ServiceIdentity(UID, self.generation, self.deleting, self.status, labels)
         return plan(self.service, identity, self.observed(), self.settings, self.now)
 
     def reconcile(self) -> Plan:
@@ -225,6 +237,19 @@ class Namespace:
         """Its pod computes."""
         job = self.job()
         return self.add_pod(job, state={"running": {}}, phase="Running")
+
+    def suspend_job(self, job: Raw | None = None, *, suspend: bool = True) -> None:
+        """Another than the operator suspends the Job, which ends its pods, or lets it go."""
+        job = job or self.job()
+        job["spec"]["suspend"] = suspend
+        (entry,) = job["metadata"]["managedFields"]
+        entry["fieldsV1"].pop("f:spec", None)
+        job["status"] = (
+            {"conditions": [{"type": "Suspended", "status": "True"}]} if suspend else {"startTime": self._stamp()}
+        )
+        if suspend:
+            name = job["metadata"]["name"]
+            self.pods = {pod: raw for pod, raw in self.pods.items() if _labels(raw).get(JOB_NAME) != name}
 
     def finish_job(self, revision: str = "rev-1", message: str | None = None, offset: int = 0) -> None:
         job = self.job()
@@ -300,7 +325,7 @@ class Namespace:
     def serve(self, revision: str = "rev-1") -> None:
         """Brings the service from wherever it is to where everything is served."""
         self.settle()
-        if self.jobs() and not self.job()["status"]:
+        if self.jobs() and not self.job()["status"].get("conditions"):
             self.finish_job(revision)
             self.settle()
         self.roll_out()
@@ -318,6 +343,8 @@ class Namespace:
         key = (manifest["kind"], manifest["metadata"]["name"])
         live = self.objects.get(key)
         made = copy.deepcopy(manifest)
+        if key[0] == "Job":
+            _merge_job(live, made)
         if live is None:
             self._made += 1
             given = {"uid": f"uid-{self._made}", "creationTimestamp": self._stamp(), "generation": 1}
@@ -342,6 +369,20 @@ class Namespace:
 
     def _stamp(self) -> str:
         return self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _merge_job(live: Raw | None, made: Raw) -> None:
+    """Server-side apply of the fields of a Job in which others have a say, and the server's default for one of them."""
+    spec, labels = made["spec"], made["metadata"]["labels"]
+    declared: Raw = {"f:metadata": {"f:labels": {f"f:{name}": {} for name in labels}}}
+    if "suspend" in spec:
+        declared["f:spec"] = {"f:suspend": {}}
+    else:
+        spec["suspend"] = live is not None and live["spec"]["suspend"] and not declares_suspend(live)
+    if live is not None:
+        ours = set(declared_queue_labels(live)) | set(labels)
+        labels |= {name: value for name, value in queue_labels(live).items() if name not in ours}
+    made["metadata"]["managedFields"] = [{"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": declared}]
 
 
 def _labels(pod: Raw) -> dict[str, str]:

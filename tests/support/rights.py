@@ -16,7 +16,7 @@ Right = tuple[str, str, str]
 def needed_rights() -> set[Right]:
     needed = {(kind.group, kind.plural, verb) for kind in RECONCILED for verb in ("get", "list", "watch")}
     needed |= {(kind.group, f"{kind.plural}/status", "patch") for kind in RECONCILED}
-    needed.add((EVENT.group, EVENT.plural, "create"))
+    needed |= {(EVENT.group, EVENT.plural, verb) for verb in ("create", "list")}
     return needed | {(child.kind.group, child.kind.plural, verb) for child in CHILDREN for verb in child.verbs}
 
 

@@ -67,6 +67,7 @@ prometheusNamespaceLabel: {{ .Values.prometheus.namespaceLabel }}
 resyncSeconds: {{ .Values.resyncSeconds }}
 concurrency: {{ .Values.concurrency }}
 maxConcurrentJobs: {{ .Values.generation.maxConcurrentJobs }}
+generationResources: {{ .Values.generation.resources | default dict | toJson }}
 maxConcurrentRollouts: {{ .Values.rollout.maxConcurrentServices }}
 leaderElection:
   leaseName: {{ include "gnnserve.name" . }}

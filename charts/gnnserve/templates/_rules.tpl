@@ -13,9 +13,10 @@ Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer want
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
+# Listed of a Job that has no pod: nothing else tells why the API server refuses it.
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 # The operator grants workers the right to read ConfigMaps, and cannot grant rights that it lacks.
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims, serviceaccounts, services]

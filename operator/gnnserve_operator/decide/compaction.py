@@ -26,7 +26,6 @@ from gnnserve_operator.decide.generation import (
     Jobs,
     WantedJob,
     decide_job,
-    is_over,
     records_of,
 )
 from gnnserve_operator.decide.problem import Problem
@@ -60,7 +59,7 @@ def decide_compaction(
     if exact is None and not is_due and not any(_goes_on(job, observed, now) for job in jobs.candidates):
         return None
     decision = decide_job(wanted, jobs, service, spec, observed, now)
-    if exact is not None and decision.stage is not GenerationStage.SUSPENDED and is_over(exact):
+    if exact is not None and decision.stage is not GenerationStage.SUSPENDED and exact.is_over:
         decision = _after_the_end(exact, decision, jobs, observed, is_due=is_due, now=now)
     return replace(decision, compacts=True)
 
@@ -111,7 +110,7 @@ def _is_much(state: UpdatesState, updates: UpdatesSpec) -> bool:
 
 
 def _goes_on(job: ObservedJob, observed: Observed, now: datetime) -> bool:
-    return not is_over(job) or (job.succeeded and is_result_awaited(job, observed.pods, now))
+    return not job.is_over or (job.succeeded and is_result_awaited(job, observed.pods, now))
 
 
 def _after_the_end(

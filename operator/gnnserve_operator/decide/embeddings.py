@@ -12,12 +12,30 @@ from datetime import datetime, timedelta
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.job_failure import describe_attempt, last_failure
+from gnnserve_operator.decide.job_pods import explain_refusal, is_in_wrong_queue, words_of_suspension
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.observed import Observed, ObservedJob
 from gnnserve_routing.verdict import Verdict, sentence
 
 _AGAIN = timedelta(minutes=10)
 """Time after which a Job that failed is made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedEmbeddings:
+    """The part of the desired Job that the decision needs."""
+
+    name: str
+    makes: tuple[str, str]
+    """What it makes embeddings of, and which."""
+    claim: str
+    """Name of the claim that holds the revision, and gets the index."""
+    queue: str = ""
+    """Queue of the cluster that the service names for its Jobs; empty: none."""
+
+    def is_made_by(self, job: ObservedJob) -> bool:
+        """Whether a Job makes the same, as one with other resources or another image does."""
+        return job.name == self.name or (job.makes, job.claim) == (self.makes, self.claim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +49,15 @@ class EmbeddingsDecision:
 
 
 def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state
-    wanted: str | None, published: Published | None, spec: GNNServiceSpec, observed: Observed, now: datetime
+    wanted: WantedEmbeddings | None,
+    published: Published | None,
+    service: str,
+    spec: GNNServiceSpec,
+    observed: Observed,
+    now: datetime,
 ) -> EmbeddingsDecision:
-    """`wanted`: name of the Job for the published revision; None: there is no revision, or none is asked for."""
+    """`wanted`: the Job for the published revision; None: there is no revision, or none is asked for. `service`: name
+    of the GNNService."""
     present = [job for job in observed.embeddings_jobs if not job.deleting]
     if spec.embeddings is None:
         return EmbeddingsDecision(delete=tuple(job.name for job in present))
@@ -41,21 +65,30 @@ def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state
         waiting = Verdict(None, Reason.WAITING_FOR_REVISION, "Embeddings are made of the first revision.")
         return EmbeddingsDecision(waiting)
     revision = published.result.revision
-    exact = next((job for job in present if job.name == wanted), None)
-    others = tuple(job.name for job in present if job.name != wanted)
-    if exact is not None and exact.succeeded:
+    done = next((job for job in present if job.succeeded and wanted.is_made_by(job)), None)
+    exact = done or next((job for job in present if job.name == wanted.name), None)
+    others = tuple(job.name for job in present if job is not exact)
+    if done is not None:
         message = f"{_words_of_places(spec)} the embeddings of revision {revision}."
-        return EmbeddingsDecision(Verdict(True, Reason.EMBEDDINGS_PUBLISHED, message), apply=True, delete=others)
+        return EmbeddingsDecision(Verdict(True, Reason.EMBEDDINGS_PUBLISHED, message), done.name == wanted.name, others)
     if spec.suspend:
         left = () if exact is None else (exact.name,)
         message = f"spec.suspend is true: the embeddings of revision {revision} are not made."
         return EmbeddingsDecision(Verdict(None, Reason.SUSPENDED, message), delete=(*others, *left))
     if exact is not None and exact.failed:
         return _after_failure(exact, others, revision, observed, now)
-    if exact is None and any(job.name == wanted for job in observed.embeddings_jobs):
-        message = f"Job {wanted} is made again once the old one is gone."
+    if exact is not None and is_in_wrong_queue(exact, wanted.queue):
+        message = f"Job {exact.name} is made again, as the labels of the GNNService for its queue say."
+        return EmbeddingsDecision(Verdict(None, Reason.EMBEDDING, message), delete=(*others, exact.name))
+    if exact is not None and exact.is_suspended_elsewhere:
+        message = words_of_suspension(exact, service)
+        return EmbeddingsDecision(Verdict(None, Reason.QUEUED, message), apply=True, delete=others)
+    if exact is None and any(job.name == wanted.name for job in observed.embeddings_jobs):
+        message = f"Job {wanted.name} is made again once the old one is gone."
         return EmbeddingsDecision(Verdict(None, Reason.EMBEDDING, message), delete=others)
-    message = f"Job {wanted} makes the embeddings of revision {revision}."
+    if exact is not None and (refused := explain_refusal(exact)) is not None:
+        return EmbeddingsDecision(refused.to_verdict(), apply=True, delete=others)
+    message = f"Job {wanted.name} makes the embeddings of revision {revision}."
     if exact is not None and (failed := last_failure(exact, observed.pods)) is not None:
         message += f" An attempt failed: {describe_attempt(failed)}."
     return EmbeddingsDecision(Verdict(None, Reason.EMBEDDING, message), apply=True, delete=others)

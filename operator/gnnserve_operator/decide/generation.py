@@ -14,6 +14,7 @@ from gnnserve_api.pods import PodExit
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure
+from gnnserve_operator.decide.job_pods import explain_refusal, is_in_wrong_queue, words_of_suspension
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import (
@@ -46,7 +47,8 @@ class GenerationStage(StrEnum):
     STARTING = "Starting"
     """The Job is about to be created."""
     QUEUED = "Queued"
-    """The Job is suspended until fewer Jobs of other services run."""
+    """The Job is suspended: by the operator until fewer Jobs of other services run, or by another, as a queue of the
+    cluster does."""
     RUNNING = "Running"
     WAITING = "Waiting"
     """Waiting for an object to go away, or for a result to be seen: look again soon."""
@@ -58,7 +60,9 @@ class GenerationDecision:
     stage: GenerationStage
     message: str
     apply: bool = False
-    """Whether the desired Job is to be applied, suspended if the spec is."""
+    """Whether the desired Job is to be applied."""
+    holds: bool = False
+    """Whether the operator suspends it. Otherwise its manifest says nothing of that, so that another may."""
     delete: tuple[str, ...] = ()
     """Names of the Jobs to delete."""
     problem: Problem | None = None
@@ -81,6 +85,8 @@ class WantedJob:
     deadline_seconds: int
     compacts: str = ""
     """The revision that it makes anew at the end of the log of changes; empty: it makes what the spec says."""
+    queue: str = ""
+    """Queue of the cluster that the service names for its Jobs; empty: none."""
 
 
 def decide_generation(
@@ -140,7 +146,7 @@ def decide_job(
     if spec.suspend:
         return _while_suspended(wanted, jobs)
     exact = jobs.named(wanted.name)
-    if exact is not None and is_over(exact):
+    if exact is not None and exact.is_over:
         return _after_the_end(wanted, exact, jobs, spec, observed, now)
     return _under_way(wanted, jobs, service, spec, observed, now)
 
@@ -171,15 +177,28 @@ def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
     if ended:
         message = f"The result of Job {ended[-1].name} is being read."
         return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but(*ended))
-    computing = (job for job in jobs.candidates if not is_over(job) and _computes(job, observed, now))
+    computing = (job for job in jobs.candidates if not job.is_over and _computes(job, observed, now))
     running = exact or next(computing, None)
     turn = observed.turns.generation
-    # To go back to a revision trains nothing, and must not wait for hours of another service's training.
-    may_go = turn.may_go or _goes_back(wanted, spec)
+    # To go back to a revision trains nothing, and must not wait for hours of another service's training. What a queue
+    # of the cluster starts, the operator must not hold.
+    may_go = turn.may_go or _goes_back(wanted, spec) or bool(wanted.queue)
+    if running is not None and is_in_wrong_queue(running, wanted.queue):
+        place = f"in queue {wanted.queue}" if wanted.queue else "in no queue"
+        message = f"Job {running.name} is made again {place}, as the labels of the GNNService say."
+        return GenerationDecision(GenerationStage.WAITING, message, delete=jobs.all_but())
+    if running is not None and running.is_suspended_elsewhere:
+        # It takes no place among the Jobs that the operator counts: another decides when it goes on.
+        message = words_of_suspension(running, service)
+        return GenerationDecision(
+            GenerationStage.QUEUED, message, apply=True, delete=jobs.all_but(running), job=running.name
+        )
     if running is not None and running.suspended and not may_go:
         return _queued(running.name, turn, running.created_at, jobs.all_but(running))
     if running is not None:
-        problem = _no_pod(running, observed, now) or _problem_of(running, service, spec, observed)
+        problem = (
+            explain_refusal(running) or _no_pod(running, observed, now) or _problem_of(running, service, spec, observed)
+        )
         return GenerationDecision(
             GenerationStage.RUNNING,
             _running_words(running, spec, observed),
@@ -219,7 +238,9 @@ def _queued(job: str, turn: Turn, since: str, delete: tuple[str, ...]) -> Genera
         f"generation.maxConcurrentJobs), and {place_words(turn)}."
     )
     standing = Standing(Stance.WAITING, since)
-    return GenerationDecision(GenerationStage.QUEUED, message, apply=True, delete=delete, job=job, standing=standing)
+    return GenerationDecision(
+        GenerationStage.QUEUED, message, apply=True, holds=True, delete=delete, job=job, standing=standing
+    )
 
 
 def _gives_way(job: ObservedJob, problem: Problem | None, now: datetime) -> bool:
@@ -256,15 +277,22 @@ def _words_of_revision(revision: str, spec: GNNServiceSpec) -> str:
 
 def _while_suspended(wanted: WantedJob, jobs: Jobs) -> GenerationDecision:
     exact = jobs.named(wanted.name)
-    running = exact if exact is not None and not is_over(exact) else None
+    running = exact if exact is not None and not exact.is_over and not _is_in_queue(exact, wanted) else None
     ended = [job for job in jobs.candidates if job.succeeded or (job is exact and job.failed)]
     # Suspending ends a Job's pods. With another template it would begin anew as another Job in any case.
     return GenerationDecision(
         GenerationStage.SUSPENDED,
         f"Job {running.name} is suspended." if running is not None else "No Job is started.",
         apply=running is not None,
+        holds=running is not None,
         delete=jobs.all_but(running, *ended),
     )
+
+
+def _is_in_queue(job: ObservedJob, wanted: WantedJob) -> bool:
+    """Whether a queue of the cluster decides when the Job runs. It would start one that the operator suspends, and keep
+    quota for it: it is deleted instead, and made again later."""
+    return bool(job.queue or wanted.queue)
 
 
 def _after_the_end(
@@ -322,11 +350,8 @@ def _running_words(job: ObservedJob, spec: GNNServiceSpec, observed: Observed) -
 
 
 def _no_pod(job: ObservedJob, observed: Observed, now: datetime) -> Problem | None:
-    """The problem of a Job without a pod; its cause is only in the Job's events, which the operator does not read."""
-    started_at = job.started_at or job.created_at
-    if job.suspended or not started_at or any(pod.job == job.name for pod in observed.pods):
-        return None
-    if now - datetime.fromisoformat(started_at) < _POD_PATIENCE:
+    """The problem of a Job without a pod of which no event tells why."""
+    if not job.awaits_pod(observed.pods, now, _POD_PATIENCE):
         return None
     return Problem(
         Reason.PODS_FORBIDDEN,
@@ -356,10 +381,6 @@ def _computes(job: ObservedJob, observed: Observed, now: datetime) -> bool:
     if not own and job.started_at:
         return abs(now - datetime.fromisoformat(job.started_at)) < _POD_PATIENCE
     return any((pod.running or ended_well(pod)) and not pod.deleting for pod in own)
-
-
-def is_over(job: ObservedJob) -> bool:
-    return job.succeeded or job.failed
 
 
 def _names(present: list[ObservedJob], kept: list[ObservedJob]) -> tuple[str, ...]:

@@ -284,7 +284,7 @@ def _decide_stalled(situation: Situation) -> Problem | None:
 def _is_at_rest(situation: Situation) -> bool:
     """Whether everything asked for is done, although nothing is served."""
     if situation.spec.suspend:
-        jobs = (job for job in situation.observed.jobs if not (job.succeeded or job.failed or job.suspended))
+        jobs = (job for job in situation.observed.jobs if not (job.is_over or job.suspended))
         return situation.workers.existing == 0 and not any(True for _ in jobs)
     is_done = situation.workers.wanted == 0 and situation.workers.existing == 0
     return is_done and situation.generation.stage == GenerationStage.PUBLISHED

@@ -1,10 +1,14 @@
 """The Job that makes the embeddings of a published revision: their index in the repository, and rows in databases.
 
-One for each pod template, and so one for each revision and each spec.embeddings. It trains nothing and waits for no
-other service's Job. It has no time to live: that it succeeded is the record that the embeddings are there.
+One for each pod template, and so one for each revision and each spec.embeddings; one that made the same with other
+resources, or another image, is not followed by another. It trains nothing and waits for no other service's Job. It has
+no time to live: that it succeeded is the record that the embeddings are there.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from gnnserve_api import pods
 from gnnserve_api.spec.audience import Audience, parts_for
@@ -22,6 +26,7 @@ from gnnserve_operator.desired.pod import (
     build_resources,
     claim_volume,
     secret_volume,
+    variable_in,
 )
 from gnnserve_operator.settings import Settings
 
@@ -73,12 +78,18 @@ def _build_template(
         },
         mounts=mounts,
         # It computes on the processor, whatever generation trains on.
-        resources=build_resources(spec.generation),
+        resources=build_resources(spec.generation, defaults=settings.generation_resources),
     )
     pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
     pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}
     labels = labels_for(parent.name, Component.EMBEDDINGS)
     return {"metadata": build_pod_metadata(spec.generation, labels), "spec": pod}
+
+
+def embeddings_made_by(template: Mapping[str, Any]) -> tuple[str, str]:
+    """Revision, and part of the spec, of which a Job with this pod template makes embeddings. Two Jobs with equal ones
+    make the same, whatever their images and resources."""
+    return variable_in(template, pods.EMBEDDED_REVISION_VARIABLE), variable_in(template, pods.MANIFEST_VARIABLE)
 
 
 def _manifest(parent: Parent, spec: GNNServiceSpec) -> str:

@@ -34,8 +34,8 @@ GENERATE_CONTAINER = "generate"
 def build_job(
     parent: Parent, spec: GNNServiceSpec, settings: Settings, claim: str, compacts: str | None = None
 ) -> Manifest:
-    """Build the Job, running or suspended as the spec says. `claim`: name of the claim that it generates into.
-    `compacts`: the revision that it makes anew at the end of the log of changes; None: it makes what the spec says."""
+    """Build the Job. `claim`: name of the claim that it generates into. `compacts`: the revision that it makes anew at
+    the end of the log of changes; None: it makes what the spec says."""
     recipe = spec.recipe()
     template = build_generation_template(parent, spec, settings, recipe, claim, compacts)
     name = job_name(parent.name, digest_of(template))
@@ -44,7 +44,6 @@ def build_job(
         "kind": "Job",
         "metadata": child_metadata(parent, name, Component.GENERATION, recipe=recipe),
         "spec": {
-            "suspend": spec.suspend,
             "backoffLimit": spec.generation.retries,
             "activeDeadlineSeconds": spec.generation.deadline_seconds,
             # Two attempts at once would contend for the repository.
@@ -63,7 +62,8 @@ def for_repair(job: Manifest, number: int) -> Manifest:
 
 
 def suspended(job: Manifest) -> Manifest:
-    """The Job as one that waits for its turn."""
+    """The Job as one that the operator suspends: its service is suspended, or waits for its turn. Any other manifest
+    says nothing of it, so that a queue of the cluster, or a person, may suspend the Job as well."""
     return {**job, "spec": {**job["spec"], "suspend": True}}
 
 
@@ -89,7 +89,7 @@ def build_generation_template(
             **updates.build_generation_environment(parent, spec, compacts),
         },
         mounts=mounts,
-        resources=build_resources(spec.generation, spec.generation.gpu),
+        resources=build_resources(spec.generation, spec.generation.gpu, settings.generation_resources),
     )
     pod = build_pod_spec(spec, spec.generation, settings, container=container, volumes=volumes)
     pod |= {"restartPolicy": "Never", "automountServiceAccountToken": False}

@@ -5,13 +5,13 @@ Both fit the `restricted` Pod Security Standard; additions of `settings` are the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from gnnserve_api import pods
 from gnnserve_api.spec.fields import ApiModel
 from gnnserve_api.spec.placement import Toleration
-from gnnserve_api.spec.pods import Gpu, PodSettings
+from gnnserve_api.spec.pods import Gpu, PodSettings, Resources
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Manifest
 from gnnserve_operator.settings import Settings
@@ -21,6 +21,7 @@ GRAPH_VOLUME = "graph"
 ROUTING_VOLUME = "routing"
 _READABLE_BY_GROUP = 0o440
 """Files of a Secret belong to root and to the pod's group, as which the worker runs."""
+_NO_RESOURCES = Resources()
 
 
 def image_of(spec: GNNServiceSpec, settings: Settings) -> str:
@@ -136,16 +137,26 @@ def build_container(
     return container if not resources else container | {"resources": resources}
 
 
-def build_resources(pod_settings: PodSettings, gpu: Gpu | None = None) -> Manifest:
+def build_resources(pod_settings: PodSettings, gpu: Gpu | None = None, defaults: Resources = _NO_RESOURCES) -> Manifest:
+    """`defaults`: requests and limits of each resource that the spec does not name at all: a default limit may be less
+    than what a spec requests."""
+    asked = pod_settings.resources
+    named = {*asked.requests, *asked.limits}
     # The API server keeps a number as a string.
-    requests = {name: str(value) for name, value in sorted(pod_settings.resources.requests.items())}
-    limits = {name: str(value) for name, value in sorted(pod_settings.resources.limits.items())}
+    requests, limits = (
+        {name: str(value) for name, value in sorted({**_except(named, default), **own}.items())}
+        for default, own in ((defaults.requests, asked.requests), (defaults.limits, asked.limits))
+    )
     if gpu is not None:
         limits[gpu.resource_name] = str(gpu.count)
         if gpu.resource_name in requests:
             # Extended resources cannot be overcommitted: a request must equal its limit.
             requests[gpu.resource_name] = str(gpu.count)
     return {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
+
+
+def _except(names: Set[str], quantities: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in quantities.items() if name not in names}
 
 
 def claim_volume(name: str, claim: str) -> Manifest:

@@ -2,8 +2,9 @@
 
 Handlers of kopf's events fill and empty it; the rest of the operator reads it and does not depend on kopf. kopf's own
 indices are not used: until all are full, each incoming object wakes every waiting handler, and each of those checks all
-indices (8,500 objects took 113 s). Objects are stored as JSON, without `managedFields`, which are most of the text and
-not needed: a Deployment of ours is 21 KB as Python dicts and 3 KB as JSON, which is parsed in 26 µs.
+indices (8,500 objects took 113 s). Objects are stored as JSON, without `managedFields`, which are most of the text,
+but for what `ownership.py` needs: a Deployment of ours is 21 KB as Python dicts and 3 KB as JSON, which is parsed in
+26 µs.
 
 A watch that was away for too long lists again, and kopf does not notice what was deleted meanwhile. `bury` removes such
 an object by its uid, which no other object will ever have.
@@ -22,6 +23,7 @@ import msgspec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, Kind, Manifest, ServiceKey
 from gnnserve_operator.metrics import ConditionLabels
+from gnnserve_operator.ownership import needed_managed_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Kept:
     @classmethod
     def of(cls, body: Manifest) -> Self:
         metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+        if needed := needed_managed_fields(body):
+            metadata["managedFields"] = needed
         text = msgspec.json.encode({**body, "metadata": metadata})
         return cls(
             intern(body["apiVersion"]), intern(body["kind"]), metadata["uid"], metadata["resourceVersion"], text,

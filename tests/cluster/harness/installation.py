@@ -98,6 +98,8 @@ def default_values(cluster: Cluster, worker_env: Mapping[str, str]) -> dict[str,
             "image": _image(cluster.worker_image, cluster),
             "extraEnv": [{"name": name, "value": value} for name, value in worker_env.items()],
         },
+        # A dozen services are tried beside each other on two processors.
+        "generation": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
         "resyncSeconds": RESYNC_S,
     }
     if cluster.node is not None:

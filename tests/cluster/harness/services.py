@@ -29,12 +29,12 @@ class Service:
 
     # What a user does
 
-    def apply(self, spec: Mapping[str, Any]) -> None:
+    def apply(self, spec: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> None:
         self.namespace.apply(
             {
                 "apiVersion": "gnnserve.dev/v1alpha1",
                 "kind": "GNNService",
-                "metadata": {"name": self.name},
+                "metadata": {"name": self.name, "labels": dict(labels or {})},
                 "spec": dict(spec),
             }
         )

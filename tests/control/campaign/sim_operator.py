@@ -24,6 +24,7 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.errors import ConflictError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.health import WatchCheck
+from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import Manifest, ServiceKey
 from gnnserve_operator.loop import CONFLICTS, SETTLE_S, RateLimit, WorkQueue, backoff_s
 from gnnserve_operator.metrics import Metrics
@@ -116,9 +117,12 @@ class SimOperator:
         fleet = Fleet(
             index, self.nudge, max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts
         )
+        monitors = PodMonitors(cluster, (), RESYNC_S, self.clock)
+        refusals = JobRefusals(cluster, self.clock)
+        observer = Observer(index, prober, monitors, RepositoryClaims(cluster), refusals)
         self.reconciler = Reconciler(
             settings, index, cluster,
-            Observer(index, prober, PodMonitors(cluster, (), RESYNC_S, self.clock), RepositoryClaims(cluster)),
+            observer,
             Applier(cluster), Reporter(cluster), self.clock, self._slow_loop, self._memory,
             fleet,
         )  # fmt: skip
