@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 
 class GnnserveError(Exception):
@@ -71,12 +72,33 @@ def words_in_cluster(error: Exception) -> str:
 
 def remedy_of(error: OSError, otherwise: str) -> str:
     """What to do about a file that the system does not give; `otherwise`: where it is not for its permissions."""
-    if error.errno not in {errno.EACCES, errno.EPERM}:
-        return otherwise
+    return permission_remedy(error.filename) if error.errno in {errno.EACCES, errno.EPERM} else otherwise
+
+
+def permission_remedy(path: object) -> str:
+    """What to do about a path that this process may not use: as whom it runs, and whose the path is."""
+    others = sorted({*os.getgroups()} - {os.getegid()})
+    also = f" (and {', '.join(map(str, others))})" if others else ""
     return (
-        f"this program runs as user {os.geteuid()} and group {os.getegid()}: give one of them the right to it and to "
-        "the folders above it, by chmod or chown (in a cluster, fsGroup does so, but not on NFS and host paths)"
+        f"this program runs as user {os.geteuid()} and group {os.getegid()}{also}{_owner_words(path)}: give one of "
+        "them the right to it and to the folders above it, by chmod or chown (in a cluster, fsGroup does so, but not "
+        "on NFS and host paths)"
     )
+
+
+def _owner_words(path: object) -> str:
+    """Whose the path is, or the nearest folder above it that can be looked at; empty where none can."""
+    if not isinstance(path, str | os.PathLike):
+        return ""
+    for found in (Path(path), *Path(path).parents):
+        try:
+            status = found.stat()
+        except OSError:
+            # It is missing, or in a folder that is closed, whose own owner is the one to know.
+            continue
+        owner = f"user {status.st_uid} and group {status.st_gid}"
+        return f", and {found} belongs to {owner} with mode {status.st_mode & 0o7777:o}"
+    return ""
 
 
 _MEMORY_WORDS = (

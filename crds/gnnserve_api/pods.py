@@ -22,7 +22,7 @@ GRPC_PORT_NAME = "grpc"
 GRPC_TLS_PORT_NAME = "grpcs"
 """Two names, as those of HTTP."""
 USER_ID = 65_532
-"""User, group and fsGroup of every pod."""
+"""User, group and fsGroup of every pod, unless the platform chooses them; the images are made for any user."""
 
 GENERATE_COMMAND = ("python", "-m", "gnnserve_worker.pods.generate")
 EMBEDDINGS_COMMAND = ("python", "-m", "gnnserve_worker.pods.embeddings")

@@ -160,6 +160,8 @@ class Reason(StrEnum):
     """Create the Secret or ConfigMap that the message names."""
     PODS_FORBIDDEN = "PodsForbidden"
     """Raise the quota, or relax the namespace's policy."""
+    SIDECAR_HOLDS_JOB = "SidecarHoldsJob"
+    """Have the sidecar that the message names injected natively, or not into the Job's pod."""
     OUT_OF_MEMORY = "OutOfMemory"
     """Raise the memory limit."""
     ACCURACY_BROKEN = "AccuracyBroken"

@@ -28,6 +28,7 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 _APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
 _PAGE = 500
+_FORBIDDEN = 403
 
 _OURS = {"fieldManager": FIELD_MANAGER}
 _READS = frozenset({"get", "list"})
@@ -170,6 +171,16 @@ class Cluster:
             if not token:
                 return
             asked = {**query, "resourceVersion": "", "continue": token}
+
+    async def refusal_of_list(self, kind: Kind, namespace: str) -> str | None:
+        """The API server's sentence where the operator has no right to list the kind; None: it may."""
+        try:
+            await self._request("list", kind, kind.path(namespace), kind.plural, {"limit": "1"}, accept=_METADATA_ONLY)
+        except RefusedError as error:
+            if error.code != _FORBIDDEN:
+                raise
+            return error.message
+        return None
 
     async def has_kind(self, kind: Kind) -> bool:
         """Whether the API server serves the kind now."""

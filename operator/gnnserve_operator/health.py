@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -26,6 +26,7 @@ from gnnserve_operator.handlers.watches import RECONCILED, OnChange, service_of
 from gnnserve_operator.kinds import Kind, observed_ref
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.namespaces import Namespaces
 
 TICK_LIMIT_S = 60.0
 """Longest time without a turn of the loop, which turns at least every 10 s."""
@@ -85,12 +86,12 @@ class WatchLag:
 
 class WatchCheck:
     def __init__(
-        self, cluster: Cluster, index: Index, namespaces: Iterable[str], clock: Clock, on_change: OnChange
+        self, cluster: Cluster, index: Index, namespaces: Namespaces, clock: Clock, on_change: OnChange
     ) -> None:
         self._cluster = cluster
         self._index = index
         self._on_change = on_change
-        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        self._namespaces = namespaces
         self._clock = clock
         self._lag = WatchLag()
         self.caught_up = asyncio.Event()
@@ -104,7 +105,7 @@ class WatchCheck:
             await self._clock.wait(never, pause_s)
             pause_s = min(2 * pause_s, _LONGEST_CATCH_UP_S)
         self.caught_up.set()
-        round_s, checked_at = CHECK_EVERY_S * len(self._namespaces), self._clock.now()
+        round_s, checked_at = CHECK_EVERY_S * len(self._namespaces.watched), self._clock.now()
         while True:
             await self._clock.wait(never, CHECK_EVERY_S)
             is_round = self._clock.now() - checked_at >= round_s
@@ -125,7 +126,7 @@ class WatchCheck:
         selector = "" if kind in RECONCILED else CHILDREN_SELECTOR
         listed: dict[str, str] = {}
         try:
-            for namespace in self._namespaces:
+            for namespace in self._namespaces.watched:
                 listed |= await self._cluster.list_versions(kind, namespace, selector)
             await self._bury_the_dead(kind, listed.keys())
         except OperatorError as error:
@@ -172,8 +173,18 @@ class Readiness(StrEnum):
     STARTING = "the watches have not begun yet"
 
 
+@dataclass(frozen=True, slots=True)
+class ReadinessAnswer:
+    state: Readiness
+    remark: str = ""
+    """What people should know beside; empty: nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.state}; {self.remark}" if self.remark else str(self.state)
+
+
 def build_app(
-    problems: Callable[[], list[str]], readiness: Callable[[], Readiness], metrics: Metrics
+    problems: Callable[[], list[str]], readiness: Callable[[], ReadinessAnswer], metrics: Metrics
 ) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         found = problems()
@@ -181,7 +192,7 @@ def build_app(
 
     async def readyz(_: web.Request) -> web.Response:
         found = readiness()
-        return web.Response(text=f"{found}\n", status=503 if found is Readiness.STARTING else 200)
+        return web.Response(text=f"{found}\n", status=503 if found.state is Readiness.STARTING else 200)
 
     async def metrics_page(_: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

@@ -1,5 +1,7 @@
 """The operator's process: puts the parts together, runs them until told to stop, and ends when one of them dies.
 
+Where the namespaces in which it has its rights have changed, it begins anew.
+
 kopf runs inside our own event loop and only watches. It ends every task that was created after it began, when it ends
 itself; so all of ours are created first. Exit codes: 0 stopped as asked, 1 something died, 2 it could not begin, 3 it
 led and may not lead any more.
@@ -14,6 +16,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -30,7 +33,7 @@ from gnnserve_operator.errors import LostLeadershipError, OperatorError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.handlers.watches import RECONCILED, OnChange, build_kopf_settings, build_registry
-from gnnserve_operator.health import Readiness, WatchCheck, build_app, find_problems
+from gnnserve_operator.health import Readiness, ReadinessAnswer, WatchCheck, build_app, find_problems
 from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.leadership import Elector, identity_of
@@ -38,6 +41,7 @@ from gnnserve_operator.login import load_connection
 from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.namespaces import NamespaceRights, Namespaces
 from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
 from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.prometheus import Prometheus
@@ -60,7 +64,8 @@ def main() -> int:
         configure_logging(settings.log_format, settings.log_level)
         # Otherwise each counter has a second series, which is not used.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        asyncio.run(run(settings))
+        while asyncio.run(run(settings)) is Ending.OTHER_NAMESPACES:
+            logger.info("beginning anew, since other namespaces may be watched")
     except LostLeadershipError as error:
         logger.critical("the operator ends, since another may lead by now: %s", error)
         return 3
@@ -75,6 +80,15 @@ def main() -> int:
     return 0
 
 
+class Ending(Enum):
+    """Why the operator has ended without an error."""
+
+    STOPPED = auto()
+    """It was told to."""
+    OTHER_NAMESPACES = auto()
+    """Other namespaces than it watches may be watched now."""
+
+
 async def run(
     settings: Settings,
     *,
@@ -83,8 +97,10 @@ async def run(
     stop: asyncio.Event | None = None,
     identity: str | None = None,
     on_listening: Callable[[int], None] = lambda port: None,
-) -> None:
-    """Runs the operator until SIGTERM, SIGINT or `stop`. Raises what ended a part of it. All parts wait by `clock`."""
+) -> Ending:
+    """Runs the operator until SIGTERM, SIGINT or `stop`, or until other namespaces are to be watched. Raises what ended
+    a part of it. All parts wait by `clock`."""
+    ending = Ending.STOPPED
     clock, stop = clock or SystemClock(), stop or asyncio.Event()
     memory = RoutingMemory()
     metrics = Metrics(memory)
@@ -116,7 +132,10 @@ async def run(
         )  # fmt: skip
         for what, line in (("generation", fleet.generation), ("rollout", fleet.rollout)):
             metrics.observe_turns(what, partial(getattr, line, "under_way"), partial(getattr, line, "waiting"))
-        pod_monitors = PodMonitors(cluster, settings.namespaces, settings.resync_seconds, clock)
+        namespaces = Namespaces(settings.namespaces)
+        rights = NamespaceRights(namespaces, settings, cluster, clock)
+        metrics.observe_namespaces(namespaces.by_watched)
+        pod_monitors = PodMonitors(cluster, namespaces, settings.resync_seconds, clock)
         reconciler = Reconciler(
             settings,
             index,
@@ -140,9 +159,11 @@ async def run(
             reconcile, index.reconciled_keys, metrics,
             concurrency=settings.concurrency, resync_s=settings.resync_seconds, clock=clock,
         )  # fmt: skip
-        watches = WatchCheck(cluster, index, settings.namespaces, clock, loop.enqueue)
+        watches = WatchCheck(cluster, index, namespaces, clock, loop.enqueue)
         metrics.observe_leader(lambda: elector is None or elector.is_leader)
-        app = build_app(lambda: find_problems(loop, watches, clock), lambda: _readiness(elector, watches), metrics)
+        app = build_app(
+            lambda: find_problems(loop, watches, clock), lambda: _readiness(elector, watches, namespaces), metrics
+        )
         http = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         stack.push_async_callback(http.cleanup)
         port = await _listen(http, settings.http_port)
@@ -150,18 +171,22 @@ async def run(
         logger.info("listening on port %d", port)
 
         async def work() -> None:
-            if await _crd_is_there(cluster, clock, stop):
+            nonlocal ending
+            if await _crd_is_there(cluster, clock, stop) and await rights.wait_for_one(stop):
                 metrics.observe_services(index.count_by_ready, index.declared_workers, index.conditions)
                 registry = build_registry(index, _noting_events(loop.enqueue, metrics, clock))
-                await _run_until(stop, Parts(settings, registry, loop, slow_loop, watches, http))
+                parts = Parts(namespaces, rights, registry, loop, slow_loop, watches, http)
+                ending = await _run_until(stop, parts)
 
         await (work() if elector is None else elector.lead(stop, work))
     logger.info("stopped")
+    return ending
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    settings: Settings
+    namespaces: Namespaces
+    rights: NamespaceRights
     registry: kopf.OperatorRegistry
     loop: Loop
     slow_loop: SlowLoop
@@ -169,7 +194,7 @@ class Parts:
     http: web.AppRunner
 
 
-async def _run_until(stop: asyncio.Event, parts: Parts) -> None:
+async def _run_until(stop: asyncio.Event, parts: Parts) -> Ending:
     kopf_stop = asyncio.Event()
 
     async def work() -> None:
@@ -180,9 +205,11 @@ async def _run_until(stop: asyncio.Event, parts: Parts) -> None:
 
     working = asyncio.create_task(work(), name="loop")
     checking = asyncio.create_task(parts.watches.run(), name="watch check")
-    watching = asyncio.create_task(_watch(parts.registry, parts.settings, kopf_stop), name="kopf")
+    watching = asyncio.create_task(_watch(parts.registry, parts.namespaces, kopf_stop), name="kopf")
     stopping = asyncio.create_task(stop.wait(), name="stop")
-    ended, _ = await asyncio.wait({working, checking, watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    opening = asyncio.create_task(parts.rights.wait_for_another(), name="namespaces")
+    tasks = {working, checking, watching, stopping, opening}
+    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     logger.info("stopping, because %s ended", " and ".join(sorted(task.get_name() for task in ended)))
 
     # What is under way is finished first. kopf comes last: it waits for tasks that it does not know, and ends them.
@@ -191,30 +218,40 @@ async def _run_until(stop: asyncio.Event, parts: Parts) -> None:
         working.cancel()
     checking.cancel()
     stopping.cancel()
-    await asyncio.wait({working, checking, stopping})
+    opening.cancel()
+    await asyncio.wait({working, checking, stopping, opening})
     await parts.slow_loop.close()
     await parts.http.cleanup()
     kopf_stop.set()
     _, hanging = await asyncio.wait({watching}, timeout=KOPF_STOP_S)
     for task in hanging:
         task.cancel()
-    results = await asyncio.gather(working, checking, watching, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
-            raise result
+    results = await asyncio.gather(working, checking, watching, opening, return_exceptions=True)
+    failures = [
+        result
+        for result in results
+        if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError)
+    ]
+    if failures and not await parts.rights.have_changed():
+        raise failures[0]
+    if stop.is_set():
+        return Ending.STOPPED
+    # A watch that was refused has ended kopf where the rights in its namespace are gone.
+    return Ending.OTHER_NAMESPACES if failures or opening in ended else Ending.STOPPED
 
 
-async def _watch(registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event) -> None:
+async def _watch(registry: kopf.OperatorRegistry, namespaces: Namespaces, stop: asyncio.Event) -> None:
     # kopf would make its identity from the name of the process's user, which a pod's user has not.
     options: dict[str, Any] = {"identity": MANAGER, "standalone": True, "stop_flag": stop}
-    where = {"namespaces": list(settings.namespaces)} if settings.namespaces else {"clusterwide": True}
+    where = {"namespaces": list(namespaces.watched)} if namespaces.named else {"clusterwide": True}
     await kopf.operator(registry=registry, settings=build_kopf_settings(), **options, **where)
 
 
-def _readiness(elector: Elector | None, watches: WatchCheck) -> Readiness:
+def _readiness(elector: Elector | None, watches: WatchCheck, namespaces: Namespaces) -> ReadinessAnswer:
     if elector is not None and elector.is_standing_by:
-        return Readiness.STANDING_BY
-    return Readiness.READY if watches.caught_up.is_set() else Readiness.STARTING
+        return ReadinessAnswer(Readiness.STANDING_BY)
+    state = Readiness.READY if watches.caught_up.is_set() else Readiness.STARTING
+    return ReadinessAnswer(state, namespaces.remark)
 
 
 async def _crd_is_there(cluster: Cluster, clock: Clock, stop: asyncio.Event) -> bool:

@@ -100,6 +100,8 @@ class Metrics:
         registry.register(_Collected(self._collect_declared))
         self._conditions: Callable[[], Mapping[ServiceKey, Iterable[ConditionLabels]]] = dict
         registry.register(_Collected(self._collect_conditions))
+        self._namespaces: Callable[[], Mapping[str, bool]] = dict
+        registry.register(_Collected(self._collect_namespaces))
         # Series that start at 0, so that their first increase is seen.
         for result in Result:
             self.reconciles.labels(result.value)
@@ -118,6 +120,9 @@ class Metrics:
 
     def observe_last_event(self, age_s: Callable[[], float]) -> None:
         self._last_event_age.set_function(age_s)
+
+    def observe_namespaces(self, is_watched: Callable[[], Mapping[str, bool]]) -> None:
+        self._namespaces = is_watched
 
     def observe_services(
         self,
@@ -158,6 +163,16 @@ class Metrics:
         for key, conditions in sorted(self._conditions().items()):
             for told in conditions:
                 family.add_metric((key.namespace, key.name, told.type, told.status, told.reason), 1)
+        yield family
+
+    def _collect_namespaces(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "gnnserve_operator_namespace_watched",
+            "1 for each namespace of the settings that is watched, 0 where the operator lacks rights.",
+            labels=("namespace",),
+        )
+        for name, is_watched in sorted(self._namespaces().items()):
+            family.add_metric((name,), is_watched)
         yield family
 
     def text(self) -> bytes:

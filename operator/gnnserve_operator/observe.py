@@ -37,6 +37,7 @@ from gnnserve_operator.kinds import (
     controller_of,
     observed_ref,
 )
+from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observe_pool import observe_pool
 from gnnserve_operator.observed import (
     Observed,
@@ -66,11 +67,11 @@ class Listed:
 
 
 class PodMonitors:
-    """Lists PodMonitors. `namespaces`: the watched ones; empty: all."""
+    """Lists PodMonitors in the watched namespaces."""
 
-    def __init__(self, cluster: Cluster, namespaces: Iterable[str], relist_s: float, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, namespaces: Namespaces, relist_s: float, clock: Clock) -> None:
         self._cluster = cluster
-        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        self._namespaces = namespaces
         self._relist_s = relist_s
         self._clock = clock
         self._listed: Listed | None = None
@@ -95,7 +96,7 @@ class PodMonitors:
         if not await self._cluster.has_pod_monitors():
             return self._keep(None, asked_at + _ABSENCE_S)
         found: dict[ServiceKey, dict[ObjectRef, Kept]] = {}
-        for namespace in self._namespaces:
+        for namespace in self._namespaces.watched:
             for body in await self._cluster.list_objects(POD_MONITOR, namespace, CHILDREN_SELECTOR):
                 found.setdefault(service_of(body), {})[observed_ref(body)] = Kept.of(body)
         return self._keep(Listed(found), asked_at + self._relist_s)

@@ -26,7 +26,7 @@ from gnnserve_operator.desired.labels import (
     TEMPLATE_ANNOTATION,
     Component,
 )
-from gnnserve_operator.desired.pod import repository_claim_in, variable_in
+from gnnserve_operator.desired.pod import own_container, repository_claim_in, variable_in
 from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
 from gnnserve_operator.kinds import ObjectRef, Raw, controller_of
@@ -191,6 +191,8 @@ class Termination:
     reason: str = ""
     message: str = ""
     """What the program left at /dev/termination-log, or the tail of its log."""
+    finished_at: str = ""
+    """RFC 3339; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,9 @@ class ObservedPod:
     waiting: Waiting | None = None
     terminated: Termination | None = None
     last_terminated: Termination | None = None
+    beside: tuple[str, ...] = ()
+    """Names of other containers that have not ended. Sidecars that are init containers are none of them: they end with
+    ours."""
     memory_limit: str | None = None
     claim: str = ""
     """Name of the claim that it mounts as the repository."""
@@ -395,7 +400,7 @@ def observed_deployment(raw: Raw) -> ObservedDeployment:
 def observed_pod(raw: Raw) -> ObservedPod:
     metadata, spec, status = raw.get("metadata", {}), raw.get("spec", {}), raw.get("status") or {}
     labels = metadata.get("labels") or {}
-    container: Raw = next(iter(spec.get("containers") or ()), {})
+    container: Raw = own_container(raw)
     states = status.get("containerStatuses") or ()
     state: Raw = next((s for s in states if s.get("name") == container.get("name")), {})
     now, last = state.get("state") or {}, state.get("lastState") or {}
@@ -422,10 +427,17 @@ def observed_pod(raw: Raw) -> ObservedPod:
         waiting=None if waiting is None else Waiting(str(waiting.get("reason", "")), str(waiting.get("message", ""))),
         terminated=_termination(now),
         last_terminated=_termination(last),
+        beside=_names_beside(spec, states, str(container.get("name", ""))),
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory"),
         claim=repository_claim_in(raw),
         speaks_tls=any(port.get("name") == HTTPS_PORT_NAME for port in container.get("ports") or ()),
     )
+
+
+def _names_beside(spec: Raw, states: Iterable[Raw], ours: str) -> tuple[str, ...]:
+    names = (str(container.get("name", "")) for container in spec.get("containers") or ())
+    ended = {state.get("name") for state in states if "terminated" in (state.get("state") or {})}
+    return tuple(name for name in names if name != ours and name not in ended)
 
 
 def _condition(raw: Raw, kind: str) -> Raw:
@@ -445,4 +457,5 @@ def _termination(state: Raw) -> Termination | None:
         int(terminated.get("exitCode", 0)),
         str(terminated.get("reason", "")),
         str(terminated.get("message", "")).strip(),
+        str(terminated.get("finishedAt") or ""),
     )

@@ -48,6 +48,15 @@ class LogLevel(StrEnum):
     """What needs attention."""
 
 
+class RunAs(StrEnum):
+    """Who decides as which user pods run."""
+
+    FIXED = "Fixed"
+    """User, group and fsGroup 65532, as every pod names them."""
+    PLATFORM = "Platform"
+    """The platform: pods name none, and an admission such as OpenShift's gives them theirs."""
+
+
 class LeaderElection(ApiModel):
     lease_name: Annotated[str, Field(min_length=1)]
     """Name of the Lease that makes one operator of several the leader."""
@@ -71,6 +80,13 @@ class LeaderElection(ApiModel):
         return self
 
 
+class NamespaceGrant(ApiModel):
+    cluster_role: Annotated[str, Field(min_length=1)]
+    """ClusterRole with the operator's rights, which grants nothing until it is bound in a namespace."""
+    service_account: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
+    """The operator's own, as `namespace:name`."""
+
+
 KubernetesObjects = tuple[dict[str, Any], ...]
 """Kubernetes objects, passed on verbatim: the API server validates them."""
 
@@ -88,8 +104,13 @@ class Settings(ApiModel):
     """Added to their container."""
     worker_extra_env: KubernetesObjects = ()
     """Added to their container."""
+    run_as: RunAs = RunAs.FIXED
+    """Who decides as which user generation and worker pods run."""
     namespaces: tuple[str, ...] = ()
     """Namespaces watched for GNNServices; empty: all."""
+    namespace_grant: NamespaceGrant | None = None
+    """What an administrator of one of them can bind there, to give the operator its rights; absent: it has a Role in
+    each."""
     cluster_domain: Annotated[str, Field(min_length=1)] = "cluster.local"
     """The cluster's DNS domain, for the URL in status.endpoint."""
     network_policy: bool = True
@@ -98,6 +119,9 @@ class Settings(ApiModel):
     """Ports on which worker pods may reach the API server, to follow their routing table."""
     postgres_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (5432,)
     """Ports on which worker pods may reach PostgreSQL, where spec.updates keeps the log of changes there."""
+    mesh_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = ()
+    """Ports of a service mesh, which every NetworkPolicy opens in both directions, such as 15008 of Istio's ambient
+    mode."""
     prometheus_url: Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")] | None = None
     """Prometheus to ask for the load of workers where spec.routing.prometheus.url names none; absent: it is not
     asked."""

@@ -31,7 +31,7 @@ from tests.support.rights import Right, needed_rights, rights_of
 from gnnserve_operator.handlers.watches import RECONCILED
 from gnnserve_operator.kinds import LEASE
 from gnnserve_operator.leadership import identity_of
-from gnnserve_operator.settings import SETTINGS_VARIABLE, LeaderElection, Settings, load_settings
+from gnnserve_operator.settings import SETTINGS_VARIABLE, LeaderElection, NamespaceGrant, RunAs, Settings, load_settings
 
 # The first test may have to wait until helm is compiled.
 pytestmark = pytest.mark.timeout(2400)
@@ -48,6 +48,9 @@ CLUSTER_WIDE = {
 VALUE_SETS: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "two namespaces": {"watchNamespaces": ["a", "b"], "crds": {"enabled": False}},
+    "one role for two namespaces": {"watchNamespaces": ["a", "b"], "rbac": {"bindings": "ClusterRole"}},
+    "their owners bind": {"watchNamespaces": ["a", "b"], "rbac": {"bindings": "Owners"}},
+    "OpenShift in a mesh": {"podSecurity": {"runAs": "Platform"}, "networkPolicy": {"meshPorts": [15008]}},
     "an existing account, no roles": {"serviceAccount": {"create": False, "name": "own"}, "rbac": {"create": False}},
     "no network policies": {"networkPolicy": {"enabled": False}},
     "another label of the namespace": {"prometheus": {"namespaceLabel": "kubernetes_namespace"}},
@@ -258,6 +261,45 @@ def test_in_namespaces_it_may_do_the_same_there_and_nothing_elsewhere() -> None:
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gnnserve", "namespace": "gnnserve-system"}]
 
 
+def test_one_role_is_granted_in_each_namespace_and_nothing_elsewhere() -> None:
+    objects = render({"watchNamespaces": ["a", "b"], "rbac": {"bindings": "ClusterRole"}})
+    assert not of_kind(objects, "ClusterRoleBinding")
+    (role,) = (r for r in of_kind(objects, "ClusterRole") if r["metadata"]["name"] == "gnnserve-system:gnnserve")
+    assert set(rules_of(role)) == needed_rights()
+    assert [found["metadata"]["name"] for found in of_kind(objects, "Role")] == ["gnnserve-system:gnnserve:lease"]
+    bindings = [b for b in of_kind(objects, "RoleBinding") if not b["metadata"]["name"].endswith(":lease")]
+    assert [binding["metadata"]["namespace"] for binding in bindings] == ["a", "b"]
+    for binding in bindings:
+        assert binding["roleRef"] == {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gnnserve-system:gnnserve"
+        }  # fmt: skip
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gnnserve", "namespace": "gnnserve-system"}]
+
+
+def test_where_owners_bind_the_role_the_chart_has_no_right_in_their_namespaces_and_they_may_bind_it() -> None:
+    values = {"watchNamespaces": ["a", "b"], "rbac": {"bindings": "Owners"}}
+    objects = render(values)
+    assert {found["metadata"].get("namespace") for found in objects} <= {None, "gnnserve-system"}
+    assert not of_kind(objects, "ClusterRoleBinding")
+    (binds,) = (r for r in of_kind(objects, "ClusterRole") if r["metadata"]["name"].endswith(":bind"))
+    assert binds["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-admin"] == "true"
+    assert binds["rules"] == [
+        {
+            "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"],
+            "resourceNames": ["gnnserve-system:gnnserve"], "verbs": ["bind"],
+        }
+    ]  # fmt: skip
+    notes = render_notes(values, release="mine", namespace="there")
+    assert "kubectl create rolebinding mine-gnnserve --namespace NAMESPACE" in notes
+    assert "--clusterrole=there:mine-gnnserve --serviceaccount=there:mine-gnnserve" in notes
+
+
+@pytest.mark.parametrize("bindings", ["ClusterRole", "Owners"])
+def test_bindings_in_namespaces_need_namespaces(bindings: str) -> None:
+    with pytest.raises(HelmError, match=f"rbac.bindings is {bindings}, which is about watchNamespaces, and that is em"):
+        render({"rbac": {"bindings": bindings}})
+
+
 @every_value_set
 def test_no_right_is_by_wildcard_or_on_secrets(values: dict[str, Any]) -> None:
     objects = render(values)
@@ -288,6 +330,9 @@ def test_people_who_edit_a_namespace_may_edit_its_services() -> None:
     )
     assert not aggregated(render({"rbac": {"aggregateClusterRoles": False}}))
     assert not aggregated(render({"watchNamespaces": ["a"]}))
+    assert aggregated(render({"watchNamespaces": ["a"], "rbac": {"bindings": "ClusterRole"}})).keys() == {
+        "view", "edit", "admin"
+    }  # fmt: skip
 
 
 def test_no_roles_where_they_are_made_by_somebody_else() -> None:
@@ -421,6 +466,12 @@ def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> 
     assert settings_of(VALUE_SETS["no network policies"], tmp_path).network_policy is False
     labelled = settings_of(VALUE_SETS["another label of the namespace"], tmp_path)
     assert labelled.prometheus_namespace_label == "kubernetes_namespace"
+    platform = settings_of(VALUE_SETS["OpenShift in a mesh"], tmp_path)
+    assert (platform.run_as, platform.mesh_ports) == (RunAs.PLATFORM, (15008,))
+    bound = settings_of(VALUE_SETS["their owners bind"], tmp_path)
+    assert bound.namespace_grant == NamespaceGrant(
+        cluster_role="gnnserve-system:gnnserve", service_account="gnnserve-system:gnnserve"
+    )
 
 
 def test_the_chart_writes_every_setting() -> None:
@@ -456,7 +507,9 @@ def test_both_pods_are_restricted(values: dict[str, Any]) -> None:
     for pod in (operator_pod(objects), one(objects, "Pod")["spec"]):
         context = pod["securityContext"]
         assert context["runAsNonRoot"] is True
-        assert context["runAsUser"] == context["runAsGroup"] == 65532
+        user = None if values.get("podSecurity") else 65532
+        assert context.get("runAsUser") == context.get("runAsGroup") == user
+        assert "fsGroup" not in context
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
         assert all(set(volume) - {"name"} <= {"configMap", "emptyDir"} for volume in pod.get("volumes", []))
         assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
@@ -571,6 +624,14 @@ def test_without_ports_of_prometheus_there_is_no_rule_which_would_allow_all_of_t
     assert 9090 not in {port["port"] for rule in egress for port in rule["ports"]}
 
 
+def test_the_network_policy_lets_a_mesh_carry_what_the_operator_asks_and_is_asked() -> None:
+    plain = one(render(), "NetworkPolicy")["spec"]
+    meshed = one(render({"networkPolicy": {"meshPorts": [15008, 15012]}}), "NetworkPolicy")["spec"]
+    ports = {"ports": [{"port": port, "protocol": "TCP"} for port in (15008, 15012)]}
+    assert meshed["ingress"] == [*plain["ingress"], ports]
+    assert meshed["egress"] == [*plain["egress"], ports]
+
+
 def test_a_pod_monitor_is_made_on_request() -> None:
     assert not of_kind(render(), "PodMonitor")
     monitor = one(render(VALUE_SETS["everything set"]), "PodMonitor")
@@ -678,6 +739,9 @@ def test_helm_test_asks_the_service_of_the_release() -> None:
         ({"networkPolicy": {"prometheusPorts": [0]}}, r"at '/networkPolicy/prometheusPorts/0': minimum: got 0, want 1"),
         ({"prometheus": {"url": "prometheus:9090"}}, r"at '/prometheus/url': 'prometheus:9090' does not match pattern"),
         ({"prometheus": {"url": "http://a:b@c"}}, r"at '/prometheus/url': 'http://a:b@c' does not match pattern"),
+        ({"networkPolicy": {"meshPorts": [0]}}, r"at '/networkPolicy/meshPorts/0': minimum: got 0, want 1"),
+        ({"podSecurity": {"runAs": "1000"}}, r"at '/podSecurity/runAs': value must be one of 'Fixed', 'Platform'"),
+        ({"rbac": {"bindings": "role"}}, r"at '/rbac/bindings': value must be one of 'Role', 'ClusterRole', 'Owners'"),
         ({"logs": {"level": "TRACE"}}, r"at '/logs/level': value must be one of 'DEBUG', 'INFO', 'WARNING'"),
         ({"crds": {"keep": "no"}}, r"at '/crds/keep': got string, want boolean"),
         ({"metrics": {"podMonitor": {"interval": "30"}}}, r"at '/metrics/podMonitor/interval': '30' does not match"),
@@ -735,6 +799,7 @@ OTHER_VALUES: dict[str, Any] = {
     "networkPolicy.apiServerPorts": [16443],
     "networkPolicy.prometheusPorts": [19090],
     "networkPolicy.postgresPorts": [15432],
+    "networkPolicy.meshPorts": [15008],
     "prometheus.url": "http://other:9090",
     "prometheus.namespaceLabel": "other",
     "logs.format": "Text",
@@ -742,10 +807,12 @@ OTHER_VALUES: dict[str, Any] = {
     "crds.enabled": False,
     "crds.keep": False,
     "rbac.create": False,
+    "rbac.bindings": "Owners",
     "rbac.aggregateClusterRoles": False,
     "serviceAccount.create": False,
     "serviceAccount.name": "other",
     "serviceAccount.annotations": {"other": "1"},
+    "podSecurity.runAs": "Platform",
     "resources": {"limits": {"memory": "1Gi"}},
     "nodeSelector": {"other": "1"},
     "tolerations": [{"key": "other"}],
@@ -764,22 +831,29 @@ OTHER_VALUES: dict[str, Any] = {
 }
 
 
+ALONE: dict[str, dict[str, Any]] = {
+    "prometheus.namespaceLabel": {},
+    "rbac.bindings": {"watchNamespaces": ["a"]},
+}
+"""Values that go with these others only."""
+
+
 def test_every_value_does_something() -> None:
     assert OTHER_VALUES.keys() == {value.key for value in documented_values()}
     # So that all of them have something to act on.
     monitoring = ("podMonitor", "prometheusRule", "dashboard")
     monitored = {"serviceAccount": {"name": "named"}, "metrics": {name: {"enabled": True} for name in monitoring}}
-    usual, plain = render(monitored), render()
+    usual = render(monitored)
     for key, other in OTHER_VALUES.items():
         *groups, name = key.split(".")
-        # Rules and dashboard refuse another label.
-        is_alone = key == "prometheus.namespaceLabel"
-        values = {} if is_alone else json.loads(json.dumps(monitored))
+        # Rules and dashboard refuse another label, and bindings are about the namespaces that are named.
+        plain = ALONE.get(key)
+        values = json.loads(json.dumps(monitored if plain is None else plain))
         group = values
         for part in groups:
             group = group.setdefault(part, {})
         group[name] = other
-        assert render(values) != (plain if is_alone else usual), key
+        assert render(values) != (usual if plain is None else render(plain)), key
 
 
 def test_links_in_the_readme_lead_somewhere() -> None:

@@ -131,6 +131,7 @@ HEALTHY = {
     condition("EmbeddingsPublished", "True", "EmbeddingsPublished"): constant(1),
     'gnnserve_operator_leader{instance="o1"}': constant(1),
     'gnnserve_operator_leader{instance="o2"}': constant(0),
+    'gnnserve_operator_namespace_watched{namespace="team"}': constant(1),
     **changes((MINUTES, 0)),
 }
 WORKERS_SERIES = [name for name in HEALTHY if "pod=" in name]
@@ -167,6 +168,7 @@ USABLE = f'gnnserve_credentials_usable{{{WORKER},kind="tokens"}}'
 DECLARED = f"gnnserve_operator_declared_workers{{{SERVICE}}}"
 OPERATOR = 'gnnserve_operator_services{ready="True"}'
 LEADER = 'gnnserve_operator_leader{instance="o1"}'
+NAMESPACE_WATCHED = 'gnnserve_operator_namespace_watched{namespace="team"}'
 LEADERS = [name for name in OPERATORS_SERIES if "_leader" in name]
 CONDITIONS = [name for name in OPERATORS_SERIES if "_condition" in name]
 OF_THE_LOAD = tuple(
@@ -302,6 +304,10 @@ CASES: dict[str, Case] = {
     "a leader that waits for the CustomResourceDefinition": Case(
         without=(OPERATOR,), fires=("GnnserveOperatorNotScraped",)
     ),
+    "a namespace whose owner has not granted the rights": Case(
+        {NAMESPACE_WATCHED: for_the_last(20, 0, 1)}, ("GnnserveNamespaceNotWatched",)
+    ),
+    "a namespace whose owner has just granted the rights": Case({NAMESPACE_WATCHED: for_the_last(10, 0, 1)}),
     "a Secret without any token": Case(
         {REFUSED: for_the_last(10, 1, 0), USABLE: for_the_last(10, 0, 1)}, ("GnnserveCredentialsUnusable",)
     ),

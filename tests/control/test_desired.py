@@ -133,6 +133,23 @@ def test_pods_are_restricted(service: GNNService, settings: dict[str, Any]) -> N
         assert {m["name"] for m in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 
+@pytest.mark.parametrize(("service", "settings"), SERVICES)
+def test_where_the_platform_chooses_the_user_pods_name_none_and_stay_restricted(
+    service: GNNService, settings: dict[str, Any]
+) -> None:
+    children, fixed = build(service, runAs="Platform", **settings), build(service, **settings)
+    for kind in ("Job", "Deployment"):
+        pod, other = pod_of(children, kind), pod_of(fixed, kind)
+        assert violations(pod) == []
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & pod["securityContext"].keys()
+        assert other["securityContext"] == {
+            **pod["securityContext"], "runAsUser": 65_532, "runAsGroup": 65_532, "fsGroup": 65_532
+        }  # fmt: skip
+        # The image's files are everyone's to read, and what is written goes to /tmp: no user needs a home.
+        assert environment(pod["containers"][0])["HOME"] == "/tmp"  # noqa: S108
+        assert {**pod, "securityContext": {}} == {**other, "securityContext": {}}
+
+
 def test_the_checker_of_restricted_pods_finds_what_is_not() -> None:
     pod = {"hostNetwork": True, "volumes": [{"name": "v", "hostPath": {}}], "containers": [{"name": "c"}]}
     assert violations(pod) == [
@@ -373,6 +390,20 @@ def test_the_job_reaches_what_a_public_graph_is_fetched_from(
     assert {port["port"] for port in names["ports"]} == {53, 5353}
     assert downloads == {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
     assert "ingress" not in policy
+
+
+@pytest.mark.parametrize("spec", [{}, {"graph": {"source": {"pyg": {"name": "Cora"}}}}], ids=["no network", "fetched"])
+def test_a_mesh_may_reach_every_pod_and_every_pod_the_mesh(spec: dict[str, Any]) -> None:
+    service = make_service(embeddings={"variant": "x1"}, **spec)
+    meshed = build(service, meshPorts=[15008, 15012])
+    ports = {"ports": [{"protocol": "TCP", "port": port} for port in (15008, 15012)]}
+    names = {"ports": [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]}
+    policies = {name: child["spec"] for (kind, name), child in meshed.items() if kind == "NetworkPolicy"}
+    assert policies.keys() == {"digits-worker", "digits-generate", "digits-embeddings"}
+    for name, policy in policies.items():
+        plain = build(service)["NetworkPolicy", name]["spec"]
+        assert policy["ingress"] == [*plain.get("ingress", []), ports]
+        assert policy["egress"] == [*plain.get("egress", [names]), ports]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from gnnserve_operator.health import (
     CHECK_EVERY_S,
     WATCH_LIMIT_S,
     Readiness,
+    ReadinessAnswer,
     WatchCheck,
     WatchLag,
     build_app,
@@ -28,6 +29,7 @@ from gnnserve_operator.health import (
 from gnnserve_operator.kinds import GNNSERVICE, Kind, Manifest, ObjectRef, ServiceKey, kind_of
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.slow_loop import RoutingMemory
 
 PODS = kind_of("v1", "Pod")
@@ -123,7 +125,7 @@ CONFIG = live(child(), 7, labels={"gnnserve.dev/service": "digits"})
 
 
 def checking(cluster: ListingCluster, index: Index, clock: FakeClock, changed: list[ServiceKey]) -> WatchCheck:
-    return WatchCheck(cluster, index, (), clock, changed.append)  # type: ignore[arg-type]
+    return WatchCheck(cluster, index, Namespaces(), clock, changed.append)  # type: ignore[arg-type]
 
 
 async def run_check(check: WatchCheck) -> asyncio.Task[None]:
@@ -194,7 +196,7 @@ def test_lists_do_not_grow_with_the_namespaces_that_are_watched() -> None:
         lists, namespaces = [], ("a", "b", "c", "d")
         for watched in ((), namespaces):
             cluster, clock = ListingCluster(), FakeClock()
-            check = WatchCheck(cluster, index_of(), watched, clock, lambda _: None)  # type: ignore[arg-type]
+            check = WatchCheck(cluster, index_of(), Namespaces(watched), clock, lambda _: None)  # type: ignore[arg-type]
             task = await run_check(check)
             cluster.lists = 0
             await clock.advance(40 * CHECK_EVERY_S)
@@ -208,7 +210,7 @@ def test_lists_do_not_grow_with_the_namespaces_that_are_watched() -> None:
 def test_a_silent_watch_of_many_namespaces_is_looked_at_again_soon_once_it_is_behind() -> None:
     async def scene() -> None:
         cluster, index, clock = ListingCluster(SERVICE), index_of(SERVICE), FakeClock()
-        check = WatchCheck(cluster, index, ("a", "b", "c", "d"), clock, lambda _: None)  # type: ignore[arg-type]
+        check = WatchCheck(cluster, index, Namespaces(("a", "b", "c", "d")), clock, lambda _: None)  # type: ignore[arg-type]
         task = await run_check(check)
         cluster.objects = [live(gnnservice(), 6)]
         await clock.advance(4 * CHECK_EVERY_S)
@@ -316,6 +318,11 @@ def test_probes_answer(path: str, problems: list[str], readiness: Readiness, exp
     assert asyncio.run(fetch(path, problems, readiness)) == expected
 
 
+def test_an_operator_that_is_ready_tells_which_namespaces_it_leaves_out() -> None:
+    told = asyncio.run(fetch("/readyz", [], Readiness.READY, "not watched for lack of rights: b"))
+    assert told == (200, "ok; not watched for lack of rights: b\n")
+
+
 def test_metrics_are_in_the_prometheus_format() -> None:
     code, text = asyncio.run(fetch("/metrics", [], Readiness.READY))
     assert code == 200
@@ -325,8 +332,8 @@ def test_metrics_are_in_the_prometheus_format() -> None:
     assert 'gnnserve_operator_reconciles_total{result="error"} 0.0' in text
 
 
-async def fetch(path: str, problems: list[str], readiness: Readiness) -> tuple[int, str]:
-    app = build_app(lambda: problems, lambda: readiness, Metrics(RoutingMemory()))
+async def fetch(path: str, problems: list[str], readiness: Readiness, remark: str = "") -> tuple[int, str]:
+    app = build_app(lambda: problems, lambda: ReadinessAnswer(readiness, remark), Metrics(RoutingMemory()))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

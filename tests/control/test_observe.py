@@ -21,6 +21,7 @@ from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import POD_MONITOR, Kind, ServiceKey, kind_of, observed_ref
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observe import Listed, Observer, PodMonitors, RepositoryClaims
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers
@@ -73,7 +74,7 @@ def test_who_is_judged_is_who_is_there_after_the_asking(
     prober = Meanwhile(Addresses("cluster.local"), index=index, after=list(after))
     cluster = Cluster(InProcessTransport(ApiServer(FakeCluster()).respond), Metrics(RoutingMemory()))
     clock = SimClock()
-    monitors = PodMonitors(cluster, (), 60, clock)
+    monitors = PodMonitors(cluster, Namespaces(), 60, clock)
     observer = Observer(index, prober, monitors, RepositoryClaims(cluster), JobRefusals(cluster, clock))
     seen = asyncio.run(observer.observe(KEY, live(gnnservice(), creationTimestamp="2026-01-01T00:00:05Z")))
     assert tuple(pod.name for pod in seen.observed.pods) == after[-1]
@@ -113,7 +114,7 @@ def monitor(version: int) -> dict[str, Any]:
 def test_an_api_that_did_not_answer_is_asked_again_and_not_taken_to_be_missing() -> None:
     async def scene() -> None:
         cluster, clock = Monitored(), SimClock()
-        monitors = PodMonitors(cluster, ("a", "b"), 60, clock)  # type: ignore[arg-type]
+        monitors = PodMonitors(cluster, Namespaces(("a", "b")), 60, clock)  # type: ignore[arg-type]
         cluster.gate.set()
         with pytest.raises(RetryLaterError):
             await monitors.listed()
@@ -128,7 +129,7 @@ def test_one_list_is_for_all_who_ask_and_for_as_long_as_it_is_good() -> None:
     async def scene() -> None:
         cluster, clock = Monitored(), SimClock()
         cluster.is_away, cluster.monitors = False, [monitor(1)]
-        monitors = PodMonitors(cluster, (), 60, clock)  # type: ignore[arg-type]
+        monitors = PodMonitors(cluster, Namespaces(), 60, clock)  # type: ignore[arg-type]
         asking = [asyncio.create_task(monitors.listed()) for _ in range(5)]
         await let_run()
         asking[0].cancel()  # its reconcile took too long: the others' do not
@@ -153,7 +154,7 @@ def test_a_list_that_was_under_way_when_it_was_to_be_forgotten_is_not_kept() -> 
     async def scene() -> None:
         cluster = Monitored()
         cluster.is_away, cluster.monitors = False, [monitor(1)]
-        monitors = PodMonitors(cluster, (), 60, SimClock())  # type: ignore[arg-type]
+        monitors = PodMonitors(cluster, Namespaces(), 60, SimClock())  # type: ignore[arg-type]
         asking = asyncio.create_task(monitors.listed())
         await let_run()
         monitors.forget()
@@ -177,7 +178,7 @@ def test_pods_of_a_deleted_service_of_the_same_name_do_not_count() -> None:
     observer = Observer(
         index,
         SimProber(Addresses("cluster.local")),
-        PodMonitors(cluster, (), 60, SimClock()),
+        PodMonitors(cluster, Namespaces(), 60, SimClock()),
         RepositoryClaims(cluster),
         JobRefusals(cluster, SimClock()),
     )

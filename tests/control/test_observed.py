@@ -137,7 +137,7 @@ def test_a_pod_is_read() -> None:
     assert pod == ObservedPod(
         name="p", component="worker", job="j", created_at="2026-01-01T00:00:00Z", phase="Running", ip="10.0.0.1",
         image="i", ready=True, ready_since="2026-01-01T00:00:05Z", waiting=Waiting("CrashLoopBackOff", "back-off"),
-        last_terminated=Termination(3, "Error", "altered"), memory_limit="2Gi",
+        last_terminated=Termination(3, "Error", "altered"), beside=("sidecar",), memory_limit="2Gi",
     )  # fmt: skip
     assert not pod.can_be_asked
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"

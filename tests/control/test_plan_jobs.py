@@ -445,3 +445,112 @@ def test_a_claim_that_is_somebody_elses_starts_no_job() -> None:
     message = namespace.condition("Ready")["message"]
     assert "PersistentVolumeClaim digits-repository exists already and belongs to StatefulSet db" in message
     assert namespace.events == [("Warning", "Stalled")]
+
+
+# --- held by a container beside ours
+
+
+def held(exit_code: int = 0, **spec: Any) -> Namespace:
+    """A Job whose container has ended, in a pod with a sidecar that goes on."""
+    namespace = Namespace(**spec)
+    namespace.settle()
+    pod = namespace.start_job()
+    # Meshes put theirs first, where it is to be up before ours.
+    pod["spec"]["containers"].insert(0, {"name": "istio-proxy", "image": "proxy"})
+    text = encode_result(make_result(namespace.recipe)) if exit_code == 0 else "/repository is full"
+    ended = {"exitCode": exit_code, "message": text, "finishedAt": namespace.now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    pod["status"]["containerStatuses"] = [
+        {"name": "istio-proxy", "state": {"running": {}}}, {"name": "generate", "state": {"terminated": ended}}
+    ]  # fmt: skip
+    return namespace
+
+
+def test_a_sidecar_that_holds_the_job_is_named_with_the_ways_out() -> None:
+    namespace = held()
+    namespace.settle()
+    assert namespace.reason() == "False Generating", "it may be about to end, as sidecars do that watch us"
+    namespace.now += timedelta(seconds=15)
+    namespace.settle()
+    assert namespace.reason() == "False SidecarHoldsJob"
+    assert namespace.reason("Stalled") == "True SidecarHoldsJob"
+    (job,), (pod,) = namespace.jobs(), namespace.pods
+    told = namespace.condition("Ready")["message"]
+    assert told.startswith(
+        f"Job {job} is done, but does not complete: container istio-proxy of pod {pod} runs on beside"
+    )
+    assert 'the label sidecar.istio.io/inject: "false" in spec.generation.podLabels' in told
+    assert f"delete job {job}`): the next one finds what this one made." in told
+    assert namespace.plan().standings.generation.stance == "Idle", "other services' Jobs need not wait for it"
+
+
+def test_a_sidecar_that_holds_a_failed_job_is_told_with_the_failure() -> None:
+    namespace = held(exit_code=4)
+    namespace.now += timedelta(seconds=15)
+    namespace.settle()
+    told = namespace.condition("Ready")["message"]
+    assert "failed (pod" in told
+    assert "with exit code 4 (something is missing that may come back): /repository is full), but does not end" in told
+    assert "that tries again" in told
+
+
+def test_a_job_without_the_sidecar_takes_the_place_of_the_held_one_and_the_old_revision_answers_meanwhile() -> None:
+    namespace = Namespace()
+    namespace.serve()
+    namespace.edit(model={"hidden": 32})
+    namespace.settle()
+    first = namespace.jobs()[-1]
+    pod = namespace.start_job()
+    pod["spec"]["containers"].append({"name": "istio-proxy"})
+    text = encode_result(make_result(namespace.recipe, "rev-2"))
+    pod["status"]["containerStatuses"] = [
+        {"name": "generate", "state": {"terminated": {"exitCode": 0, "message": text}}}
+    ]
+    namespace.settle()
+    assert namespace.reason() == "False SidecarHoldsJob"
+    assert namespace.condition("Ready")["message"].endswith("Until then revision rev-1 keeps answering.")
+    namespace.edit(generation={"podLabels": {"sidecar.istio.io/inject": "false"}})
+    namespace.settle()
+    assert first not in namespace.jobs()
+    namespace.finish_job("rev-2")
+    namespace.settle()
+    assert namespace.table().revision == "rev-2"
+
+
+def test_a_native_sidecar_holds_nothing() -> None:
+    namespace = Namespace()
+    namespace.settle()
+    pod = namespace.start_job()
+    pod["spec"]["initContainers"] = [{"name": "istio-proxy", "restartPolicy": "Always"}]
+    pod["status"]["initContainerStatuses"] = [{"name": "istio-proxy", "state": {"running": {}}}]
+    pod["status"]["containerStatuses"] = [{"name": "generate", "state": {"terminated": {"exitCode": 0, "message": ""}}}]
+    namespace.settle()
+    assert namespace.reason("Stalled") == "False Progressing"
+
+
+# --- as another user
+
+
+def test_who_decides_as_which_user_pods_run_is_no_reason_to_generate_anew() -> None:
+    namespace = Namespace()
+    namespace.serve()
+    jobs = namespace.jobs()
+    namespace.settings = make_settings(runAs="Platform")
+    namespace.settle()
+    assert namespace.jobs() == jobs
+    pod = namespace.get("Deployment")["spec"]["template"]["spec"]
+    assert "runAsUser" not in pod["securityContext"]
+    namespace.roll_out()
+    namespace.answer()
+    namespace.settle()
+    assert namespace.reason() == "True Serving"
+    assert namespace.jobs() == jobs
+
+
+def test_a_job_that_computes_goes_on_as_the_user_that_it_began_as() -> None:
+    namespace = Namespace()
+    namespace.settle()
+    namespace.start_job()
+    (job,) = namespace.jobs()
+    namespace.settings = make_settings(runAs="Platform")
+    namespace.settle()
+    assert namespace.jobs() == [job]

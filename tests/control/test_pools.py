@@ -37,6 +37,7 @@ from gnnserve_operator.handlers.watches import service_of
 from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
 from gnnserve_operator.observed import ObservedPod, WorkerAnswer
 from gnnserve_operator.observed_pool import ObservedMember
@@ -67,7 +68,7 @@ class Scene:
         settings, memory = make_settings(), RoutingMemory()
         metrics = Metrics(memory)
         cluster = Cluster(InProcessTransport(self._api.respond), metrics)
-        monitors = PodMonitors(cluster, (), 60, self.clock)
+        monitors = PodMonitors(cluster, Namespaces(), 60, self.clock)
         fleet = Fleet(self.index, lambda _: None, max_jobs=0, max_rollouts=0)
         prober = SimProber(Addresses("cluster.local"), answer=self.answer)
         self._services = Reconciler(

@@ -10,7 +10,7 @@ import yaml
 from tests.support.pages import DOCS, code_blocks, read_page
 
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
-from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.service import API_VERSION, GNNServiceSpec
 
 DIGITS: dict[str, Any] = {"builtin": "Digits"}
 TYPED: dict[str, Any] = {"typed": {"npz": {"uri": "file:///data/shop"}}}
@@ -20,9 +20,11 @@ def specs(page: str) -> Iterator[tuple[type[GNNServiceSpec | GNNWorkerPoolSpec],
     """The spec of each manifest, or part of one, that a page shows, and its kind."""
     for block in code_blocks(read_page(page), "yaml"):
         for shown in yaml.safe_load_all(block.replace("…", "a" * 64)):
+            if not shown.get("apiVersion", API_VERSION).startswith("gnnserve.dev/") or "scrape_configs" in shown:
+                continue  # a mesh's own, and Prometheus'
             if shown.get("kind") == "GNNWorkerPool":
                 yield GNNWorkerPoolSpec, shown["spec"]
-            elif "scrape_configs" not in shown:  # Prometheus' own
+            else:
                 yield GNNServiceSpec, _completed(shown)
 
 

@@ -74,8 +74,8 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def file_server() -> Iterator[FileServer]:
-    server = _Server(("127.0.0.1", 0), BaseHTTPRequestHandler)
+def file_server(port: int = 0) -> Iterator[FileServer]:
+    server = _Server(("127.0.0.1", port), BaseHTTPRequestHandler)
     told = FileServer(server.server_address[1])
     server.RequestHandlerClass = _handler_of(told)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import mmap
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,7 +33,14 @@ from tests.support.repository import (
     write_features,
 )
 
-from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, ResourceError
+from gnnserve_api.errors import (
+    DamagedError,
+    OutdatedError,
+    RepositoryError,
+    ResourceError,
+    StorageError,
+    words_in_cluster,
+)
 from gnnserve_api.families import FamilyName
 from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.profile import Profile
@@ -660,6 +668,25 @@ def test_a_lack_of_space_is_known_before_anything_is_written(tmp_path: Path) -> 
     with pytest.raises(ResourceError, match=r"root/default/digits: the disk or its quota is full"):
         repository.require_free(1 << 60)
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("closed", ["root", "root/default", "root/default/digits", "root/default/digits/revisions"])
+def test_a_folder_that_may_not_be_written_is_known_before_long_work(
+    closed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a pod whose user a platform chose, on a volume of another user's."""
+    repository = repository_in(tmp_path / "root")
+    (tmp_path / closed).mkdir(parents=True)
+    repository.require_writable()
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / closed and may(path, mode))
+    with pytest.raises(StorageError) as refused:
+        repository.require_writable()
+    told = words_in_cluster(refused.value)
+    assert told.startswith(f"{repository.folder}: cannot be written: Permission denied; the published revisions are")
+    assert f"runs as user {os.geteuid()} and group {os.getegid()}" in told
+    assert f"{tmp_path / closed} belongs to user {os.geteuid()}" in told
+    assert "by chmod or chown (in a cluster, fsGroup does so" in told
 
 
 def test_a_table_that_does_not_fit_is_refused_before_it_is_written(

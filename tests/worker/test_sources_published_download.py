@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -354,6 +355,27 @@ def test_no_network_is_told_without_further_attempts(tmp_path: Path) -> None:
 
     with pytest.raises(ResourceError, match=r"cannot connect: .*; check the network and HTTPS_PROXY"):
         fetch(Wanted("file.zip", url), tmp_path, silent)  # with its usual patience, which would take a minute
+
+
+def test_in_a_pod_a_network_that_comes_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sidecar of a mesh takes connections some seconds after the program has begun."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    with file_server() as gone:
+        port, wanted = gone.port, _wanted(gone)
+    pauses: list[float] = []
+    monkeypatch.setattr(download.time, "sleep", pauses.append)
+    with pytest.raises(ResourceError, match="cannot connect"):
+        fetch(wanted, tmp_path, silent)
+    assert pauses == [1, 2, 5, 10]
+
+    with ExitStack() as later:
+
+        def come(_pause_s: float) -> None:
+            later.enter_context(file_server(port)).serve("set", {"file.zip": CONTENT})
+
+        monkeypatch.setattr(download.time, "sleep", come)
+        fetch(wanted, tmp_path, silent)
+    assert _is_whole(tmp_path)
 
 
 @pytest.mark.parametrize("answer", [

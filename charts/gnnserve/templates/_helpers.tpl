@@ -57,11 +57,20 @@ imagePullPolicy: {{ .Values.worker.image.pullPolicy }}
 workerExtraVolumes: {{ .Values.worker.extraVolumes | toJson }}
 workerExtraVolumeMounts: {{ .Values.worker.extraVolumeMounts | toJson }}
 workerExtraEnv: {{ .Values.worker.extraEnv | toJson }}
+runAs: {{ .Values.podSecurity.runAs }}
 namespaces: {{ .Values.watchNamespaces | toJson }}
+{{- if and (include "gnnserve.sharedRole" .) .Values.rbac.create }}
+namespaceGrant:
+  clusterRole: {{ include "gnnserve.qualifiedName" . | quote }}
+  serviceAccount: {{ printf "%s:%s" .Release.Namespace (include "gnnserve.serviceAccountName" .) | quote }}
+{{- else }}
+namespaceGrant: null
+{{- end }}
 clusterDomain: {{ .Values.clusterDomain | quote }}
 networkPolicy: {{ .Values.networkPolicy.enabled }}
 apiServerPorts: {{ .Values.networkPolicy.apiServerPorts | toJson }}
 postgresPorts: {{ .Values.networkPolicy.postgresPorts | toJson }}
+meshPorts: {{ .Values.networkPolicy.meshPorts | toJson }}
 prometheusUrl: {{ with .Values.prometheus.url }}{{ . | quote }}{{ else }}null{{ end }}
 prometheusNamespaceLabel: {{ .Values.prometheus.namespaceLabel }}
 resyncSeconds: {{ .Values.resyncSeconds }}
@@ -78,6 +87,18 @@ leaderElection:
 httpPort: 8080
 logFormat: {{ .Values.logs.format }}
 logLevel: {{ .Values.logs.level }}
+{{- end }}
+
+{{/*
+Not empty where the rights in the watched namespaces are those of one ClusterRole, which RoleBindings grant there.
+*/}}
+{{- define "gnnserve.sharedRole" -}}
+{{- if ne .Values.rbac.bindings "Role" -}}
+{{- if not .Values.watchNamespaces -}}
+{{ fail (printf "rbac.bindings is %s, which is about watchNamespaces, and that is empty: name the namespaces there" .Values.rbac.bindings) }}
+{{- end -}}
+true
+{{- end -}}
 {{- end }}
 
 {{/*
@@ -102,12 +123,14 @@ always have `namespace`, need one name for it.
 {{- end }}
 
 {{/*
-Both pods of this chart are restricted in the sense of the Pod Security Standards.
+Both pods of this chart are restricted in the sense of the Pod Security Standards, also where the platform chooses their user.
 */}}
 {{- define "gnnserve.podSecurityContext" -}}
 runAsNonRoot: true
+{{- if eq .Values.podSecurity.runAs "Fixed" }}
 runAsUser: 65532
 runAsGroup: 65532
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.decide.held_job import held_problem
 from gnnserve_operator.decide.job_failure import describe_attempt, last_failure
 from gnnserve_operator.decide.job_pods import explain_refusal, is_in_wrong_queue, words_of_suspension
 from gnnserve_operator.decide.published import Published
@@ -88,6 +89,8 @@ def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state
         return EmbeddingsDecision(Verdict(None, Reason.EMBEDDING, message), delete=others)
     if exact is not None and (refused := explain_refusal(exact)) is not None:
         return EmbeddingsDecision(refused.to_verdict(), apply=True, delete=others)
+    if exact is not None and (held := held_problem(exact.name, observed.pods, now)) is not None:
+        return EmbeddingsDecision(held.to_verdict(), apply=True, delete=others)
     message = f"Job {wanted.name} makes the embeddings of revision {revision}."
     if exact is not None and (failed := last_failure(exact, observed.pods)) is not None:
         message += f" An attempt failed: {describe_attempt(failed)}."

@@ -13,6 +13,7 @@ from enum import StrEnum
 from gnnserve_api.pods import PodExit
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.decide.held_job import held_problem, is_held
 from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure
 from gnnserve_operator.decide.job_pods import explain_refusal, is_in_wrong_queue, words_of_suspension
 from gnnserve_operator.decide.pod_problem import pod_problem
@@ -197,7 +198,10 @@ def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
         return _queued(running.name, turn, running.created_at, jobs.all_but(running))
     if running is not None:
         problem = (
-            explain_refusal(running) or _no_pod(running, observed, now) or _problem_of(running, service, spec, observed)
+            explain_refusal(running)
+            or _no_pod(running, observed, now)
+            or held_problem(running.name, observed.pods, now)
+            or _problem_of(running, service, spec, observed)
         )
         return GenerationDecision(
             GenerationStage.RUNNING,
@@ -374,13 +378,14 @@ def _problem_of(job: ObservedJob, service: str, spec: GNNServiceSpec, observed: 
 
 def _computes(job: ObservedJob, observed: Observed, now: datetime) -> bool:
     """Whether there is training to lose: also when it is done and the Job does not say so yet, and when the Job was
-    just started and its pod has not been told of. A pod that waits for its image or volume has none."""
+    just started and its pod has not been told of. A pod that waits for its image or volume has none, nor one whose
+    container has ended and which another one holds."""
     if job.suspended:
         return False
     own = [pod for pod in observed.pods if pod.job == job.name]
     if not own and job.started_at:
         return abs(now - datetime.fromisoformat(job.started_at)) < _POD_PATIENCE
-    return any((pod.running or ended_well(pod)) and not pod.deleting for pod in own)
+    return any((pod.running or ended_well(pod)) and not pod.deleting and not is_held(pod) for pod in own)
 
 
 def _names(present: list[ObservedJob], kept: list[ObservedJob]) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def _worker_policy(
         if ports
     ]
     rules = {"ingress": [{"ports": ingress}], "egress": egress}
-    return _policy(parent, parent.workers_name, Component.WORKER, rules)
+    return _policy(parent, parent.workers_name, Component.WORKER, settings, rules)
 
 
 def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
@@ -118,7 +118,7 @@ def build_generation_network_policy(parent: Parent, spec: GNNServiceSpec, settin
     if ports:
         reached = [{"protocol": "TCP", "port": port} for port in sorted(ports)]
         rules = {"egress": [{"ports": [dict(port) for port in _DNS]}, {"ports": reached}]}
-    return _policy(parent, generation_name(parent.name), Component.GENERATION, rules)
+    return _policy(parent, generation_name(parent.name), Component.GENERATION, settings, rules)
 
 
 def build_embeddings_network_policy(parent: Parent, spec: GNNServiceSpec, settings: Settings) -> Manifest | None:
@@ -128,7 +128,7 @@ def build_embeddings_network_policy(parent: Parent, spec: GNNServiceSpec, settin
     if spec.embeddings.sinks and settings.postgres_ports:
         reached = [{"protocol": "TCP", "port": port} for port in settings.postgres_ports]
         rules = {"egress": [{"ports": [dict(port) for port in _DNS]}, {"ports": reached}]}
-    return _policy(parent, embeddings_name(parent.name), Component.EMBEDDINGS, rules)
+    return _policy(parent, embeddings_name(parent.name), Component.EMBEDDINGS, settings, rules)
 
 
 def _database_ports(spec: GNNServiceSpec, settings: Settings) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ def _port_of(address: object) -> int | None:
         return None
 
 
-def _policy(parent: Parent, name: str, component: Component, rules: Manifest) -> Manifest:
+def _policy(parent: Parent, name: str, component: Component, settings: Settings, rules: Manifest) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -171,6 +171,19 @@ def _policy(parent: Parent, name: str, component: Component, rules: Manifest) ->
                 else selector_for(parent.name, component)
             },
             "policyTypes": ["Ingress", "Egress"],
-            **rules,
+            **_with_mesh(rules, settings.mesh_ports),
         },
+    }
+
+
+def _with_mesh(rules: Manifest, mesh_ports: Iterable[int]) -> Manifest:
+    """The rules, and one in each direction for the mesh, which carries a pod's traffic through ports of its own: also
+    for pods that may reach nothing else, whose sidecar has to find its control plane before it lets them start."""
+    ports = [{"protocol": "TCP", "port": port} for port in mesh_ports]
+    if not ports:
+        return rules
+    names = {"ports": [dict(port) for port in _DNS]}
+    return {
+        "ingress": [*rules.get("ingress", []), {"ports": ports}],
+        "egress": [*rules.get("egress", [names]), {"ports": [dict(port) for port in ports]}],
     }

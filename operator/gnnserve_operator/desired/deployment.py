@@ -21,6 +21,7 @@ from gnnserve_operator.desired.names import routing_name
 from gnnserve_operator.desired.pod import (
     REPOSITORY_VOLUME,
     ROUTING_VOLUME,
+    WORKER_CONTAINER,
     build_container,
     build_pod_metadata,
     build_pod_spec,
@@ -29,7 +30,6 @@ from gnnserve_operator.desired.pod import (
 )
 from gnnserve_operator.settings import Settings
 
-WORKER_CONTAINER = "worker"
 _STARTUP_ATTEMPTS = 150
 """Probes until a worker is restarted. One every 2 s leaves five minutes until the HTTP server must be up, for images
 that load slowly from a network."""

@@ -18,6 +18,7 @@ from gnnserve_operator.desired.labels import Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, as_manifest, child_metadata, digest_of
 from gnnserve_operator.desired.names import embeddings_job_name
 from gnnserve_operator.desired.pod import (
+    EMBEDDINGS_CONTAINER,
     REPOSITORY_VOLUME,
     build_container,
     build_failure_policy,
@@ -29,8 +30,6 @@ from gnnserve_operator.desired.pod import (
     variable_in,
 )
 from gnnserve_operator.settings import Settings
-
-EMBEDDINGS_CONTAINER = "embeddings"
 
 
 def build_embeddings_job(

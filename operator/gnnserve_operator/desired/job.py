@@ -17,6 +17,7 @@ from gnnserve_operator.desired.labels import REPAIR_ANNOTATION, Component, label
 from gnnserve_operator.desired.metadata import Manifest, Parent, as_manifest, child_metadata, digest_of
 from gnnserve_operator.desired.names import job_name
 from gnnserve_operator.desired.pod import (
+    GENERATE_CONTAINER,
     GRAPH_VOLUME,
     REPOSITORY_VOLUME,
     build_container,
@@ -27,8 +28,6 @@ from gnnserve_operator.desired.pod import (
     claim_volume,
 )
 from gnnserve_operator.settings import Settings
-
-GENERATE_CONTAINER = "generate"
 
 
 def build_job(

@@ -1,6 +1,7 @@
 """What generation and worker pods have in common: restricted security, the repository, the user's settings.
 
-Both fit the `restricted` Pod Security Standard; additions of `settings` are the administrator's responsibility.
+Both fit the `restricted` Pod Security Standard, also where the platform chooses their user; additions of `settings` are
+the administrator's responsibility.
 """
 
 from __future__ import annotations
@@ -14,14 +15,26 @@ from gnnserve_api.spec.placement import Toleration
 from gnnserve_api.spec.pods import Gpu, PodSettings, Resources
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.metadata import Manifest
-from gnnserve_operator.settings import Settings
+from gnnserve_operator.settings import RunAs, Settings
 
 REPOSITORY_VOLUME = "repository"
 GRAPH_VOLUME = "graph"
 ROUTING_VOLUME = "routing"
+GENERATE_CONTAINER = "generate"
+EMBEDDINGS_CONTAINER = "embeddings"
+WORKER_CONTAINER = "worker"
+_OUR_CONTAINERS = frozenset({GENERATE_CONTAINER, EMBEDDINGS_CONTAINER, WORKER_CONTAINER})
+"""Names of the one container of ours in a pod: meshes and others add containers, also before it."""
 _READABLE_BY_GROUP = 0o440
 """Files of a Secret belong to root and to the pod's group, as which the worker runs."""
 _NO_RESOURCES = Resources()
+
+
+_USERS: Mapping[RunAs, Manifest] = {
+    RunAs.FIXED: {"runAsUser": pods.USER_ID, "runAsGroup": pods.USER_ID, "fsGroup": pods.USER_ID},
+    RunAs.PLATFORM: {},
+}
+"""The user that pods name, by who decides."""
 
 
 def image_of(spec: GNNServiceSpec, settings: Settings) -> str:
@@ -41,9 +54,7 @@ def build_pod_spec(
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": pods.USER_ID,
-            "runAsGroup": pods.USER_ID,
-            "fsGroup": pods.USER_ID,
+            **_USERS[settings.run_as],
             # Changing the owner of every file at every start takes minutes on a large repository.
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
@@ -170,11 +181,18 @@ def repository_claim_in(pod: Mapping[str, Any]) -> str:
     return str((volume.get("persistentVolumeClaim") or {}).get("claimName", ""))
 
 
+def own_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Our container of a pod, or of a template of pods; empty where it is not complete yet."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    ours = (found for found in containers if found.get("name") in _OUR_CONTAINERS)
+    return next(ours, next(iter(containers), {}))
+
+
 def variable_in(pod: Mapping[str, Any], name: str) -> str:
     """Value of a variable of the container of a pod, or of a template of pods; empty where it has none of that name."""
-    container: Mapping[str, Any] = next(iter((pod.get("spec") or {}).get("containers") or ()), {})
     return next(
-        (str(found.get("value") or "") for found in container.get("env") or () if found.get("name") == name), ""
+        (str(found.get("value") or "") for found in own_container(pod).get("env") or () if found.get("name") == name),
+        "",
     )
 
 

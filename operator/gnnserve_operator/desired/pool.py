@@ -24,7 +24,6 @@ from gnnserve_operator.desired.access import (
     build_service_account,
 )
 from gnnserve_operator.desired.deployment import (
-    WORKER_CONTAINER,
     MountedClaim,
     build_disruption_budget,
     deployment_of,
@@ -36,6 +35,7 @@ from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata,
 from gnnserve_operator.desired.names import pool_claim_name, pool_services_name, routing_name
 from gnnserve_operator.desired.pod import (
     REPOSITORY_VOLUME,
+    WORKER_CONTAINER,
     build_container,
     build_pod_metadata,
     build_pod_spec,

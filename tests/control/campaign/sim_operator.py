@@ -28,6 +28,7 @@ from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import Manifest, ServiceKey
 from gnnserve_operator.loop import CONFLICTS, SETTLE_S, RateLimit, WorkQueue, backoff_s
 from gnnserve_operator.metrics import Metrics
+from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observe import Observer, PodMonitors, RepositoryClaims
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers, Prober
@@ -117,7 +118,7 @@ class SimOperator:
         fleet = Fleet(
             index, self.nudge, max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts
         )
-        monitors = PodMonitors(cluster, (), RESYNC_S, self.clock)
+        monitors = PodMonitors(cluster, Namespaces(), RESYNC_S, self.clock)
         refusals = JobRefusals(cluster, self.clock)
         observer = Observer(index, prober, monitors, RepositoryClaims(cluster), refusals)
         self.reconciler = Reconciler(
@@ -126,7 +127,7 @@ class SimOperator:
             Applier(cluster), Reporter(cluster), self.clock, self._slow_loop, self._memory,
             fleet,
         )  # fmt: skip
-        self.watches = WatchCheck(cluster, index, (), self.clock, self.enqueue)
+        self.watches = WatchCheck(cluster, index, Namespaces(), self.clock, self.enqueue)
         self.queue = WorkQueue()
         self._rate = RateLimit()
         self.failures: dict[ServiceKey, int] = {}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from gnnserve_api.errors import permission_remedy
 from gnnserve_worker.changes.log import (
     Appended,
     Entry,
@@ -283,18 +284,26 @@ class SqliteLog:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and self._is_disk_full()):
             return LogFullError(f"the disk with the log of changes {self._path} is full: make room on it")
-        described = _REMEDIES.get(code, f"cannot be used: {error}")
-        return LogError(f"the log of changes {self._path} {described}")
+        return LogError(f"the log of changes {self._path} {self._described(code, error)}")
+
+    def _described(self, code: int, error: sqlite3.Error | OSError) -> str:
+        if code in _CLOSED:
+            is_read_only = self._path.parent.is_dir() and os.statvfs(self._path.parent).f_flag & os.ST_RDONLY
+            return f"{_CLOSED[code]}: {_READ_ONLY if is_read_only else permission_remedy(self._path)}"
+        if isinstance(error, PermissionError):
+            return f"cannot be used: {permission_remedy(self._path)}"
+        return _REMEDIES.get(code, f"cannot be used: {error}")
 
     def _is_disk_full(self) -> bool:
         """SQLite has no room for its index of the write-ahead log, and says only that it failed."""
         return shutil.disk_usage(self._path.parent).free < _FULL_BYTES
 
 
+_CLOSED = {sqlite3.SQLITE_READONLY: "cannot be written", sqlite3.SQLITE_CANTOPEN: "cannot be opened"}
+"""Codes of SQLite where its user may not use the file or its folder."""
+_READ_ONLY = "the disk that it is on is mounted read-only, and has to be writable"
 _REMEDIES = {
     sqlite3.SQLITE_BUSY: "is locked by another process, which is stopped or busy: end what else has it open",
-    sqlite3.SQLITE_READONLY: "cannot be written: let the worker's user write the file and its folder",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened: let the worker's user write the file and its folder",
     sqlite3.SQLITE_NOTADB: "is not a SQLite file: name another file, or restore this one from a backup",
     sqlite3.SQLITE_CORRUPT: "is damaged: restore it from a backup",
 }

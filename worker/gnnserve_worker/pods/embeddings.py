@@ -67,6 +67,8 @@ def _publish(environ: Mapping[str, str], secrets: Path) -> PublishedEmbeddings:
     service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}")
     metadata, wanted = service.metadata, service.spec.embeddings or EmbeddingsSpec()
     repository = Repository(Path(required(environ, REPOSITORY_VARIABLE)), metadata.namespace, metadata.name)
+    if wanted.index:
+        repository.require_writable()
     sinks = {
         f"spec.embeddings.sinks[{place}]": PostgresSink(secrets / str(place) / URI_KEY, sink.postgres.view)
         for place, sink in enumerate(wanted.sinks)

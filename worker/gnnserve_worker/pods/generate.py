@@ -132,6 +132,7 @@ def _generate(environ: Mapping[str, str]) -> GenerationResult:
     service = parse_manifest(required(environ, MANIFEST_VARIABLE), f"environment variable {MANIFEST_VARIABLE}", base)
     root = Path(required(environ, REPOSITORY_VARIABLE))
     repository = Repository(root, service.metadata.namespace, service.metadata.name)
+    repository.require_writable()
     listener = LineListener(sys.stderr, time.monotonic)
     revision, named = environ.get(COMPACT_VARIABLE), service.spec.revision
     if revision is None and named is not None:

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EDQUOT, ENOSPC, ENOTDIR
+from errno import EACCES, EDQUOT, ENOSPC, ENOTDIR, EROFS
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +146,26 @@ def discarding_unfinished(folder: Path, commit_name: str) -> Iterator[None]:
             # If removing fails too, the next writer removes the folder; the first error is the one to report.
             with suppress(GnnserveError), storing(folder):
                 remove_tree(folder)
+
+
+def require_writable(folder: Path) -> None:
+    """Raise where files cannot be made in a service's folder or in those inside it: hours of work would be lost."""
+    with storing(folder):
+        nearest = _nearest(folder)
+        inside = () if nearest != folder else (child for child in sorted(folder.iterdir()) if child.is_dir())
+        for found in (nearest, *inside):
+            if not os.access(found, os.R_OK | os.W_OK | os.X_OK):
+                code = EROFS if os.statvfs(found).f_flag & os.ST_RDONLY else EACCES
+                raise OSError(code, os.strerror(code), str(found))
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return _nearest(folder.parent)
+    return folder
 
 
 # --- space

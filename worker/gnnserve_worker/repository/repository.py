@@ -232,6 +232,10 @@ class Repository:
         """Fail before long work rather than after it. Raises ResourceError."""
         files.require_free(self._layout.folder, wanted_bytes)
 
+    def require_writable(self) -> None:
+        """Fail before long work where this process may not write. Raises StorageError."""
+        files.require_writable(self._layout.folder)
+
     def locked(self, on_wait: Callable[[], None] | None = None) -> AbstractContextManager[None]:
         """Exclude other writers, across processes; re-entrant. Call `find` again once inside.
 

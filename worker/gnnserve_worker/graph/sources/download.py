@@ -8,11 +8,12 @@ processes share its folder, is in `download_folder.py`.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -43,6 +44,9 @@ _HTML = re.compile(rb"\s*<(!doctype\s+html|html|head)", re.IGNORECASE)
 _TITLE = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _COMPLETE_LENGTH = re.compile(r"bytes \d+-\d+/(\d+)", re.ASCII)
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+_POD_VARIABLE = "KUBERNETES_SERVICE_HOST"
+"""Variable that the kubelet sets in every container."""
+_POD_CONNECT_PAUSES_S = (1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,22 @@ class DownloadPatience:
     """Longest silence of a server."""
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0)
     """Pause before each further attempt; starts over whenever more has arrived than ever before."""
+    connect_pauses_s: tuple[float, ...] = ()
+    """Pause before each further attempt to connect to a server that has never answered. Without any, a machine without
+    a network is told at once."""
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str]) -> DownloadPatience:
+        """The patience where this program runs. In a pod a mesh's sidecar may take connections later than it starts."""
+        return cls(connect_pauses_s=_POD_CONNECT_PAUSES_S) if _POD_VARIABLE in environ else cls()
 
 
 class _PassingError(Exception):
     """A failure that another attempt may not meet."""
+
+
+class _UnconnectedError(_PassingError):
+    """A server that has never answered took no connection."""
 
 
 class _NotResumableError(_PassingError):
@@ -73,7 +89,7 @@ def fetch(wanted: Wanted, folder: Path, progress: ProgressListener, patience: Do
         folder.mkdir(parents=True, exist_ok=True)
     with locked(wanted, folder, progress):
         if not is_kept(wanted, path, progress):
-            _Download(wanted, path, progress, patience or DownloadPatience()).run()
+            _Download(wanted, path, progress, patience or DownloadPatience.of_environment(os.environ)).run()
     return path
 
 
@@ -109,6 +125,7 @@ class _Download:
 
     def _transfer(self) -> None:
         most, pauses = self._arrived(), iter(self._patience.pauses_s)
+        connect_pauses = iter(self._patience.connect_pauses_s)
         with self._client() as client:
             while True:
                 try:
@@ -119,7 +136,8 @@ class _Download:
                         most, pauses = arrived, iter(self._patience.pauses_s)
                     if isinstance(error, _NotResumableError):
                         self._forget()
-                    if (pause := next(pauses, None)) is None:
+                    left = connect_pauses if isinstance(error, _UnconnectedError) else pauses
+                    if (pause := next(left, None)) is None:
                         raise self._unreachable(str(error)) from error
                     time.sleep(pause)
                 else:
@@ -303,6 +321,8 @@ class _Download:
         )
 
     def _unconnected(self, error: httpx.ConnectError | httpx.ConnectTimeout) -> Exception:
+        import httpx  # noqa: PLC0415
+
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLCertVerificationError):
@@ -312,8 +332,11 @@ class _Download:
                 )
             cause = cause.__cause__ or cause.__context__
         problem = f"cannot connect: {str(error) or 'no answer'}"
-        # Retried only where the server has answered before: without a network the error must come at once.
-        return _PassingError(problem) if self._arrived() else self._unreachable(problem)
+        if self._arrived():
+            return _PassingError(problem)
+        # One that has timed out was waited for.
+        is_waited_for = isinstance(error, httpx.ConnectTimeout)
+        return self._unreachable(problem) if is_waited_for else _UnconnectedError(problem)
 
 
 def _natural(text: str | None) -> int | None:
