@@ -9,6 +9,7 @@ kopf is told of them once.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterable
 
@@ -17,6 +18,7 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import OperatorError
 from gnnserve_operator.handlers.watches import RECONCILED
+from gnnserve_operator.kinds import Kind
 from gnnserve_operator.settings import Settings
 
 _LOOK_S = 30.0
@@ -36,9 +38,14 @@ class Namespaces:
         """What the API server says of the closed ones, by namespace."""
 
     @property
+    def open(self) -> tuple[str, ...]:
+        """Those of the settings in which the operator has its rights."""
+        return tuple(name for name in self.named if name not in self.refusals)
+
+    @property
     def watched(self) -> tuple[str | None, ...]:
         """The open ones; None stands for all of the cluster."""
-        return tuple(name for name in self.named if name not in self.refusals) if self.named else (None,)
+        return self.open if self.named else (None,)
 
     def by_watched(self) -> dict[str, bool]:
         """Whether it is watched, for each namespace of the settings."""
@@ -94,23 +101,27 @@ class NamespaceRights:
             return False
 
     async def wait_for_another(self) -> None:
-        """Wait until a closed namespace is open. Open ones are not tried: their watches tell."""
+        """Wait until a closed namespace is open, or an open one is closed. One open namespace is tried at a time: its
+        watches tell too, less orderly."""
         never = asyncio.Event()
         if not self._namespaces.named:
             await never.wait()
-        while True:
+        for turn in itertools.count():
             await self._clock.wait(never, _LOOK_S)
             try:
                 for name in self._namespaces.refusals:
                     if await self._refusal(name) is None:
                         logger.info("namespace %s may be watched now", name, extra={"namespace": name})
                         return
+                watched = self._namespaces.open
+                if await self._refusal(watched[turn % len(watched)], RECONCILED[:1]) is not None:
+                    return
             except OperatorError as error:
                 logger.warning("cannot tell whether a namespace may be watched: %s", error)
 
-    async def _refusal(self, namespace: str) -> str | None:
+    async def _refusal(self, namespace: str, kinds: Iterable[Kind] = (*RECONCILED, *WATCHED_CHILDREN)) -> str | None:
         """What the API server says to the first list that it refuses; None: it refuses none."""
-        for kind in (*RECONCILED, *WATCHED_CHILDREN):
+        for kind in kinds:
             if (refusal := await self._cluster.refusal_of_list(kind, namespace)) is not None:
                 return refusal
         return None

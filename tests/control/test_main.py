@@ -19,8 +19,11 @@ from tests.support.running_operator import RunningOperator, condition_of, operat
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.routing import ROUTING_KEY, decode_routing
+from gnnserve_operator import main
 from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
 from gnnserve_operator.kinds import GNNSERVICE
+from gnnserve_operator.main import Ending
+from gnnserve_operator.settings import Settings
 
 FIRST_CHILDREN = [
     "apply ServiceAccount digits-worker",
@@ -363,6 +366,94 @@ def test_the_operator_ends_with_what_killed_a_watch(cluster: FakeCluster) -> Non
 
     with pytest.raises(Exception, match="Error in the watch-stream"):
         asyncio.run(scene())
+
+
+# --- namespaces in which it has no rights
+
+TWO: dict[str, Any] = {
+    "clock": QuickClock(200),
+    "namespaces": ("default", "other"),
+    "namespace_grant": {"cluster_role": "system:gnnserve", "service_account": "system:gnnserve"},
+}
+
+
+async def ending(operator: RunningOperator) -> Ending:
+    async with asyncio.timeout(WAIT_S):
+        return await operator.task
+
+
+def test_a_namespace_without_rights_is_told_and_keeps_the_operator_from_no_other(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.forbidden_namespaces = {"other"}
+
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        assert await operator.get("/readyz") == (200, "ok; not watched for lack of rights: other\n")
+        told = (await operator.get("/metrics"))[1]
+        assert 'gnnserve_operator_namespace_watched{namespace="default"} 1.0' in told
+        assert 'gnnserve_operator_namespace_watched{namespace="other"} 0.0' in told
+
+    play(cluster, scene, **TWO)
+    (warning,) = (line for line in caplog.messages if line.startswith("namespace other is not watched"))
+    assert 'is forbidden: User "operator" cannot list resource in the namespace "other"' in warning
+    command = "kubectl create rolebinding gnnserve --namespace other --clusterrole=system:gnnserve"
+    assert f"`{command} --serviceaccount=system:gnnserve`" in warning
+
+
+def test_the_operator_begins_anew_when_it_is_given_rights_in_a_namespace(cluster: FakeCluster) -> None:
+    cluster.forbidden_namespaces = {"other"}
+
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        cluster.forbidden_namespaces = set()
+        assert await ending(operator) is Ending.OTHER_NAMESPACES
+
+    play(cluster, scene, **TWO)
+
+
+def test_the_operator_begins_anew_without_a_namespace_whose_rights_are_taken_away(cluster: FakeCluster) -> None:
+    async def scene(operator: RunningOperator) -> None:
+        await make_ready(operator)
+        cluster.forbidden_namespaces = {"other"}
+        assert await ending(operator) is Ending.OTHER_NAMESPACES
+
+    async def next_scene(operator: RunningOperator) -> None:
+        await operator.resync()
+        assert (await operator.get("/readyz"))[1] == "ok; not watched for lack of rights: other\n"
+        assert condition_of(cluster, "Ready")["status"] == "True"
+
+    play(cluster, scene, **TWO)
+    play(cluster, next_scene, **TWO)
+
+
+def test_without_rights_in_any_namespace_the_operator_waits_and_is_not_ready(cluster: FakeCluster) -> None:
+    cluster.forbidden_namespaces = {"default", "other"}
+
+    async def scene(operator: RunningOperator) -> None:
+        await operator.until(lambda: cluster.paths)
+        async with asyncio.timeout(WAIT_S):
+            while "for lack of rights: default, other" not in (told := await operator.get("/readyz"))[1]:
+                await asyncio.sleep(0.05)
+        assert told[0] == 503
+        cluster.forbidden_namespaces = {"other"}
+        await make_ready(operator)
+
+    play(cluster, scene, **TWO)
+
+
+def test_the_process_begins_anew_until_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    endings = [Ending.OTHER_NAMESPACES, Ending.OTHER_NAMESPACES, Ending.STOPPED]
+
+    async def play_once(_settings: Settings) -> Ending:
+        return endings.pop(0)
+
+    (tmp_path / "settings.yaml").write_text("workerImage: a")
+    monkeypatch.setenv("GNNSERVE_SETTINGS", str(tmp_path / "settings.yaml"))
+    monkeypatch.setattr(main, "run", play_once)
+    monkeypatch.setattr(main, "configure_logging", lambda *_: None)
+    assert main.main() == 0
+    assert endings == []
 
 
 # --- as a process

@@ -87,12 +87,16 @@ class Watch:
     told: int
     """The version that the client knows of by itself, or by the last bookmark."""
     is_over: bool = False
+    namespace: str | None = None
 
     def poll(self) -> list[Manifest]:
         """The events since the last call, as the API server's lines."""
         name = self.kind.name
         with self.cluster.changed:
             lines, self.initial = self.initial, []
+            if self.namespace in self.cluster.forbidden_namespaces:
+                self.is_over = True
+                return []
             if name in self.cluster.broken_kinds:
                 return self._end(_status(Refusal(500, "InternalError", "the watch is broken")))
             if self.version < self.cluster.oldest_version:
@@ -345,11 +349,16 @@ class ApiServer:
         selects, asked = target.selects(request), request.query.get("resourceVersion", "")
         has_bookmarks = request.is_asked("allowWatchBookmarks")
         if asked not in {"", "0"}:
-            return Watch(self.cluster, target.kind, selects, int(asked), [], has_bookmarks, int(asked))
+            since = int(asked)
+            return Watch(
+                self.cluster, target.kind, selects, since, [], has_bookmarks, since, namespace=target.namespace
+            )  # fmt: skip
         items = [found for found in self._at(target.kind.name, self.cluster.version) if selects(found)]
         initial = [{"type": "ADDED", "object": found} for found in items]
         version = self.cluster.version
-        return Watch(self.cluster, target.kind, selects, version, initial, has_bookmarks, version)
+        return Watch(
+            self.cluster, target.kind, selects, version, initial, has_bookmarks, version, namespace=target.namespace
+        )  # fmt: skip
 
     def _discovery(self, path: str) -> Manifest | None:
         kinds = (*self.cluster.kinds, *_KOPF_ASKS_FOR)
@@ -385,8 +394,15 @@ class ApiServer:
                 target.subresource == "status" and traits_of(kind.name).has_status
             )
             if rest[0] == kind.plural and len(rest) <= 3 and is_known:
+                self._require_rights(target)
                 return target
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
+
+    def _require_rights(self, target: _Target) -> None:
+        if target.namespace in self.cluster.forbidden_namespaces:
+            what = self.cluster.resource(target.kind.name)
+            told = f'{what} is forbidden: User "operator" cannot list resource in the namespace "{target.namespace}"'
+            raise Refusal(403, "Forbidden", told)
 
 
 def _refused(refusal: Refusal) -> Response:

@@ -117,6 +117,8 @@ class FakeCluster:
     """Kinds whose watches stay open and say nothing any more."""
     broken_kinds: set[str] = field(default_factory=set)
     """Kinds whose watches answer with an error that kopf does not recover from."""
+    forbidden_namespaces: set[str] = field(default_factory=set)
+    """Namespaces in which the operator has no rights. A watch that is open there ends."""
     collects_garbage: bool = True
     """Whether garbage is collected at once after every change; otherwise it is when a test says
     `collect_garbage(now=True)`."""

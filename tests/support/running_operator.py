@@ -21,7 +21,7 @@ from tests.support.fake_server import fake_server
 from tests.support.waiting import WAIT_S
 
 from gnnserve_operator.kinds import ServiceKey
-from gnnserve_operator.main import run
+from gnnserve_operator.main import Ending, run
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Prober
 from gnnserve_operator.settings import Settings
@@ -47,7 +47,7 @@ class OneAddress(Addresses):
 class RunningOperator:
     cluster: FakeCluster
     port: int
-    task: asyncio.Task[None]
+    task: asyncio.Task[Ending]
     stop: asyncio.Event
 
     async def until(self, condition: Callable[[], object]) -> None:
