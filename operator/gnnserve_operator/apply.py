@@ -7,9 +7,8 @@ decides which objects should exist, and what a refusal means to the user.
 A decision is valid for the version of an object that it was made on. Each write names that version, so that the API
 server refuses (409) a write that follows from a stale view, or from an overtaken leader.
 
-The API server fills in defaults, rewrites quantities and leaves out empty values, so a live object never equals its
-manifest: every declared field must be in the live object (`is_declared`), which may have more. A field that a manifest
-no longer declares is noticed by the digest of what was applied last.
+What differs is asked field by field (`declared.py`). A field that a manifest no longer declares is noticed by the
+digest of what was applied last.
 """
 
 from __future__ import annotations
@@ -19,17 +18,19 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Protocol
 
-from gnnserve_api.quantity import parse_quantity
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.reverts import find_reverts, may_be_reverted
+from gnnserve_operator.declared import is_declared
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
-from gnnserve_operator.errors import RefusedError
+from gnnserve_operator.errors import OperatorError, RefusedError
 from gnnserve_operator.kinds import GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, controller_of, observed_ref
 from gnnserve_operator.logs import about
 from gnnserve_operator.observed import Conflict, Rejection, observed_conflict
+from gnnserve_operator.revert_log import RevertLog
 
 _NEVER = "1"
 """A resourceVersion that no object has, since an empty etcd has it already: an apply with it creates a missing object,
@@ -120,15 +121,19 @@ class Change:
     is_new: bool
     overtaken: frozenset[str]
     """The versions that this write overtakes."""
+    live: Manifest | None
+    """The object as it was when the change was found; None: there was none."""
 
 
 @dataclass(slots=True)
 class Applier:
     cluster: Cluster
     _applied: dict[ServiceKey, dict[ObjectRef, Applied]] = field(default_factory=dict)
+    reverts: RevertLog = field(default_factory=RevertLog)
 
     def forget(self, service: ServiceKey) -> None:
         self._applied.pop(service, None)
+        self.reverts.forget(service)
 
     async def survey(
         self, service: ServiceKey, uid: str, desired: Iterable[Manifest], known: Mapping[ObjectRef, Manifest | None]
@@ -179,6 +184,7 @@ class Applier:
                 rejections.append(Rejection(change.ref, f"{under}, on which it builds, is refused"))
                 missing[change.ref.kind] = change.ref
                 continue
+            changed = await self._changed_by_others(change)
             try:
                 applied = await self.cluster.apply(change.manifest)
             except RefusedError as error:
@@ -190,9 +196,23 @@ class Applier:
             self._applied[service][change.ref] = Applied(
                 change.digest, version, change.overtaken - {version}, digest_of_content(applied)
             )
+            if changed is not None:
+                self.reverts.note(service, find_reverts(change.ref, change.manifest, changed, applied))
             verb = "created" if change.is_new else "changed"
             logger.info("%s %s", verb, change.ref, extra=about(service, reason="Applied"))
         return tuple(rejections)
+
+    async def _changed_by_others(self, change: Change) -> Manifest | None:
+        """The live object, with the managers of its fields, where others have changed what is about to be applied."""
+        if change.live is None or not may_be_reverted(change.live, change.digest):
+            return None
+        try:
+            # Only now: the watches drop the managers, which are most of an object's text.
+            found = await self.cluster.get(change.ref)
+        except OperatorError:
+            found = None
+        # Another version is refused at once by the precondition of the apply.
+        return change.live if found is None else found
 
     async def try_out(self, desired: Iterable[Manifest], survey: Survey) -> tuple[Rejection, ...]:
         """Dry run of the children to come: returns those that the API server would refuse. Raises as `apply` does."""
@@ -233,7 +253,7 @@ def _change(ref: ObjectRef, desired: Manifest, digest: str, live: Manifest | Non
         # Refused where another object has taken the name since, or the object was changed.
         metadata |= {"uid": live["metadata"]["uid"], "resourceVersion": version}
         desired = _with_kept_template(desired, live)
-    return Change(ref, {**desired, "metadata": metadata}, digest, live is None, overtaken)
+    return Change(ref, {**desired, "metadata": metadata}, digest, live is None, overtaken, live)
 
 
 def _with_kept_template(desired: Manifest, live: Manifest) -> Manifest:
@@ -263,50 +283,3 @@ def digest_of_content(live: Manifest) -> str:
     """Digest of the fields that a person could have edited; a changing status does not change it."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in _NOT_CONTENT}
     return digest_of({**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata})
-
-
-_QUANTITIES = {"requests", "limits", "sizeLimit", "divisor"}
-"""Fields that hold quantities; elsewhere "1" and "1000m" are two texts."""
-_WHOLE = {"selector", "nodeSelector", "podSelector", "namespaceSelector", "labelSelector", "matchLabels"}
-"""Fields that one manager owns as a whole (atomic in server-side apply): with one more label they select other
-objects."""
-
-
-def is_declared(desired: object, live: object, field: str = "", *, holds_quantities: bool = False) -> bool:
-    """Whether everything in `desired` is in `live`; lists are compared by position. `field` is the name of the compared
-    field."""
-    holds_quantities = holds_quantities or field in _QUANTITIES
-    if isinstance(desired, dict):
-        found = live if isinstance(live, dict) else {}
-        if (desired and live is not found) or (field in _WHOLE and not found.keys() <= desired.keys()):
-            return False
-        return all(
-            is_declared(value, found.get(key), key, holds_quantities=holds_quantities) for key, value in desired.items()
-        )
-    if isinstance(desired, list | tuple):
-        entries = live if isinstance(live, list | tuple) else ()
-        return len(entries) == len(desired) and all(
-            is_declared(ours, theirs, holds_quantities=holds_quantities)
-            for ours, theirs in zip(desired, entries, strict=True)
-        )
-    if desired is None or desired == "":  # the API server leaves these out
-        return live is None or live == ""
-    return _is_equal(desired, live, holds_quantities=holds_quantities)
-
-
-def _is_equal(desired: object, live: object, *, holds_quantities: bool) -> bool:
-    if holds_quantities and live is not None:
-        ours, theirs = parse_quantity(desired), parse_quantity(live)
-        if ours is not None and theirs is not None:
-            return ours == theirs
-    return desired == live and isinstance(desired, bool) == isinstance(live, bool)
-
-
-def without_empty(value: Any) -> Any:
-    """The value as the API server would keep it: no nulls and no empty texts, lists or mappings in mappings."""
-    if isinstance(value, dict):
-        kept = {key: without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in kept.items() if item not in (None, "", [], {})}
-    if isinstance(value, list | tuple):
-        return [without_empty(item) for item in value]
-    return value

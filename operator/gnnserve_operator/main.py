@@ -136,12 +136,14 @@ async def run(
         rights = NamespaceRights(namespaces, settings, cluster, clock)
         metrics.observe_namespaces(namespaces.by_watched)
         pod_monitors = PodMonitors(cluster, namespaces, settings.resync_seconds, clock)
+        applier, pool_applier = Applier(cluster), Applier(cluster)
+        metrics.observe_reverts(lambda: {**applier.reverts.counts(), **pool_applier.reverts.counts()})
         reconciler = Reconciler(
             settings,
             index,
             cluster,
             Observer(index, asking, pod_monitors, RepositoryClaims(cluster), JobRefusals(cluster, clock)),
-            Applier(cluster),
+            applier,
             Reporter(cluster),
             clock,
             slow_loop,
@@ -149,7 +151,7 @@ async def run(
             fleet,
         )
         pools = PoolReconciler(
-            settings, index, cluster, pod_monitors, Applier(cluster), Reporter(cluster), clock, fleet
+            settings, index, cluster, pod_monitors, pool_applier, Reporter(cluster), clock, fleet
         )  # fmt: skip
 
         async def reconcile(key: ServiceKey) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -102,6 +102,8 @@ class Metrics:
         registry.register(_Collected(self._collect_conditions))
         self._namespaces: Callable[[], Mapping[str, bool]] = dict
         registry.register(_Collected(self._collect_namespaces))
+        self._reverts: Callable[[], Mapping[tuple[ServiceKey, str], int]] = dict
+        registry.register(_Collected(self._collect_reverts))
         # Series that start at 0, so that their first increase is seen.
         for result in Result:
             self.reconciles.labels(result.value)
@@ -133,6 +135,9 @@ class Metrics:
         self._count_by_ready = count_by_ready
         self._declared_workers = declared_workers
         self._conditions = conditions
+
+    def observe_reverts(self, counts: Callable[[], Mapping[tuple[ServiceKey, str], int]]) -> None:
+        self._reverts = counts
 
     def _collect_services(self) -> Iterator[Metric]:
         """Metrics of the services; none before the watches begin, since zeros would look like a working operator."""
@@ -173,6 +178,17 @@ class Metrics:
         )
         for name, is_watched in sorted(self._namespaces().items()):
             family.add_metric((name,), is_watched)
+        yield family
+
+    def _collect_reverts(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "gnnserve_operator_reverts",
+            "Changes of an object of the operator by others that were reverted. `kind` and `name`: GNNService or "
+            "GNNWorkerPool that it belongs to; `object`: its own kind.",
+            labels=("namespace", "kind", "name", "object"),
+        )
+        for (key, child), count in sorted(self._reverts().items()):
+            family.add_metric((key.namespace, key.kind, key.name, child), count)
         yield family
 
     def text(self) -> bytes:

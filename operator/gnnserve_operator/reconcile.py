@@ -137,6 +137,7 @@ class Reconciler:
         told = self._newest(key, raw)
         if self.reporter.status_of(key, told) == identity.status:  # as the events suppose
             raw = told
+        self.reporter.queue(key, raw, self.applier.reverts.take_events(key, self.clock.utc()), self.clock.utc())
         untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
         self._begun_jobs.pop(key, None)
         if rejections:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from gnnserve_operator.apply import last_version, without_empty
+from gnnserve_operator.apply import last_version
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.declared import without_empty
 from gnnserve_operator.desired.labels import MANAGER
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import EVENT, Manifest, ServiceKey
@@ -113,6 +114,13 @@ class Reporter:
             untold.unanswered.clear()  # else it would have been refused
         self._tell(key, service, notes, version, now, untold)
         return await self._post(key, untold, now)
+
+    def queue(self, key: ServiceKey, service: Manifest, events: Iterable[EventNote], now: datetime) -> None:
+        """Queue events that no status tells of: the next report posts them, or the one after it."""
+        metadata = service["metadata"]
+        # The status, and with it the version, is the same when the same thing happens again.
+        version = f"{metadata['resourceVersion']} at {now.isoformat()}"
+        self._tell(key, service, events, version, now, self._untold_of(key, metadata["uid"]))
 
     def _untold_of(self, key: ServiceKey, uid: str) -> _Untold:
         found = self._untold.get(key)

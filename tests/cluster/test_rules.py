@@ -353,6 +353,14 @@ CASES: dict[str, Case] = {
     ),
     "a second revision that lacks nodes": Case(of_canary(passed_on=0.1, slower=0), ("GnnserveCanaryFails",)),
     "a slow second revision": Case(of_canary(passed_on=0, slower=0.3), ("GnnserveCanarySlower",)),
+    "an autoscaler of a Deployment": Case(
+        {
+            'gnnserve_operator_reverts_total{namespace="team",kind="GNNService",name="digits",object="Deployment"}': (
+                f"0+4x{MINUTES}"
+            )
+        },
+        ("GnnserveChangesReverted",),
+    ),
     "a routing table that nobody renews": Case({EXPIRED: for_the_last(10, 1, 0)}, ("GnnserveRoutingTableExpired",)),
 }  # fmt: skip
 

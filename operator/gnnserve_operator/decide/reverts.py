@@ -1,0 +1,239 @@
+"""Which changes of children by others did the operator revert, who made them, and where should they be made?
+
+A child that an autoscaler or a person changes is applied again as declared. That would be silent: the change seems to
+have no effect. So an event names the field, both values, the manager, and the field of the spec in the place of it.
+
+A change counts only if it is in the live object before the apply and no longer in the answer: the API server's own
+normalisation, and entries of lists that other managers own, stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnnserve_operator import kinds
+from gnnserve_operator.decide.events import WARNING, EventNote
+from gnnserve_operator.decide.problem import join_words
+from gnnserve_operator.declared import Difference, Path, differences
+from gnnserve_operator.desired.labels import APPLIED_ANNOTATION, MANAGER
+from gnnserve_operator.kinds import Manifest, ObjectRef, ServiceKey
+
+REVERTED = "ChangeReverted"
+_LONGEST_VALUE = 60
+_MOST_FIELDS = 3
+"""Most fields of one object that an event names."""
+_NOT_DECLARED = frozenset({("metadata", "uid"), ("metadata", "resourceVersion")})
+"""Fields of an applied manifest that are preconditions of the apply."""
+_CONTENT = frozenset({"data", "stringData", "binaryData"})
+"""Fields whose values are never shown: they are long, and may be secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldManager:
+    """The manager of a field, as `metadata.managedFields` names it."""
+
+    name: str
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        if self.subresource == "scale":
+            who = ", as autoscalers do" if self.name == "kube-controller-manager" else ""
+            return f"{self.name} (by the subresource scale{who})"
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Revert:
+    """A changed field of a child that is as declared again."""
+
+    ref: ObjectRef
+    field: str
+    """Path of the field, as in `spec.replicas`."""
+    found: str
+    """Value that another set, in words."""
+    declared: str
+    manager: FieldManager | None = None
+    """The manager that set it; None: it is not known, as of a field that was removed."""
+
+
+def may_be_reverted(live: Manifest, digest: str) -> bool:
+    """Whether a difference from the manifest of this digest is another's change: the operator has applied the same
+    manifest before."""
+    annotations = live["metadata"].get("annotations") or {}
+    return bool(annotations.get(APPLIED_ANNOTATION) == digest)
+
+
+def find_reverts(ref: ObjectRef, desired: Manifest, live: Manifest, applied: Manifest) -> tuple[Revert, ...]:
+    """`live`: the object before the apply; `applied`: the API server's answer to it."""
+    left = {difference.path for difference in differences(desired, applied)}
+    return tuple(
+        Revert(
+            ref,
+            _field(difference.path),
+            _shown(difference, difference.found),
+            _shown(difference, difference.declared),
+            manager_of(live, difference.path),
+        )
+        for difference in differences(desired, live)
+        if difference.path not in left and difference.path not in _NOT_DECLARED
+    )
+
+
+def manager_of(live: Manifest, path: Path) -> FieldManager | None:
+    """The manager, other than the operator, that wrote the field last. None: none of them has it."""
+    owners = [
+        entry
+        for entry in live["metadata"].get("managedFields") or ()
+        if entry.get("manager") != MANAGER and _owns(entry.get("fieldsV1") or {}, path, live)
+    ]
+    newest = max(owners, key=lambda entry: str(entry.get("time") or ""), default=None)
+    if newest is None:
+        return None
+    return FieldManager(str(newest.get("manager") or ""), str(newest.get("subresource") or ""))
+
+
+def _owns(fields: Mapping[str, Any], path: Path, value: Any) -> bool:
+    """Whether a set of fields, as `fieldsV1` writes it, has the field or a part of it. `value`: of what the set is."""
+    for step in path:
+        value = _below(value, step)
+        below = next((found for name, found in fields.items() if _is_step(name, step, value)), None)
+        if below is None:
+            return False
+        if not below:
+            return True  # owned as a whole
+        fields = below
+    return True
+
+
+def _below(value: Any, step: str | int) -> Any:
+    if isinstance(step, int):
+        return value[step] if isinstance(value, list) and step < len(value) else None
+    return value.get(step) if isinstance(value, dict) else None
+
+
+def _is_step(name: str, step: str | int, entry: Any) -> bool:
+    """`entry`: what lies at the step; an entry of a list is named by its keys, or by its value."""
+    if isinstance(step, str):
+        return name == f"f:{step}"
+    kind, _, text = name.partition(":")
+    if kind not in {"k", "v"}:
+        return False
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return False
+    if kind == "v":
+        return bool(told == entry)
+    return isinstance(entry, dict) and all(entry.get(key) == said for key, said in told.items())
+
+
+def _field(path: Path) -> str:
+    """The path as text: `spec.template.spec.containers[0].image`."""
+    words = ""
+    for step in path:
+        if isinstance(step, int):
+            words += f"[{step}]"
+        elif re.fullmatch(r"[A-Za-z0-9_-]+", step):
+            words += f".{step}" if words else step
+        else:
+            words += f"[{step}]"
+    return words
+
+
+def _shown(difference: Difference, value: Any) -> str:
+    path = difference.path
+    if path and (path[0] in _CONTENT or (path[-1] == "value" and "env" in path)):
+        return "a value that is not shown"
+    if value in (None, ""):
+        return "nothing"
+    if isinstance(value, dict):
+        return f"{len(value)} fields"
+    if isinstance(value, list | tuple):
+        return f"{len(value)} entries"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+# --- in words
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where else a field of a child is set. In words: `{worker}` is the section about worker pods, `{owner}` the
+    GNNService or GNNWorkerPool, `{scaled}` how kubectl names it, `{found}` the value, `{field}` the pattern's group."""
+
+    kind: str
+    field: str
+    """Pattern of the field's path."""
+    words: str
+
+
+_PLACES = (
+    _Place(
+        kinds.DEPLOYMENT.name,
+        r"spec\.replicas$",
+        "Set {worker}.replicas of {owner} (`kubectl scale {scaled} --replicas={found}`); an autoscaler names {owner} "
+        "in its scaleTargetRef, not the Deployment.",
+    ),
+    _Place(kinds.DEPLOYMENT.name, r".*\.image$", "Set spec.image of {owner}, or the chart's worker.image."),
+    _Place(kinds.DEPLOYMENT.name, r".*\.imagePullSecrets", "Set spec.imagePullSecrets of {owner}."),
+    _Place(kinds.DEPLOYMENT.name, r".*\.resources", "Set {worker}.resources of {owner}."),
+    _Place(
+        kinds.DEPLOYMENT.name,
+        r"spec\.template\.spec\.(?P<field>nodeSelector|tolerations|affinity|topologySpreadConstraints|priorityClassName"
+        r"|runtimeClassName)",
+        "Set {worker}.{field} of {owner}.",
+    ),
+    _Place(kinds.DEPLOYMENT.name, r"spec\.template\.metadata\.labels", "Set {worker}.podLabels of {owner}."),
+    _Place(kinds.DEPLOYMENT.name, r"spec\.template\.metadata\.annotations", "Set {worker}.podAnnotations of {owner}."),
+    _Place(kinds.DEPLOYMENT.name, r"spec\.strategy", "Set {worker}.rollout of {owner}."),
+    _Place(kinds.DEPLOYMENT.name, r".*\.env(\[|$)", "Set the chart's worker.extraEnv, which all workers have."),
+    _Place(kinds.SERVICE.name, r"(spec|metadata\.annotations)", "Set spec.endpoint.service of the GNNService."),
+    _Place(kinds.CLAIM.name, r"spec\.resources", "Set spec.repository.claim.storage of {owner}."),
+    _Place(kinds.NETWORK_POLICY.name, r"", "Set the chart's networkPolicy values."),
+    _Place(kinds.JOB.name, r"", "Set spec.generation of {owner}."),
+    _Place(kinds.POD_MONITOR.name, r"", "Set spec.routing.intervalSeconds of the GNNService."),
+    _Place(
+        kinds.CONFIG_MAP.name,
+        r"",
+        "It follows from the spec of {owner}: objective, routing and worker.batching, or which services a pool has.",
+    ),
+)
+
+
+def describe_reverts(owner: ServiceKey, reverts: Sequence[Revert], repeated: str = "") -> EventNote:
+    """The event about reverts of one object. `repeated`: how often it was so before, as a sentence."""
+    ref = reverts[0].ref
+    managers = dict.fromkeys(str(revert.manager) for revert in reverts if revert.manager is not None)
+    who = f" by {join_words(managers)}" if managers else ""
+    fields = [f"{r.field} from {r.found} back to {r.declared}" for r in reverts[:_MOST_FIELDS]]
+    more = f", and {len(reverts) - _MOST_FIELDS} more" if len(reverts) > _MOST_FIELDS else ""
+    advice = dict.fromkeys(_advice(owner, revert) for revert in reverts)
+    said = [
+        f"{ref} was changed{who}, and is set back to what is declared: {'; '.join(fields)}{more}.",
+        repeated,
+        *advice,
+    ]
+    return EventNote(WARNING, REVERTED, " ".join(words for words in said if words))
+
+
+def _advice(owner: ServiceKey, revert: Revert) -> str:
+    values = {
+        "worker": "spec" if owner.is_pool else "spec.worker",
+        "owner": f"{owner.kind} {owner.name}",
+        "scaled": f"-n {owner.namespace} {'gnnp' if owner.is_pool else 'gnns'}/{owner.name}",
+        "found": revert.found,
+    }
+    for place, match in _matches(revert):
+        return place.words.format(**values, **({"field": ""} | match.groupdict()))
+    return f"It follows from the spec of {owner.kind} {owner.name}; no field of that sets it otherwise."
+
+
+def _matches(revert: Revert) -> Iterator[tuple[_Place, re.Match[str]]]:
+    for place in _PLACES:
+        if place.kind == revert.ref.kind and (match := re.match(place.field, revert.field)) is not None:
+            yield place, match
