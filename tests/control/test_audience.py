@@ -76,6 +76,7 @@ EDITS = {
     "endpoint.overlay": ("", "endpoint: {overlay: {maxNodes: 1}}"),
     "worker": ("", "worker: {nodeSelector: {disk: fast}}"),
     "worker.replicas": ("", "worker: {replicas: 2}"),
+    "worker.rollout": ("", "worker: {rollout: {maxUnavailable: 1}}"),
     "worker.batching": ("", "worker: {batching: {maxSeeds: 7}}"),
     "worker.pool_ref": ("", "worker: {poolRef: {name: shared}}"),
     "worker.share": (POOLED % 1, POOLED % 2),
@@ -167,7 +168,7 @@ def specs() -> dict[str, GNNServiceSpec]:
         str(path.relative_to(EXAMPLES)): GNNServiceSpec.model_validate(document["spec"])
         for path in sorted(EXAMPLES.rglob("*.yaml"))
         for document in yaml.safe_load_all(path.read_text())
-        if document["kind"] == "GNNService"
+        if document.get("kind") == "GNNService"
     }
     return stored | edits | shown
 

@@ -13,7 +13,7 @@ from gnnserve_api.spec.pods import PodSettings
 from gnnserve_api.spec.repository import RepositoryPlace
 from gnnserve_api.spec.rules import rule, server_rule
 from gnnserve_api.spec.service import GNNServiceSpec, Metadata
-from gnnserve_api.spec.worker import Replicas, Worker
+from gnnserve_api.spec.worker import Replicas, RolloutSpec, Worker
 
 POOL_KIND = "GNNWorkerPool"
 _NO_DEVICES = (
@@ -28,6 +28,8 @@ class GNNWorkerPoolSpec(PodSettings):
 
     replicas: Annotated[Replicas, Audience.OPERATOR] = 1
     """Number of worker pods, each of which answers for all services of the pool."""
+    rollout: Annotated[RolloutSpec | None, Audience.OPERATOR] = None
+    """Replacement of worker pods when their image or template changes. Absent: the defaults of its fields."""
     topology_spread_constraints: TopologySpreadConstraints = ()
     """Constraints on the spread of workers over zones or nodes; need a repository that pods of several nodes may mount.
     Absent: with such a repository they are spread over nodes where that is possible."""

@@ -54,9 +54,18 @@ class PoolRef(ApiModel):
     """Name of a GNNWorkerPool in the namespace of the service."""
 
 
+class RolloutSpec(ApiModel):
+    """Replacement of worker pods by pods of another image or template."""
+
+    max_unavailable: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Number of worker pods that may stop before their successors are ready. 0: each successor gets ready first, which
+    takes room for one pod more than there are workers. 1 or more: pods are replaced without such room; with one worker,
+    no request is answered until its successor is ready. Absent: 0, and 1 for several workers with a GPU each."""
+
+
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 _OWN_MAPPINGS = ("nodeSelector", "tolerations", "podLabels", "podAnnotations", "topologySpreadConstraints")
-_OWN_OBJECTS = ("gpu", "gpuMemory", "runtimeClassName", "affinity", "priorityClassName")
+_OWN_OBJECTS = ("rollout", "gpu", "gpuMemory", "runtimeClassName", "affinity", "priorityClassName")
 _HAS_NO_PODS = " && ".join(
     (
         "self.replicas == 1 && self.device == 'Auto' && self.cache.policy == 'Frequency'",
@@ -79,6 +88,8 @@ class Worker(PodSettings):
 
     replicas: Annotated[Replicas, Audience.OPERATOR] = 1
     """Number of worker pods."""
+    rollout: Annotated[RolloutSpec | None, Audience.OPERATOR] = None
+    """Replacement of worker pods when their image or template changes. Absent: the defaults of its fields."""
     device: Device = Device.AUTO
     """Device that workers compute on."""
     gpu: Gpu | None = None
@@ -103,8 +114,12 @@ class Worker(PodSettings):
     @property
     def replicas_field(self) -> str:
         """The field that says how many workers there are, for messages."""
+        return self.field_of_pods("replicas")
+
+    def field_of_pods(self, name: str) -> str:
+        """A field about worker pods where it can be set, for messages: of the service, or of its pool."""
         pool = self.pool_ref
-        return "spec.worker.replicas" if pool is None else f"spec.replicas of GNNWorkerPool {pool.name}"
+        return f"spec.worker.{name}" if pool is None else f"spec.{name} of GNNWorkerPool {pool.name}"
 
     @rule(f"!has(self.poolRef) || ({_HAS_NO_PODS})", _PODS_ARE_THE_POOLS)
     def _pods_are_the_pools(self) -> bool | str:

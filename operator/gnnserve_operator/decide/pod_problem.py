@@ -26,6 +26,8 @@ _CLAIM_PENDING = re.compile(
     r"|waiting for (a )?volume to be created|Waiting for volume"
 )
 _EXTENDED_RESOURCE = re.compile(r"Insufficient ([a-z0-9.-]+/[A-Za-z0-9._-]*[A-Za-z0-9_-])")
+_NO_ROOM = re.compile(r"Insufficient |Too many pods|free ports|anti-affinity")
+"""What nodes lack as long as other pods are on them."""
 _PREEMPTION = re.compile(r"[.,]?\s*(no new claims to deallocate[.,]?\s*)?preemption: .*$", re.DOTALL)
 """The scheduler's remark about preemption, which is cut off."""
 _PREFILTER = re.compile(r"\. not found$")
@@ -84,6 +86,11 @@ def pod_problem(pod: ObservedPod, service: str, spec: GNNServiceSpec) -> Problem
         return None
     case = _Case(pod, service, spec)
     return next((problem for question in _QUESTIONS if (problem := question(case)) is not None), None)
+
+
+def lacks_room(pod: ObservedPod) -> bool:
+    """Whether other pods take what it needs, so that it may start where one of them ends."""
+    return pod.unschedulable is not None and _NO_ROOM.search(pod.unschedulable) is not None
 
 
 def _unschedulable(case: _Case) -> Problem | None:

@@ -12,9 +12,10 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.answers import repair_words
 from gnnserve_operator.decide.credentials import describe_waiting
-from gnnserve_operator.decide.pod_problem import pod_problem
+from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.desired.deployment import wanted_replicas
+from gnnserve_operator.desired.deployment import most_unavailable, wanted_replicas
+from gnnserve_operator.desired.updates import excludes_second_worker
 from gnnserve_operator.observed import Observed, ObservedPod
 from gnnserve_routing.verdict import Verdict, sentence
 
@@ -88,13 +89,14 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
             words = f"Worker {pod.name}: {sentence(said)}. {repair_words(service)}"
             found.append(Problem(Reason.REVISION_NOT_LOADED, words, needs_person=False))
         elif (problem := pod_problem(pod, service, spec)) is not None:
-            found.append(problem)
+            advice = _words_without_room(spec, live, observed) if lacks_room(pod) else ""
+            found.append(replace(problem, message=f"{problem.message}{advice}"))
     if deployment is not None and deployment.replica_failure is not None:
         found.append(
             Problem(
                 Reason.PODS_FORBIDDEN,
                 f"Worker pods cannot be created: {sentence(deployment.replica_failure)}. Raise the quota or relax the "
-                "namespace's policy, or ask for less in spec.worker.",
+                f"namespace's policy, or ask for less in spec.worker.{_words_without_room(spec, live, observed)}",
                 needs_person=True,
             )
         )
@@ -110,6 +112,25 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
         Reason.WORKERS_NOT_STARTING,
         f"Worker pods have not become ready for a long time. {words}",
         needs_person=True,
+    )
+
+
+def _words_without_room(spec: GNNServiceSpec, live: list[ObservedPod], observed: Observed) -> str:
+    """Message about the way out where pods are replaced, and there is no room for one more than are wanted; empty:
+    nothing is replaced, or a pod stops first anyway."""
+    deployment, wanted = observed.deployment, wanted_replicas(spec)
+    answering = sum(pod.ready for pod in live)
+    is_replacing = deployment is not None and not deployment.rolled_out and len(live) >= wanted and answering
+    if not is_replacing or most_unavailable(spec) > 0 or excludes_second_worker(spec):
+        return ""
+    field = spec.worker.field_of_pods("rollout.maxUnavailable")
+    cost = "no request is answered until its successor is ready" if wanted == 1 else "the others answer meanwhile"
+    stay = (
+        "the present one answers, and keeps its room" if answering == 1 else "the present ones answer, and keep theirs"
+    )
+    return (
+        f" It is to replace a worker pod, and until it is ready {stay}. Where there is no room for one pod more, set "
+        f"{field} to 1: a pod then stops before its successor starts, and {cost}."
     )
 
 

@@ -190,12 +190,15 @@ def _build_spread(parent: Parent, spec: GNNServiceSpec) -> list[Manifest]:
 def _build_strategy(spec: GNNServiceSpec) -> Manifest:
     if updates.excludes_second_worker(spec):
         return {"type": "Recreate"}
-    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": _most_unavailable(spec)}}
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": most_unavailable(spec)}}
 
 
-def _most_unavailable(spec: GNNServiceSpec) -> int:
+def most_unavailable(spec: GNNServiceSpec) -> int:
     """Most unavailable workers during a rollout. An old one answers until its successor does; but a spare GPU is rare,
     and without one the successor would wait for its predecessor's for ever: one of several stops first."""
+    rollout = spec.worker.rollout
+    if rollout is not None and rollout.max_unavailable is not None:
+        return rollout.max_unavailable
     return 1 if spec.worker.gpu is not None and spec.worker.replicas > 1 else 0
 
 

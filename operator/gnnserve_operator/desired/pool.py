@@ -16,6 +16,7 @@ from gnnserve_api.pool import SERVICES_KEY, PoolService, PoolServices, encode_se
 from gnnserve_api.routing import CredentialKind
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.worker import PoolRef
 from gnnserve_api.updates import URI_KEY
 from gnnserve_operator.desired.access import (
     build_pool_network_policy,
@@ -62,7 +63,10 @@ def as_service(pool: str, spec: GNNWorkerPoolSpec) -> GNNServiceSpec:
     """A service's spec with the pool's pods, for what is asked and built of pods alone. Its graph is no one's."""
     lent = spec.lend(_A_SERVICE, claim_of(pool, spec))
     # With the pool's own claim, whose access mode says where pods may be.
-    return lent.model_copy(update={"repository": lent.repository.model_copy(update=_place_of(spec))})
+    repository = lent.repository.model_copy(update=_place_of(spec))
+    # Messages then name fields of the pool.
+    worker = lent.worker.model_copy(update={"pool_ref": PoolRef(name=pool)})
+    return lent.model_copy(update={"repository": repository, "worker": worker})
 
 
 def _place_of(spec: GNNWorkerPoolSpec) -> dict[str, object]:
