@@ -176,6 +176,9 @@ def _decide_ready(workers: Workers, obstacle: Problem | None) -> Verdict:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0: no service of the pool is answered for.")
     if not workers.verdict.holds:
         return workers.verdict
+    if (problem := workers.problem) is not None:
+        old = f" Meanwhile {len(workers.ready)} of the present workers answer." if workers.ready else ""
+        return Verdict(False, problem.reason, problem.message + old)
     if not workers.is_rolled_out:
         return Verdict(False, Reason.ROLLING_OUT, "Worker pods are being replaced one by one; the old ones answer.")
     return Verdict(True, Reason.WORKERS_READY, workers.verdict.message)

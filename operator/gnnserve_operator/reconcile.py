@@ -137,7 +137,9 @@ class Reconciler:
         told = self._newest(key, raw)
         if self.reporter.status_of(key, told) == identity.status:  # as the events suppose
             raw = told
-        self.reporter.queue(key, raw, self.applier.reverts.take_events(key, self.clock.utc()), self.clock.utc())
+        reverts, now = self.applier.reverts, self.clock.utc()
+        notes = (*reverts.take_events(key, now), *reverts.contest_events(key, self.index.replicas_writers(key), now))
+        self.reporter.queue(key, raw, notes, now)
         untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
         self._begun_jobs.pop(key, None)
         if rejections:

@@ -101,7 +101,9 @@ class PoolReconciler:
             self._rejections[key] = rejections
             view = replace(view, observed=replace(view.observed, rejections=rejections))
             planned = plan_pool(parsed, identity, view, self.settings, self.clock.utc())
-        self.reporter.queue(key, raw, self.applier.reverts.take_events(key, self.clock.utc()), self.clock.utc())
+        reverts, now = self.applier.reverts, self.clock.utc()
+        notes = (*reverts.take_events(key, now), *reverts.contest_events(key, self.index.replicas_writers(key), now))
+        self.reporter.queue(key, raw, notes, now)
         untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
         if rejections:
             raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)

@@ -1,4 +1,4 @@
-"""The changes of others that were reverted: counted for metrics, and told by few events.
+"""The changes of others that were reverted, or that undo each other: counted for metrics, and told by few events.
 
 An autoscaler that wants another number of workers changes the Deployment every 15 seconds. The first revert of a field
 is told at once, later ones of the same manager every ten minutes, with their number.
@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from gnnserve_operator.decide.contest import NO_WRITERS, ReplicasWriters, describe_contest
 from gnnserve_operator.decide.events import EventNote
 from gnnserve_operator.decide.reverts import FieldManager, Revert, describe_reverts
 from gnnserve_operator.kinds import ObjectRef, ServiceKey
 
 _AGAIN = timedelta(minutes=10)
 """Time after an event until further reverts of the same field are told."""
+_CONTESTED_AGAIN = timedelta(hours=1)
+"""Time after an event until the same two writers of the number of workers are told of again."""
 
 _Subject = tuple[ObjectRef, str, FieldManager | None]
 """Object, field and manager: what is told once in a while."""
@@ -34,6 +37,8 @@ class RevertLog:
     _untold: dict[ServiceKey, list[Revert]] = field(default_factory=dict)
     _told: dict[ServiceKey, dict[_Subject, _Told]] = field(default_factory=dict)
     _counts: Counter[tuple[ServiceKey, str]] = field(default_factory=Counter)
+    _contests: dict[ServiceKey, tuple[ReplicasWriters, datetime]] = field(default_factory=dict)
+    """Writers that an event has told of, and when."""
 
     def note(self, key: ServiceKey, reverts: Iterable[Revert]) -> None:
         if not (found := tuple(reverts)):
@@ -58,6 +63,14 @@ class RevertLog:
             told[subject] = _Told(now)
         return tuple(describe_reverts(key, found, _words(repeats[ref])) for ref, found in due.items())
 
+    def contest_events(self, key: ServiceKey, writers: ReplicasWriters, now: datetime) -> tuple[EventNote, ...]:
+        """The event about two writers of the number of workers, where there are two and none was told lately."""
+        told, at = self._contests.get(key, (NO_WRITERS, now))
+        if not writers.are_two or (told == writers and now - at < _CONTESTED_AGAIN):
+            return ()
+        self._contests[key] = (writers, now)
+        return (describe_contest(key, writers),)
+
     def counts(self) -> Mapping[tuple[ServiceKey, str], int]:
         """Reverts by service or pool, and by the kind of the child."""
         return self._counts
@@ -65,6 +78,7 @@ class RevertLog:
     def forget(self, key: ServiceKey) -> None:
         self._untold.pop(key, None)
         self._told.pop(key, None)
+        self._contests.pop(key, None)
         for counted in [counted for counted in self._counts if counted[0] == key]:
             del self._counts[counted]
 

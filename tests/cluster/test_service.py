@@ -220,6 +220,14 @@ def test_children_that_are_edited_or_deleted_come_back(service: Service) -> None
         )
 
     wait_for("everything to be as before", restored, 120)
+    said = wait_for("events", lambda: set_back(service) if len(set_back(service)) > 1 else None)
+    assert any("Deployment digits-worker was changed by kubectl" in message for message in said)
+    assert any("spec.replicas from 1 back to 2. Set spec.worker.replicas of GNNService digits" in m for m in said)
+    assert any("Service digits was changed by kubectl-patch" in message for message in said)
+    namespace.kubectl("set", "image", "deployment/digits-worker", "worker=localhost/none:1")
+    wait_for(
+        "the image to be named", lambda: any("Set spec.image of GNNService digits" in m for m in set_back(service))
+    )
     service.wait_until_ready()
     assert service.predict(1)["labels"]
 
@@ -278,6 +286,10 @@ def test_a_failed_generation_says_why_and_leaves_the_old_traffic_alone(service: 
     service.patch({"graph": {"source": {"builtin": "Digits", "npz": None}}})
     assert service.wait_until_ready()["revision"] == old
     assert service.worker_pod_names() == pods
+
+
+def set_back(service: Service) -> list[str]:
+    return [event["message"] for event in service.events() if event["reason"] == "ChangeReverted"]
 
 
 def published(service: Service) -> set[str]:

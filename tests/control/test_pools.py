@@ -50,6 +50,7 @@ from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 Manifest = dict[str, Any]
 MIB = 2**20
 NAMESPACE = "default"
+NO_ROOM = "0/1 nodes are available: 1 Insufficient cpu."
 POOL = {"resources": {"limits": {"memory": "2Gi"}}, "replicas": 2}
 
 
@@ -65,6 +66,8 @@ class Scene:
         """Bytes of each service's revision; 100 MiB where none is said."""
         self.silent: set[str] = set()
         """Services that workers do not load."""
+        self.is_without_room = False
+        """Whether the node has no room for a pod beside those that are there."""
         settings, memory = make_settings(), RoutingMemory()
         metrics = Metrics(memory)
         cluster = Cluster(InProcessTransport(self._api.respond), metrics)
@@ -174,6 +177,13 @@ class Scene:
         spec, name = deployment["spec"], deployment["metadata"]["name"]
         generation = deployment["metadata"]["generation"]
         if (deployment.get("status") or {}).get("observedGeneration") == generation:
+            return
+        if self.is_without_room:
+            waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_ROOM}
+            pod = _pod(f"{name}-{generation}-0", spec["template"])
+            self.cluster.create({**pod, "status": {"phase": "Pending", "conditions": [waits]}})
+            status = {"observedGeneration": generation, "replicas": 2, "updatedReplicas": 1, "readyReplicas": 1}
+            self.cluster.replace("Deployment", name, lambda found: found.update(status=status))
             return
         for pod in self.of_kind("Pod"):
             if pod.startswith(f"{name}-"):
@@ -439,6 +449,34 @@ def test_a_taken_name_is_said_and_left_alone(scene: Scene) -> None:
     assert "ConfigMap shared-pool-services" in message
     assert "give GNNWorkerPool shared another name" in message
     assert scene.of_kind("ConfigMap")["shared-pool-services"]["data"] == {"a": "b"}
+
+
+def test_pods_that_find_no_room_beside_their_predecessors_are_said_with_the_way_out(scene: Scene) -> None:
+    scene.add_pool(replicas=1)
+    scene.settle()
+    (old,) = (pod for name, pod in scene.of_kind("Pod").items() if name.startswith("shared-pool"))
+    scene.edit("GNNWorkerPool", "shared", podLabels={"team": "search"})
+    scene.is_without_room = True
+    scene.settle()
+    status, reason, message = scene.condition("shared", "Ready", "GNNWorkerPool")
+    assert (status, reason) == ("False", "Unschedulable")
+    assert "set spec.rollout.maxUnavailable of GNNWorkerPool shared to 1" in message
+    assert "Meanwhile 1 of the present workers answer." in message
+    assert old["metadata"]["name"] in scene.of_kind("Pod")
+
+
+def test_a_change_of_a_pools_deployment_is_set_back_and_told(scene: Scene) -> None:
+    scene.add_pool()
+    scene.settle()
+    scene.cluster.replace(
+        "Deployment", "shared-pool", lambda found: found["spec"].update(replicas=5), manager="kubectl"
+    )
+    scene.settle()
+    assert scene.of_kind("Deployment")["shared-pool"]["spec"]["replicas"] == 2
+    (told,) = [event for event in scene.of_kind("Event").values() if event["reason"] == "ChangeReverted"]
+    assert told["involvedObject"]["kind"] == "GNNWorkerPool"
+    assert "changed by kubectl, and is set back to what is declared: spec.replicas from 5 back to 2" in told["message"]
+    assert "kubectl scale -n default gnnp/shared --replicas=5" in told["message"]
 
 
 def test_nothing_is_written_once_all_is_as_declared(scene: Scene) -> None:

@@ -46,8 +46,8 @@ def cores_of(api: MetricsApi, service: Service) -> float:
     return sum(found[0] for pod in pods if (found := api.cores[pod]))
 
 
-def reverts(service: Service) -> list[str]:
-    return [event["message"] for event in service.events() if event["reason"] == "ChangeReverted"]
+def told_of(service: Service, reason: str) -> list[str]:
+    return [event["message"] for event in service.events() if event["reason"] == reason]
 
 
 @pytest.mark.usefixtures("operator")
@@ -80,8 +80,16 @@ def test_an_autoscaler_of_the_service_moves_workers_under_load_and_no_request_fa
         namespace.apply(autoscaler("hpa-wanted-workers.yaml"))
         wait_for_workers(service, 2)
         steady.until_more_answers(50)
+
+        # A manifest with the number of workers, as a GitOps tool would apply it again and again.
+        service.apply({**SMALL_SPEC, "worker": {"replicas": 1}})
+        (said,) = wait_for("the contest to be named", lambda: told_of(service, "ReplicasContested"), PATIENCE_S)
+        assert (
+            "set by kube-controller-manager, as autoscalers do, and by the manifest that kubectl apply applies" in said
+        )
+        wait_for_workers(service, 2)
     assert [load.failures for load in (steady, *busy)] == [[], [], [], []]
-    assert reverts(service) == []
+    assert told_of(service, "ChangeReverted") == []
 
 
 def test_an_autoscaler_of_the_deployment_is_named_by_few_events(
@@ -96,7 +104,7 @@ def test_an_autoscaler_of_the_deployment_is_named_by_few_events(
         misled = autoscaler("hpa-wanted-workers.yaml")
         misled["spec"]["scaleTargetRef"] = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "digits-worker"}
         namespace.apply(misled)
-        (said,) = wait_for("an event", lambda: reverts(service), PATIENCE_S)
+        (said,) = wait_for("an event", lambda: told_of(service, "ChangeReverted"), PATIENCE_S)
         assert "Deployment digits-worker was changed by kube-controller-manager (by the subresource scale" in said
         assert "spec.replicas from 3 back to 1" in said
         assert "Set spec.worker.replicas of GNNService digits" in said
@@ -108,7 +116,7 @@ def test_an_autoscaler_of_the_deployment_is_named_by_few_events(
             return bool(counted) and float(counted[0].split()[-1]) >= 3
 
         wait_for("three rounds of the fight", fights, PATIENCE_S)
-        assert reverts(service) == [said]
+        assert told_of(service, "ChangeReverted") == [said]
         namespace.kubectl("delete", "hpa/digits")
     wait_for_workers(service, 1)
     assert pods == service.worker_pod_names()

@@ -85,15 +85,17 @@ def find_reverts(ref: ObjectRef, desired: Manifest, live: Manifest, applied: Man
 
 def manager_of(live: Manifest, path: Path) -> FieldManager | None:
     """The manager, other than the operator, that wrote the field last. None: none of them has it."""
-    owners = [
-        entry
-        for entry in live["metadata"].get("managedFields") or ()
-        if entry.get("manager") != MANAGER and _owns(entry.get("fieldsV1") or {}, path, live)
-    ]
+    owners = [entry for entry in managers_of(live, path) if entry.get("manager") != MANAGER]
     newest = max(owners, key=lambda entry: str(entry.get("time") or ""), default=None)
     if newest is None:
         return None
     return FieldManager(str(newest.get("manager") or ""), str(newest.get("subresource") or ""))
+
+
+def managers_of(live: Manifest, path: Path) -> list[Mapping[str, Any]]:
+    """The entries of `metadata.managedFields` that have the field."""
+    entries = live["metadata"].get("managedFields") or ()
+    return [entry for entry in entries if _owns(entry.get("fieldsV1") or {}, path, live)]
 
 
 def _owns(fields: Mapping[str, Any], path: Path, value: Any) -> bool:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Self
 
 import msgspec
 
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.contest import NO_WRITERS, ReplicasWriters, find_writers
 from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, Kind, Manifest, ServiceKey
 from gnnserve_operator.metrics import ConditionLabels
 from gnnserve_operator.ownership import needed_managed_fields
@@ -38,6 +39,8 @@ class Kept:
     """The object as JSON."""
     pool: str = ""
     """Name of the GNNWorkerPool that a GNNService names; empty: it has pods of its own, or is another object."""
+    writers: ReplicasWriters = NO_WRITERS
+    """Managers of the number of workers; none of an object that has no such number."""
 
     @classmethod
     def of(cls, body: Manifest) -> Self:
@@ -47,7 +50,7 @@ class Kept:
         text = msgspec.json.encode({**body, "metadata": metadata})
         return cls(
             intern(body["apiVersion"]), intern(body["kind"]), metadata["uid"], metadata["resourceVersion"], text,
-            _pool_of(body),
+            _pool_of(body), find_writers(body) if _is_reconciled(body["apiVersion"], body["kind"]) else NO_WRITERS,
         )  # fmt: skip
 
     def body(self) -> Manifest:
@@ -71,6 +74,11 @@ class Index:
         """Store an object, replacing what was known of it, even under another service."""
         if kept.uid in self._buried:
             return
+        before = self._services.get(self._keys.get(kept.uid, key), {}).get(kept.uid)
+        if before is not None and not kept.writers.autoscaler and before.writers.autoscaler:
+            # A manifest took the field over; the autoscaler takes it back at its next look.
+            writers = replace(kept.writers, autoscaler=before.writers.autoscaler)
+            kept = replace(kept, writers=writers)
         self.drop(kept.uid)
         self._keys[kept.uid] = key
         self._of_kind(kept).setdefault(key, {})[kept.uid] = kept
@@ -118,6 +126,10 @@ class Index:
             return self.members(key)
         pool = self.pool_of(key)
         return [] if pool is None else [pool]
+
+    def replicas_writers(self, key: ServiceKey) -> ReplicasWriters:
+        """The managers that set its number of workers, and the autoscaler that did so last."""
+        return next((kept.writers for kept in self._services.get(key, {}).values()), NO_WRITERS)
 
     def service(self, key: ServiceKey) -> Manifest | None:
         # There are two for a moment when one was deleted and created again: the newer one counts.
@@ -175,8 +187,7 @@ class Index:
         }
 
     def _of_kind(self, kept: Kept) -> Objects:
-        is_reconciled = kept.api_version == GNNSERVICE.api_version and kept.kind in _RECONCILED
-        return self._services if is_reconciled else self._children
+        return self._services if _is_reconciled(kept.api_version, kept.kind) else self._children
 
     @staticmethod
     def _bodies(objects: Objects, key: ServiceKey) -> Iterator[Manifest]:
@@ -184,6 +195,10 @@ class Index:
 
 
 _RECONCILED = frozenset({GNNSERVICE.name, GNNWORKERPOOL.name})
+
+
+def _is_reconciled(api_version: str, kind: str) -> bool:
+    return api_version == GNNSERVICE.api_version and kind in _RECONCILED
 
 
 def _pool_of(body: Manifest) -> str:
