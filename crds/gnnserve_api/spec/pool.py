@@ -29,8 +29,8 @@ class GNNWorkerPoolSpec(PodSettings):
     replicas: Annotated[Replicas, Audience.OPERATOR] = 1
     """Number of worker pods, each of which answers for all services of the pool."""
     rollout: Annotated[RolloutSpec | None, Audience.OPERATOR] = None
-    """Replacement of worker pods when the image or the template of the pods changes. Absent: a successor of each pod gets
-    ready first."""
+    """Replacement of worker pods when the image or the template of the pods changes. Absent: a successor of each pod
+    gets ready first."""
     topology_spread_constraints: TopologySpreadConstraints = ()
     """Constraints on the spread of workers over zones or nodes; need a repository that pods of several nodes may mount.
     Absent: with such a repository they are spread over nodes where that is possible."""

@@ -58,9 +58,9 @@ class RolloutSpec(ApiModel):
     """Replacement of worker pods by pods of another image or template."""
 
     max_unavailable: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Number of worker pods that may stop before a successor of each is ready. 0: each successor gets ready first, which
-    takes room for one pod more than there are workers. 1 or more: pods are replaced without such room; with one worker,
-    no request is answered until the successor is ready. Absent: 0, and 1 for several workers with a GPU each."""
+    """Number of worker pods that may stop before a successor of each is ready. 0: each successor gets ready first,
+    which takes room for one pod more than there are workers. 1 or more: pods are replaced without such room; with one
+    worker, no request is answered until the successor is ready. Absent: 0, or 1 for several workers with GPUs."""
 
 
 Replicas = Annotated[int, Field(ge=0, le=1000)]
@@ -89,8 +89,8 @@ class Worker(PodSettings):
     replicas: Annotated[Replicas, Audience.OPERATOR] = 1
     """Number of worker pods."""
     rollout: Annotated[RolloutSpec | None, Audience.OPERATOR] = None
-    """Replacement of worker pods when the image or the template of the pods changes. Absent: a successor of each pod gets
-    ready first."""
+    """Replacement of worker pods when the image or the template of the pods changes. Absent: a successor of each pod
+    gets ready first."""
     device: Device = Device.AUTO
     """Device that workers compute on."""
     gpu: Gpu | None = None
