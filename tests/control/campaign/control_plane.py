@@ -38,6 +38,13 @@ BAD_PATH = "file:///data/bad.npz"
 """A graph whose generation fails."""
 CHANGE = 2**28
 """Bytes that a worker takes for a change."""
+REFUSED_S = 10.0
+"""Until a Job's controller tries again to create a pod that was refused."""
+QUEUE_LABELS = {"kueue.x-k8s.io/queue-name": "team-a"}
+NO_ROOM = "0/1 nodes are available: 1 Insufficient cpu."
+"""What the scheduler says where other pods take what a pod needs."""
+AUTOSCALER_S = 15.0
+"""Between two looks of an autoscaler."""
 DAMAGE = "x1.npy: was altered"
 """What a worker says of a file whose digest differs."""
 VARIANT_NAMES = tuple(variant.name for variant in VARIANTS)
@@ -119,17 +126,34 @@ class ControlPlane:
     """Whether generation pods that run come to no end."""
     fails: Callable[[Manifest], str | None] = lambda _: None
     """Why the Job's next attempt fails; None: it does not."""
+    quota: str | None = None
+    """What the API server says to the pods of Jobs that it refuses; None: it refuses none."""
+    is_queue_closed: bool = False
+    """Whether Jobs that name a queue are suspended when they are created."""
+    held_jobs: set[str] = field(default_factory=set)
+    """Names of Jobs that another than the operator suspends."""
+    room: int | None = None
+    """Workers that the nodes have room for; None: any number."""
+    autoscaled: int | None = None
+    """Replicas that an autoscaler of the Deployment of workers, rather than of the service, wants; None: there is none.
+    """
+    scalings: int = 0
+    """Number of times that it has set them."""
     _due: dict[str, float] = field(default_factory=dict)
     """By the uid of a generation pod: when it is done."""
     _rollouts: dict[str, _Rollout] = field(default_factory=dict)
     """By the uid of a Deployment."""
+    _refused: dict[str, float] = field(default_factory=dict)
+    """By the uid of a Job whose pod was refused: when its controller tries again."""
+    _scale_at: float = 0.0
     _made: int = 0
     _looked_at: float = -1.0
 
     def step(self) -> bool:
         """Whether anything was done."""
         self._looked_at = self.clock.now()
-        parts = (self._collect, self._release, self._bind, self._jobs, self._generate, self._deploy, self._serve)
+        controllers = (self._collect, self._release, self._bind, self._jobs, self._generate, self._scale, self._deploy)
+        parts = (*controllers, self._serve)
         done = [part() for part in parts]
         return any(done)
 
@@ -137,7 +161,11 @@ class ControlPlane:
         """The next thing that only time brings."""
         loading = (w.due for uid, w in self.workers.items() if w.due and self._has(uid))
         waiting = (due for uid, due in self._due.items() if self._has(uid))
-        return min((*loading, *waiting), default=None)
+        scaling = () if self.autoscaled is None else (self._scale_at,)
+        # While the quota is as it is, nothing comes of trying again.
+        jobs = set() if self.quota is not None else {job["metadata"]["uid"] for job in self.of_kind("Job")}
+        refused = (due for uid, due in self._refused.items() if uid in jobs)
+        return min((*loading, *waiting, *scaling, *refused), default=None)
 
     def next_deadline(self) -> float | None:
         """The next deadline of a rollout, at which it reports that there is no progress."""
@@ -155,6 +183,38 @@ class ControlPlane:
                 self.damaged.add((worker.claim_uid, revision))
                 worker.problem = DAMAGE
                 worker.damage = Damage(revision, worker.table.repair)
+
+    # --- queues
+
+    def admit(self, manifest: Manifest) -> None:
+        """As a queue's webhook does: a Job that names the queue is created suspended while the queue is closed."""
+        metadata = manifest["metadata"]
+        is_new = "resourceVersion" not in metadata
+        is_queued = (metadata.get("labels") or {}).items() >= QUEUE_LABELS.items()
+        if manifest["kind"] == "Job" and is_new and is_queued and self.is_queue_closed:
+            manifest["spec"]["suspend"] = True
+            self.held_jobs.add(metadata["name"])
+
+    def hold_jobs(self) -> None:
+        """Suspend every Job that is not done, and such that come."""
+        self.is_queue_closed = True
+        for job in self.of_kind("Job"):
+            if not _has_condition(job, "Complete") and not _has_condition(job, "Failed"):
+                self.held_jobs.add(job["metadata"]["name"])
+                self._suspend(job, suspend=True)
+
+    def let_jobs_go(self) -> None:
+        self.is_queue_closed = False
+        names, self.held_jobs = self.held_jobs, set()
+        for job in self.of_kind("Job"):
+            if job["metadata"]["name"] in names:
+                self._suspend(job, suspend=False)
+
+    def _suspend(self, job: Manifest, *, suspend: bool) -> None:
+        metadata = job["metadata"]
+        self.cluster.replace(
+            "Job", metadata["name"], lambda live: live["spec"].update(suspend=suspend), metadata["namespace"], "queue"
+        )
 
     # --- what others ask
 
@@ -235,7 +295,25 @@ class ControlPlane:
             return False
         if not status.get("startTime"):
             return self._set_status(job, {"startTime": self._stamp()})
+        if self.quota is not None:
+            return self._refuse_pod(job, self.quota)
+        self._refused.pop(job["metadata"]["uid"], None)
         self._make_pod(job, job["spec"]["template"], {JOB_NAME: job["metadata"]["name"]})
+        return True
+
+    def _refuse_pod(self, job: Manifest, quota: str) -> bool:
+        """Told once for each Job, in an event alone."""
+        metadata = job["metadata"]
+        if metadata["uid"] in self._refused:
+            return False
+        self._refused[metadata["uid"]] = self.clock.now() + REFUSED_S
+        self._made += 1
+        self.cluster.create({
+            "apiVersion": "v1", "kind": "Event", "reason": "FailedCreate", "lastTimestamp": self._stamp(),
+            "metadata": {"name": f"{metadata['name']}.{self._made}", "namespace": metadata["namespace"]},
+            "involvedObject": {"kind": "Job", "name": metadata["name"]},
+            "message": f'Error creating: pods "{metadata["name"]}-x1y2z" is forbidden: {quota}',
+        })  # fmt: skip
         return True
 
     def _generate(self) -> bool:
@@ -272,13 +350,29 @@ class ControlPlane:
         result = GenerationResult(revision, recipe, "9" * 16, VARIANTS, offset)
         return self._end_pod(pod, PodExit.OK, encode_result(result))
 
+    def _scale(self) -> bool:
+        """An autoscaler that was pointed at the Deployment."""
+        if self.autoscaled is None or self.clock.now() < self._scale_at:
+            return False
+        self._scale_at = self.clock.now() + AUTOSCALER_S
+        wanted, before = {"replicas": self.autoscaled}, self.scalings
+        for deployment in self.of_kind("Deployment"):
+            if deployment["spec"]["replicas"] != self.autoscaled:
+                name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
+                self.cluster.replace(
+                    "Deployment", name, lambda live: live["spec"].update(wanted), namespace, "autoscaler"
+                )
+                self.scalings += 1
+        return self.scalings > before
+
     def _deploy(self) -> bool:
         return any(self._roll(deployment) for deployment in self.of_kind("Deployment"))
 
     def _roll(self, deployment: Manifest) -> bool:
-        """One pod more or one less, never fewer ready ones than are wanted: maxSurge 1, maxUnavailable 0."""
+        """One pod more or one less, within maxSurge and maxUnavailable."""
         metadata, spec = deployment["metadata"], deployment["spec"]
         wanted, template_hash = int(spec["replicas"]), self._template_hash(spec["template"])
+        most_above, most_below = _rolling_limits(spec)
         sets = [r for r in self.of_kind("ReplicaSet") if _is_owned(r, metadata["uid"])]
         newest = next((r for r in sets if r["metadata"]["name"].endswith(template_hash)), None)
         if newest is None:
@@ -290,7 +384,7 @@ class ControlPlane:
         new = [pod for pod in pods if _is_owned(pod, newest["metadata"]["uid"])]
         old = [pod for pod in pods if pod not in new]
         ready = [pod for pod in pods if _is_ready(pod)]
-        dispensable = [pod for pod in old if not _is_ready(pod)] or (old if len(ready) > wanted else [])
+        dispensable = [pod for pod in old if not _is_ready(pod)] or (old if len(ready) > wanted - most_below else [])
         if wanted == 0:
             dispensable = pods
         elif not old and len(new) > wanted:
@@ -298,7 +392,7 @@ class ControlPlane:
         if dispensable and (old or len(pods) > wanted):
             self._delete_pod(dispensable[0])
             return True
-        if len(new) < wanted and len(pods) < wanted + bool(old):
+        if len(new) < wanted and len(pods) < wanted + (most_above if old else 0):
             self._make_pod(newest, spec["template"], {"pod-template-hash": template_hash})
             return True
         counts = {"replicas": len(pods), "updatedReplicas": len(new), "readyReplicas": len(ready)}
@@ -380,6 +474,8 @@ class ControlPlane:
             message = f'0/1 nodes are available: persistentvolumeclaim "{_claim_name(pod)}" {what}.'
         elif pod["spec"].get("nodeSelector") == NOWHERE:
             message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+        elif _component(pod) == Component.WORKER and self.room is not None and self._placed_workers() >= self.room:
+            message = NO_ROOM
         if message is not None:
             status["conditions"] = [
                 {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
@@ -396,6 +492,9 @@ class ControlPlane:
             follows_changes = _has_variable(pod, MAX_DELTA_VARIABLE)
             self.workers[pod["metadata"]["uid"]] = SimWorker(claim["metadata"]["uid"] if claim else "", follows_changes)
         return status != pod.get("status") and self._set_status(pod, status)
+
+    def _placed_workers(self) -> int:
+        return sum(_component(pod) == Component.WORKER and _phase(pod) == "Running" for pod in self.of_kind("Pod"))
 
     def _end_pod(self, pod: Manifest, code: PodExit, message: str) -> bool:
         reason = "Completed" if code == PodExit.OK else "Error"
@@ -447,6 +546,12 @@ class ControlPlane:
 
     def _stamp(self) -> str:
         return self.clock.utc().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _rolling_limits(spec: Manifest) -> tuple[int, int]:
+    """maxSurge and maxUnavailable of a Deployment."""
+    rolling = (spec.get("strategy") or {}).get("rollingUpdate") or {}
+    return int(rolling.get("maxSurge", 0)), int(rolling.get("maxUnavailable", 1))
 
 
 def _component(pod: Manifest) -> str:

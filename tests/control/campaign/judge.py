@@ -87,6 +87,8 @@ class Judge:
     """The revision that must go on answering, or one with a newer graph, whatever happens; None: nothing is promised
     now."""
     deleted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    written: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often the operator wrote each object, its status apart."""
     _parsed: dict[tuple[str, int], GNNService | str] = field(default_factory=dict)
 
     def accuse(self, words: str) -> None:
@@ -105,6 +107,8 @@ class Judge:
                 self.accuse(f"observedGeneration {observed} is ahead of generation {metadata['generation']}")
             if not is_busy and (lie := self.lie_of(service)) is not None:
                 self.accuse(f"Ready is True, but {lie}")
+            if not (is_busy or may_miss) and (untold := self.untold_availability_of(service)) is not None:
+                self.accuse(untold)
             if (
                 not (is_busy or may_miss)
                 and observed == metadata["generation"]
@@ -116,6 +120,24 @@ class Judge:
                 routes = self.plane.endpoint_routes(key)
                 if not routes or any(route is None or not _is_of(route.revision, self.guarded) for route in routes):
                     self.accuse(f"the old revision {self.guarded} stopped answering")
+        for job in self.plane.of_kind("Job"):
+            if job["metadata"]["name"] in self.plane.held_jobs and not job["spec"].get("suspend"):
+                self.accuse(f"Job {job['metadata']['name']} was let go, and another holds it")
+
+    def untold_availability_of(self, service: Manifest) -> str | None:
+        """Why Available is not true, or is not told though requests are answered; None: it is as it is told."""
+        metadata = service["metadata"]
+        conditions = (service.get("status") or {}).get("conditions") or ()
+        told = next((found for found in conditions if found["type"] == "Available"), None)
+        if told is None:
+            return None
+        routes = self.plane.endpoint_routes(ServiceKey(metadata["namespace"], metadata["name"]))
+        answers = any(route is not None for route in routes)
+        if told["status"] == "True" and not answers:
+            return f"Available is True, and nothing answers: {told['message']}"
+        if told["status"] == "False" and answers:
+            return f"Available is False, and requests are answered: {told['message']}"
+        return None
 
     def lie_of(self, service: Manifest) -> str | None:  # noqa: PLR0911 - a ladder, one rung a lie
         """Why Ready=True of this generation is not true; None: it is, or is not said."""
@@ -179,6 +201,7 @@ class Judge:
             if kind not in _DELETED_BY_OPERATOR:
                 self.accuse(f"the operator deleted {kind} {name}")
         is_status = request.method == "PATCH" and request.path.endswith("/status")
+        self.written[kind, name] += request.method == "PATCH" and not is_status
         if not (is_status and is_strict and _says_ready((request.body or {}).get("status") or {})):
             return
         found = next((s for s in self.plane.of_kind("GNNService") if s["metadata"]["name"] == name), None)

@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tests.control.campaign.control_plane import BAD_PATH, MISSING_IMAGE, NOWHERE, offset_of, revision_of
+from tests.control.campaign.control_plane import (
+    BAD_PATH,
+    MISSING_IMAGE,
+    NOWHERE,
+    QUEUE_LABELS,
+    offset_of,
+    revision_of,
+)
 from tests.control.campaign.sim_operator import RESYNC_S
-from tests.control.campaign.trouble import STOPPED, VIEWS
-from tests.control.campaign.world import KEY, World
+from tests.control.campaign.trouble import PEACE, STOPPED, VIEWS
+from tests.control.campaign.world import KEY, MOST_RESTARTS, World
 from tests.support.fake_cluster import Fault, Refusal
 
 from gnnserve_api.pods import COMPACT_VARIABLE
@@ -24,6 +31,8 @@ CLAIM = "PersistentVolumeClaim"
 OTHER_MODEL = {"hidden": 32}
 BAD_GRAPH = {"source": {"npz": {"uri": BAD_PATH}}, "volume": {"claimName": "graphs"}}
 DIGITS = {"source": {"builtin": "Digits"}}
+TOLD_S = 5.0
+"""Within which a refusal is told after the service is applied."""
 
 
 def expect_ready(world: World) -> None:
@@ -34,6 +43,19 @@ def expect_ready(world: World) -> None:
 def expect_stalled(world: World) -> None:
     if world.condition("Stalled").get("status") != "True":
         world.judge.accuse(f"it is not said that it stands still: {world.condition('Stalled')}")
+
+
+def expect_queued(world: World) -> None:
+    """In line is no stall, however long it lasts."""
+    ready, stalled = world.condition("Ready"), world.condition("Stalled")
+    if ready.get("reason") != "Queued" or stalled.get("status") != "False":
+        world.judge.accuse(f"a Job that another suspends is not said to be queued: {ready}; {stalled}")
+
+
+def expect_event(world: World, reason: str) -> None:
+    told = {event["reason"] for event in world.cluster.all("Event")}
+    if reason not in told:
+        world.judge.accuse(f"no event {reason} was told, but {sorted(told)}")
 
 
 def recipe_of(world: World) -> str:
@@ -120,6 +142,19 @@ async def replicas(world: World) -> None:
     await world.settled()
 
 
+async def scaled_through_the_service(world: World) -> None:
+    """As an autoscaler of the service's scale subresource does, step by step."""
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    for wanted in (2, 4, 3, 1):
+        world.cluster.replace(
+            "GNNService", KEY.name, lambda found, n=wanted: found["spec"].setdefault("worker", {}).update(replicas=n)
+        )
+        await world.run_for(5)
+    await world.settled()
+    expect_ready(world)
+
+
 async def new_recipe(world: World) -> None:
     await serve(world)
     world.judge.guarded = None
@@ -171,6 +206,32 @@ async def new_image(world: World) -> None:
     world.judge.guarded = revision_of(recipe_of(world))
     world.set(image="registry.example/worker:2")
     await world.settled()
+
+
+async def rolled_without_room(world: World) -> None:
+    """Nodes have room for the present worker alone, which answers until it may stop before its successor starts."""
+    world.plane.room = 1
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(image="registry.example/worker:2")
+    await world.settled()
+    expect_stalled(world)
+    if "spec.worker.rollout.maxUnavailable" not in world.condition("Stalled").get("message", ""):
+        world.judge.accuse(f"it is not said what makes room: {world.condition('Stalled')}")
+    world.judge.guarded = None
+    world.set(worker={"rollout": {"maxUnavailable": 1}})
+    await world.settled()
+    expect_ready(world)
+
+
+async def rolled_one_at_a_time(world: World) -> None:
+    """Nodes have no room for one worker more than are wanted; the others answer while one is replaced."""
+    world.plane.room = 3
+    await serve(world, worker={"replicas": 3, "rollout": {"maxUnavailable": 1}})
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.set(image="registry.example/worker:2")
+    await world.settled()
+    expect_ready(world)
 
 
 async def image_during_generation(world: World) -> None:
@@ -281,6 +342,79 @@ async def refused_child(world: World) -> None:
     await world.until(lambda: sentence in world.condition("Stalled").get("message", ""))
     world.cluster.faults.clear()
     await world.settled()
+
+
+async def refused_pod(world: World) -> None:
+    """A quota refuses the Job's pod, which the API server tells in an event alone, until it is raised."""
+    world.plane.quota = "exceeded quota: compute, requested: requests.memory=1Gi, used: 8Gi, limited: 8Gi"
+    world.create()
+    await world.until(lambda: str(world.plane.quota) in world.condition("Stalled").get("message", ""))
+    if world.trouble.point is PEACE and world.clock.now() > TOLD_S:
+        world.judge.accuse(f"the refusal was told after {world.clock.now():.1f} s")
+    world.plane.quota = None
+    await world.settled()
+    expect_ready(world)
+
+
+async def suspended_job(world: World) -> None:
+    """By a person, while it computes."""
+    world.create()
+    await world.until(lambda: is_generating(world))
+    world.plane.hold_jobs()
+    await world.run_for(RESYNC_S + 5)
+    expect_queued(world)
+    world.plane.let_jobs_go()
+    await world.settled()
+    expect_ready(world)
+
+
+async def queued_job(world: World) -> None:
+    """A queue lets the Job of another model go after a while; the old one answers meanwhile."""
+    world.cluster.default = world.plane.admit
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    world.label(**QUEUE_LABELS)
+    world.plane.is_queue_closed = True
+    world.set(model=OTHER_MODEL)
+    await world.until(lambda: world.condition("Ready").get("reason") == "Queued")
+    await world.run_for(RESYNC_S + 5)
+    expect_queued(world)
+    world.judge.guarded = None
+    world.plane.let_jobs_go()
+    await world.settled()
+    expect_ready(world)
+
+
+async def preempted_job(world: World) -> None:
+    """A queue suspends what computes for another, and the service is suspended meanwhile too."""
+    world.cluster.default = world.plane.admit
+    world.create()
+    world.label(**QUEUE_LABELS)
+    await world.until(lambda: is_generating(world))
+    world.plane.hold_jobs()
+    await world.run_for(5)
+    world.set(suspend=True)
+    await world.settled()
+    world.set(suspend=False)
+    await world.until(lambda: world.plane.of_kind("Job"))
+    await world.run_for(5)
+    expect_queued(world)
+    world.plane.let_jobs_go()
+    await world.settled()
+    expect_ready(world)
+
+
+async def queue_left(world: World) -> None:
+    """The label of a queue that lets nothing go is taken off: the Job is made again outside of it."""
+    world.cluster.default = world.plane.admit
+    world.plane.is_queue_closed = True
+    world.create()
+    world.label(**QUEUE_LABELS)
+    await world.until(lambda: world.condition("Ready").get("reason") == "Queued")
+    world.plane.held_jobs.clear()
+    world.label()
+    await world.settled()
+    expect_ready(world)
 
 
 async def unknown_variant(world: World) -> None:
@@ -734,6 +868,36 @@ async def children_edited(world: World) -> None:
     await world.settled()
 
 
+async def deployment_scaled_by_an_autoscaler(world: World) -> None:
+    """It sets the Deployment's replicas again and again, each time back to what the service says, and no more often."""
+    await serve(world)
+    world.judge.guarded = revision_of(recipe_of(world))
+    held = ("Deployment", "digits-worker")
+    before = world.judge.written[held]
+    world.plane.autoscaled = 3
+    await world.run_for(100)
+    written, scaled = world.judge.written[held] - before, world.plane.scalings
+    if scaled < 5:
+        world.judge.accuse(f"the Deployment was not set back: an autoscaler scaled it {scaled} times in 100 s")
+    if written > 2 * scaled + MOST_RESTARTS:
+        world.judge.accuse(f"the Deployment was written {written} times, and scaled {scaled} times")
+    world.plane.autoscaled = None
+    await world.settled()
+    expect_ready(world)
+    expect_event(world, "SetBack")
+
+
+async def only_metadata_changes(world: World) -> None:
+    """Labels and annotations of the service are no reason to write."""
+    await serve(world)
+    before = world.writes
+    for change in ({"labels": {"team": "search"}}, {"annotations": {"note": "a"}}, {"labels": {}}):
+        world.cluster.replace("GNNService", KEY.name, lambda found, c=change: found["metadata"].update(c))
+        await world.settled()
+    if world.trouble.point is PEACE and world.writes != before:
+        world.judge.accuse(f"{world.writes - before} writes followed changes of metadata alone")
+
+
 async def labels_taken_away(world: World) -> None:
     """The watch tells no more of such an object; it is there all the same."""
     await serve(world)
@@ -837,7 +1001,8 @@ SCENES: tuple[Scene, ...] = (
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
     delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,
-    delete_and_apply_while_away,
+    delete_and_apply_while_away, scaled_through_the_service, only_metadata_changes, refused_pod, suspended_job,
+    queued_job, preempted_job, queue_left,
 )  # fmt: skip
 
 TIMED: Mapping[Scene, Mapping[str, int]] = {

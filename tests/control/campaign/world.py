@@ -113,6 +113,10 @@ class World:
     def set(self, **spec: Any) -> None:
         self.edit(lambda found: found.update(copy.deepcopy(spec)))
 
+    def label(self, **labels: str) -> None:
+        """Replaces the labels of the service."""
+        self.cluster.replace("GNNService", KEY.name, lambda found: found["metadata"].update(labels=dict(labels)))
+
     def replace_spec(self, spec: Manifest) -> None:
         def change(found: Manifest) -> None:
             found.clear()
