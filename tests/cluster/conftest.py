@@ -13,7 +13,16 @@ HERE = Path(__file__).parent
 
 # Files in the order in which processes should take them: the long scenes first, so that no process is left with one at
 # the end; and last the one that waits until it has the operator alone.
-LONG = ("test_service", "test_security", "test_problems", "test_gpu", "test_fleet", "test_harness", "test_api_contract")
+LONG = (
+    "test_service",
+    "test_security",
+    "test_problems",
+    "test_queue",
+    "test_gpu",
+    "test_fleet",
+    "test_harness",
+    "test_api_contract",
+)
 LAST = ("test_operator",)
 
 
