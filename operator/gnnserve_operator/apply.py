@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -70,6 +71,19 @@ def classify_place(live: Manifest | None, service: str, uid: str, kind: str = GN
     if owner is None and (live["metadata"].get("annotations") or {}).get(ADOPT_ANNOTATION) == service:
         return Place.OURS
     return Place.TAKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Children that are applied later, whose names are looked up ahead."""
+
+    manifests: tuple[Manifest, ...] = ()
+    now: float = 0.0
+    not_before: float = -math.inf
+    """A name that was found free earlier than that is looked up again."""
+
+
+NOTHING_AHEAD = Ahead()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +143,36 @@ class Change:
 class Applier:
     cluster: Cluster
     _applied: dict[ServiceKey, dict[ObjectRef, Applied]] = field(default_factory=dict)
+    _free: dict[ServiceKey, dict[ObjectRef, float]] = field(default_factory=dict)
+    """When the API server said that there is no object in the place of a child to come."""
     reverts: RevertLog = field(default_factory=RevertLog)
 
     def forget(self, service: ServiceKey) -> None:
         self._applied.pop(service, None)
+        self._free.pop(service, None)
         self.reverts.forget(service)
 
     async def survey(
-        self, service: ServiceKey, uid: str, desired: Iterable[Manifest], known: Mapping[ObjectRef, Manifest | None]
+        self,
+        service: ServiceKey,
+        uid: str,
+        desired: Iterable[Manifest],
+        known: Mapping[ObjectRef, Manifest | None],
+        ahead: Ahead | None = None,
     ) -> Survey:
-        """Survey the children. The API server is asked only about those that no watch has reported."""
-        refs = [observed_ref(manifest) for manifest in desired]
-        unknown = [ref for ref in refs if ref not in known]
+        """Survey the children. The API server is asked only about those that no watch has reported: an object of
+        another owner may be in their place. One that is about to be applied is asked for at once, and one of `ahead`
+        only where that was not done lately."""
+        refs, ahead = [observed_ref(manifest) for manifest in desired], ahead or NOTHING_AHEAD
+        refs_ahead = [observed_ref(manifest) for manifest in ahead.manifests]
+        before = self._free.pop(service, {})
+        still_free = {ref: before[ref] for ref in refs_ahead if ref in before and before[ref] >= ahead.not_before}
+        unknown = [ref for ref in (*refs, *refs_ahead) if ref not in known and ref not in still_free]
         fetched = dict(zip(unknown, await asyncio.gather(*map(self.cluster.get, unknown)), strict=True))
-        live = {ref: fetched[ref] if ref in fetched else known[ref] for ref in refs}
+        found_free = {ref: ahead.now for ref in refs_ahead if ref in fetched and fetched[ref] is None}
+        if still_free or found_free:
+            self._free[service] = still_free | found_free
+        live = {ref: fetched[ref] if ref in fetched else known.get(ref) for ref in (*refs, *refs_ahead)}
         places = {ref: classify_place(found, service.name, uid, service.kind) for ref, found in live.items()}
         found = [
             observed_conflict(ref, raw, uid)

@@ -21,9 +21,9 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
 from gnnserve_operator.errors import OperatorError
-from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.handlers.watches import RECONCILED, OnChange, service_of
-from gnnserve_operator.kinds import Kind, observed_ref
+from gnnserve_operator.handlers.index import Index, service_of
+from gnnserve_operator.handlers.news import OnChange
+from gnnserve_operator.kinds import RECONCILED, Kind, observed_ref
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.namespaces import Namespaces

@@ -78,6 +78,9 @@ POD_MONITOR = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 EVENT = Kind("v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
+RECONCILED = (GNNSERVICE, GNNWORKERPOOL)
+"""Kinds that users write, and that the operator reconciles."""
+
 _KINDS = {
     (kind.api_version, kind.name): kind
     for kind in (

@@ -32,10 +32,11 @@ from gnnserve_operator.desired.labels import MANAGER
 from gnnserve_operator.errors import LostLeadershipError, OperatorError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.handlers.watches import RECONCILED, OnChange, build_kopf_settings, build_registry
+from gnnserve_operator.handlers.news import Intake
+from gnnserve_operator.handlers.watches import Take, build_kopf_settings, build_registry
 from gnnserve_operator.health import Readiness, ReadinessAnswer, WatchCheck, build_app, find_problems
 from gnnserve_operator.job_refusals import JobRefusals
-from gnnserve_operator.kinds import ServiceKey
+from gnnserve_operator.kinds import RECONCILED, Manifest, ServiceKey
 from gnnserve_operator.leadership import Elector, identity_of
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.logs import configure_logging
@@ -51,6 +52,7 @@ from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings, load_settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_operator.transport import HttpTransport
+from gnnserve_operator.users_claims import UsersClaims
 
 CRD_POLL_S = 2.0
 KOPF_STOP_S = 8.0
@@ -136,13 +138,14 @@ async def run(
         rights = NamespaceRights(namespaces, settings, cluster, clock)
         metrics.observe_namespaces(namespaces.by_watched)
         pod_monitors = PodMonitors(cluster, namespaces, settings.resync_seconds, clock)
+        claims = RepositoryClaims(cluster, UsersClaims(cluster, settings.resync_seconds, clock))
         applier, pool_applier = Applier(cluster), Applier(cluster)
         metrics.observe_reverts(lambda: {**applier.reverts.counts(), **pool_applier.reverts.counts()})
         reconciler = Reconciler(
             settings,
             index,
             cluster,
-            Observer(index, asking, pod_monitors, RepositoryClaims(cluster), JobRefusals(cluster, clock)),
+            Observer(index, asking, pod_monitors, claims, JobRefusals(cluster, clock)),
             applier,
             Reporter(cluster),
             clock,
@@ -151,11 +154,14 @@ async def run(
             fleet,
         )
         pools = PoolReconciler(
-            settings, index, cluster, pod_monitors, pool_applier, Reporter(cluster), clock, fleet
+            settings, index, cluster, pod_monitors, claims, pool_applier, Reporter(cluster), clock, fleet
         )  # fmt: skip
 
+        def reconciler_of(key: ServiceKey) -> Reconciler | PoolReconciler:
+            return pools if key.is_pool else reconciler
+
         async def reconcile(key: ServiceKey) -> float | None:
-            return await (pools if key.is_pool else reconciler).reconcile(key)
+            return await reconciler_of(key).reconcile(key)
 
         loop = Loop(
             reconcile, index.reconciled_keys, metrics,
@@ -176,7 +182,8 @@ async def run(
             nonlocal ending
             if await _crd_is_there(cluster, clock, stop) and await rights.wait_for_one(stop):
                 metrics.observe_services(index.count_by_ready, index.declared_workers, index.conditions)
-                registry = build_registry(index, _noting_events(loop.enqueue, metrics, clock))
+                intake = Intake(index, loop.enqueue, lambda key, body: reconciler_of(key).reporter.is_echo(key, body))
+                registry = build_registry(_noting_events(intake.take, metrics, clock))
                 parts = Parts(namespaces, rights, registry, loop, slow_loop, watches, http)
                 ending = await _run_until(stop, parts)
 
@@ -285,13 +292,13 @@ async def _listen(http: web.AppRunner, port: int) -> int:
     return int(http.addresses[0][1])
 
 
-def _noting_events(on_change: OnChange, metrics: Metrics, clock: Clock) -> OnChange:
+def _noting_events(take: Take, metrics: Metrics, clock: Clock) -> Take:
     last = clock.now()
 
-    def note(key: ServiceKey) -> None:
+    def note(change: str | None, body: Manifest) -> None:
         nonlocal last
         last = clock.now()
-        on_change(key)
+        take(change, body)
 
     metrics.observe_last_event(lambda: clock.now() - last)
     return note

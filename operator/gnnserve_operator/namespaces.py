@@ -17,8 +17,7 @@ from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import OperatorError
-from gnnserve_operator.handlers.watches import RECONCILED
-from gnnserve_operator.kinds import Kind
+from gnnserve_operator.kinds import RECONCILED, Kind
 from gnnserve_operator.settings import Settings
 
 _LOOK_S = 30.0

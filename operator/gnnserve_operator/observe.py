@@ -5,9 +5,9 @@ It is the only I/O before the plan. `observed.py` turns live objects into observ
 Two kinds of objects are not covered by a watch. PodMonitors are listed from time to time: not every cluster has their
 API, a watch on a missing kind does not start when it is installed later, and one list serves all GNNServices. A
 PodMonitor that is not in the list may have been created since: before one is created the API server is asked
-(`apply.py`). A claim that the user names has none of the operator's labels, so it is fetched at each reconcile. Before
-the operator creates a claim, it lists the existing ones at the API server: a watch that lags behind must not lead to
-two claims.
+(`apply.py`). A claim that the user names has none of the operator's labels: `users_claims.py` asks for it. Before the
+operator creates a claim, it lists the existing ones at the API server: a watch that lags behind must not lead to two
+claims.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gnnserve_api.spec.pool import GNNWorkerPoolSpec
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
 from gnnserve_operator.desired.names import pool_name, routing_name, worker_name
-from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.handlers.index import Index, Kept, service_of
 from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import (
@@ -51,6 +51,7 @@ from gnnserve_operator.observed import (
 )
 from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.probe import Answers, Prober
+from gnnserve_operator.users_claims import UsersClaims
 from gnnserve_routing.decision import RoutingDecision
 from gnnserve_routing.signals import QueryAnswer, Silence
 
@@ -108,26 +109,31 @@ class PodMonitors:
 
 
 class RepositoryClaims:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, users: UsersClaims) -> None:
         self._cluster = cluster
+        self._users = users
 
-    async def of(
-        self, key: ServiceKey, service: Manifest, told: Sequence[Manifest], pool_claim: str | None = None
-    ) -> list[Manifest]:
-        """The claims. `service` is the live GNNService, `told` its own claims as the watch knows them; `pool_claim`:
-        name of its pool's, empty where there is no pool; None: it has pods of its own. Raises OperatorError."""
-        if pool_claim == "":
-            return []
-        named = (service["spec"].get("repository") or {}).get("claimName") if pool_claim is None else pool_claim
+    async def of(self, key: ServiceKey, service: Manifest, told: Sequence[Manifest]) -> list[Manifest]:
+        """The claims of a service with pods of its own. `service` is the live GNNService, `told` its own claims as the
+        watch knows them. Raises OperatorError."""
+        named = (service["spec"].get("repository") or {}).get("claimName")
         if named:
-            found = await self._cluster.get(ObjectRef(CLAIM.api_version, CLAIM.name, key.namespace, named))
-            return [] if found is None else [found]
+            return await self._named(key.namespace, named)
         if any(not claim["metadata"].get("deletionTimestamp") for claim in told):
             return list(told)
         selector = f"{CHILDREN_SELECTOR},{SERVICE}={key.name}"
         listed = await self._cluster.list_objects(CLAIM, key.namespace, selector)
         uid = service["metadata"]["uid"]
         return [claim for claim in listed if _counts(claim, uid)]
+
+    async def of_pool(self, namespace: str, spec: GNNWorkerPoolSpec, told: Sequence[Manifest]) -> list[Manifest]:
+        """The claims of a pool, `told` being its own as the watch knows them. Raises OperatorError."""
+        named = spec.repository.claim_name
+        return list(told) if named is None else await self._named(namespace, named)
+
+    async def _named(self, namespace: str, name: str) -> list[Manifest]:
+        found = await self._users.get(namespace, name)
+        return [] if found is None else [found]
 
 
 def _counts(claim: Manifest, service_uid: str) -> bool:
@@ -205,7 +211,13 @@ class Observer:
         owned = {ref: raw for ref, raw in known.items() if raw is not None and _is_controlled(raw, uid)}
         told = [raw for ref, raw in owned.items() if ref.kind == CLAIM.name]
         pool = self.pool_of(key)
-        claims = await self._claims.of(key, service, told, None if pool is None else pool.claim)
+        if pool is None:
+            claims = await self._claims.of(key, service, told)
+        elif pool.spec is None or pool_key is None:
+            claims = []
+        else:
+            lent = [raw for raw in self._index.children(pool_key, CLAIM) if raw["metadata"]["name"] == pool.claim]
+            claims = await self._claims.of_pool(key.namespace, pool.spec, lent)
         observed = self._observed(key, owned, claims, self._pods(key, service), answers)
         observed = await self._refusals.add(key.namespace, observed)
         if pool_key is not None:

@@ -23,7 +23,7 @@ from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbedd
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
 from gnnserve_operator.decide.next_look import next_look_s
-from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle, may_begin
+from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published, decide_published
@@ -99,6 +99,8 @@ class Plan:
     """Complete manifests, in order."""
     to_come: tuple[dict[str, Any], ...] = ()
     """Manifests that are applied once a first revision is published; conflicts with them are looked for now."""
+    to_come_good_s: float = 0.0
+    """Seconds for which a name of these that was found free counts as free."""
     tries_out: bool = False
     """Whether a Job is about to begin, so that the API server is asked by dry run whether it would accept `to_come`."""
     delete: tuple[ObjectRef, ...] = ()
@@ -241,6 +243,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
             child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, rollout, observed)
         ),
         to_come=to_come,
+        to_come_good_s=decide_names_good_s(work.standing, is_job_new=is_job_new),
         tries_out=is_job_new and bool(to_come) and not observed.conflicts,
         delete=_deletions(parent, (*work.delete, *embeddings.delete), refs, observed),
         status=None if is_said_already(status, identity.status) else status,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from gnnserve_api.spec.service import GNNService
-from gnnserve_operator.apply import Applier, Change, Place, Survey, deletable
+from gnnserve_operator.apply import Ahead, Applier, Change, Place, Survey, deletable
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.queue import queue_labels
@@ -152,6 +152,7 @@ class Reconciler:
         """Plan, and plan again for each place that has another owner or an object about to go, and for children to come
         that the API server would refuse: these refusals are returned too."""
         refused: tuple[Rejection, ...] | None = None
+        began = self.clock.now()
         while True:
             # Turns are read and standings noted in one step: no other service is planned in between.
             observed = replace(
@@ -161,8 +162,8 @@ class Reconciler:
             planned = plan(service, identity, observed, self.settings, self.clock.utc())
             self._granted[key] = planned.granted_bytes
             self.fleet.note(key, planned.standings, planned.followed)
-            wanted = (*planned.apply, *planned.to_come)
-            survey = await self.applier.survey(key, identity.uid, wanted, seen.known)
+            ahead = Ahead(planned.to_come, self.clock.now(), began - planned.to_come_good_s)
+            survey = await self.applier.survey(key, identity.uid, planned.apply, seen.known, ahead)
             found = [conflict for conflict in survey.conflicts if conflict not in seen.observed.conflicts]
             going = [ref for ref in survey.leaving if ref not in seen.observed.leaving]
             if found or going:

@@ -24,7 +24,7 @@ from gnnserve_operator.kinds import (
     observed_ref,
 )
 from gnnserve_operator.logs import about
-from gnnserve_operator.observe import PodMonitors
+from gnnserve_operator.observe import PodMonitors, RepositoryClaims
 from gnnserve_operator.observe_pool import observe_member, observe_services, parse_pool
 from gnnserve_operator.observed import (
     Observed,
@@ -47,6 +47,7 @@ class PoolReconciler:
     index: Index
     cluster: Cluster
     pod_monitors: PodMonitors
+    claims: RepositoryClaims
     applier: Applier
     reporter: Reporter
     clock: Clock
@@ -82,7 +83,8 @@ class PoolReconciler:
             observed_ref(found): found for found in self.index.children(key) if found["kind"] != POD.name
         }
         known |= {} if listed is None else listed.of(key)
-        claims = await self._claims(key, parsed.spec.repository.claim_name, known)
+        told = [raw for ref, raw in known.items() if ref.kind == CLAIM.name and raw is not None]
+        claims = await self.claims.of_pool(key.namespace, parsed.spec, told)
         view = self._view(key, identity.uid, known, claims, has_monitors=listed is not None)
         while True:
             # Turns are read and standings noted in one step: no other is planned in between.
@@ -138,14 +140,6 @@ class PoolReconciler:
         if any(rejection.ref.kind == DEPLOYMENT.name for rejection in rejections):
             self.fleet.recount(key)
         return rejections
-
-    async def _claims(
-        self, key: ServiceKey, named: str | None, known: dict[ObjectRef, Manifest | None]
-    ) -> list[Manifest]:
-        if named is None:
-            return [raw for ref, raw in known.items() if ref.kind == CLAIM.name and raw is not None]
-        found = await self.cluster.get(ObjectRef(CLAIM.api_version, CLAIM.name, key.namespace, named))
-        return [] if found is None else [found]
 
     def _view(
         self,

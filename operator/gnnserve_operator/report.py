@@ -10,6 +10,7 @@ that cannot be posted is tried again under the same name, which the API server a
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -71,8 +72,11 @@ class Reporter:
     cluster: Cluster
     _written: dict[ServiceKey, _Written] = field(default_factory=dict)
     _untold: dict[ServiceKey, _Untold] = field(default_factory=dict)
+    _sent: dict[ServiceKey, bytes] = field(default_factory=dict)
+    """Digest of the status that was sent last, and of the uid: a watch may report it before the API server answers."""
 
     def forget(self, service: ServiceKey) -> None:
+        self._sent.pop(service, None)
         self._written.pop(service, None)
         self._untold.pop(service, None)
 
@@ -83,6 +87,13 @@ class Reporter:
         if written and written.uid == metadata["uid"] and metadata["resourceVersion"] in written.overtaken:
             return written.status
         return service.get("status") or {}
+
+    def is_echo(self, key: ServiceKey, service: Manifest) -> bool:
+        """Whether the status that a watch reports is the one that was sent last, and its events are not waiting for
+        it."""
+        untold = self._untold.get(key)
+        is_awaited = untold is not None and bool(untold.unanswered)
+        return not is_awaited and self._sent.get(key) == _digest(service["metadata"]["uid"], service.get("status"))
 
     async def report(
         self, key: ServiceKey, service: Manifest, status: Manifest | None, events: Iterable[EventNote], now: datetime
@@ -98,6 +109,7 @@ class Reporter:
             # Refused for another service that has the name by now, and for one that has changed since it was judged.
             identity = {name: metadata[name] for name in ("name", "namespace", "uid")} | {"resourceVersion": follows}
             manifest = {"apiVersion": service["apiVersion"], "kind": service["kind"], "metadata": identity}
+            self._sent[key] = _digest(metadata["uid"], status)
             try:
                 answer = await self.cluster.apply_status({**manifest, "status": status})
             except GoneError:
@@ -159,6 +171,11 @@ class Reporter:
                 logger.warning("an event is lost: %s", error, extra=about(key, reason="EventNotPosted"))
             del untold.posts[0]
         return None
+
+
+def _digest(uid: str, status: Manifest | None) -> bytes:
+    said = json.dumps([uid, without_empty(status or {})], sort_keys=True)
+    return hashlib.blake2b(said.encode(), digest_size=16).digest()
 
 
 def build_event(service: Manifest, event: EventNote, version: str, now: datetime) -> Manifest:

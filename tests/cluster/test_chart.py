@@ -28,8 +28,7 @@ from tests.support.helm import (
 from tests.support.pages import anchors, links
 from tests.support.rights import Right, needed_rights, rights_of
 
-from gnnserve_operator.handlers.watches import RECONCILED
-from gnnserve_operator.kinds import LEASE
+from gnnserve_operator.kinds import LEASE, RECONCILED
 from gnnserve_operator.leadership import identity_of
 from gnnserve_operator.settings import SETTINGS_VARIABLE, LeaderElection, NamespaceGrant, RunAs, Settings, load_settings
 

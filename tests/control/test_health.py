@@ -14,8 +14,7 @@ from tests.support.operator import KEY, child, gnnservice, live
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import RetryLaterError
-from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.handlers.index import Index, Kept, service_of
 from gnnserve_operator.health import (
     CHECK_EVERY_S,
     WATCH_LIMIT_S,

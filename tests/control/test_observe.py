@@ -26,6 +26,7 @@ from gnnserve_operator.observe import Listed, Observer, PodMonitors, RepositoryC
 from gnnserve_operator.observed import ObservedPod
 from gnnserve_operator.probe import Addresses, Answers
 from gnnserve_operator.slow_loop import RoutingMemory
+from gnnserve_operator.users_claims import UsersClaims
 
 
 def _pod(name: str, created_at: str) -> dict[str, Any]:
@@ -46,6 +47,10 @@ class Meanwhile(SimProber):
         self.asked.append(tuple(pod.name for pod in pods))
         there(self.index, *self.after.pop(0))
         return Answers()
+
+
+def claims_of(cluster: Cluster) -> RepositoryClaims:
+    return RepositoryClaims(cluster, UsersClaims(cluster, 60, SimClock()))
 
 
 def there(index: Index, *names: str) -> None:
@@ -75,7 +80,7 @@ def test_who_is_judged_is_who_is_there_after_the_asking(
     cluster = Cluster(InProcessTransport(ApiServer(FakeCluster()).respond), Metrics(RoutingMemory()))
     clock = SimClock()
     monitors = PodMonitors(cluster, Namespaces(), 60, clock)
-    observer = Observer(index, prober, monitors, RepositoryClaims(cluster), JobRefusals(cluster, clock))
+    observer = Observer(index, prober, monitors, claims_of(cluster), JobRefusals(cluster, clock))
     seen = asyncio.run(observer.observe(KEY, live(gnnservice(), creationTimestamp="2026-01-01T00:00:05Z")))
     assert tuple(pod.name for pod in seen.observed.pods) == after[-1]
     assert prober.asked == asked
@@ -179,7 +184,7 @@ def test_pods_of_a_deleted_service_of_the_same_name_do_not_count() -> None:
         index,
         SimProber(Addresses("cluster.local")),
         PodMonitors(cluster, Namespaces(), 60, SimClock()),
-        RepositoryClaims(cluster),
+        claims_of(cluster),
         JobRefusals(cluster, SimClock()),
     )
     service = live(gnnservice(), creationTimestamp="2026-01-01T00:00:05Z")

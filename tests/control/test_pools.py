@@ -32,8 +32,7 @@ from gnnserve_operator.decide.pool import decide_membership
 from gnnserve_operator.desired.labels import JOB_NAME
 from gnnserve_operator.errors import ConflictError, RefusedError
 from gnnserve_operator.fleet import Fleet
-from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.handlers.watches import service_of
+from gnnserve_operator.handlers.index import Index, Kept, service_of
 from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.metrics import Metrics
@@ -46,6 +45,7 @@ from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.reconcile_pool import PoolReconciler
 from gnnserve_operator.report import Reporter
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
+from gnnserve_operator.users_claims import UsersClaims
 
 Manifest = dict[str, Any]
 MIB = 2**20
@@ -72,16 +72,17 @@ class Scene:
         metrics = Metrics(memory)
         cluster = Cluster(InProcessTransport(self._api.respond), metrics)
         monitors = PodMonitors(cluster, Namespaces(), 60, self.clock)
+        claims = RepositoryClaims(cluster, UsersClaims(cluster, 60, self.clock))
         fleet = Fleet(self.index, lambda _: None, max_jobs=0, max_rollouts=0)
         prober = SimProber(Addresses("cluster.local"), answer=self.answer)
         self._services = Reconciler(
             settings, self.index, cluster,
-            Observer(self.index, prober, monitors, RepositoryClaims(cluster), JobRefusals(cluster, self.clock)),
+            Observer(self.index, prober, monitors, claims, JobRefusals(cluster, self.clock)),
             Applier(cluster), Reporter(cluster), self.clock, SlowLoop(_never, lambda _: None, self.clock), memory,
             fleet,
         )  # fmt: skip
         self._pools = PoolReconciler(
-            settings, self.index, cluster, monitors, Applier(cluster), Reporter(cluster), self.clock, fleet
+            settings, self.index, cluster, monitors, claims, Applier(cluster), Reporter(cluster), self.clock, fleet
         )
 
     # What people do

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gnnserve_operator.desired.children import CHILDREN
-from gnnserve_operator.handlers.watches import RECONCILED
-from gnnserve_operator.kinds import EVENT
+from gnnserve_operator.kinds import EVENT, RECONCILED
 
 Right = tuple[str, str, str]
 """API group, resource and verb."""

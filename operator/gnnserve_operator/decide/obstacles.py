@@ -5,6 +5,7 @@ A child that depends on an object with another owner is not applied either: a wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from gnnserve_api.reasons import Reason
@@ -15,7 +16,11 @@ from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION
 from gnnserve_operator.kinds import CLAIM, ObjectRef
 from gnnserve_operator.observed import Conflict, Observed, Rejection
+from gnnserve_operator.turns import Stance, Standing
 from gnnserve_routing.verdict import sentence
+
+_NAMES_GOOD_S = 300.0
+"""Seconds for which a name counts as free while a Job computes."""
 
 
 def decide_appliable(refs: Iterable[ObjectRef], conflicts: Iterable[Conflict]) -> frozenset[ObjectRef]:
@@ -32,6 +37,14 @@ def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed:
     taken = {conflict.ref for conflict in observed.conflicts}
     refused = {rejection.ref for rejection in observed.rejections}
     return taken.isdisjoint(refs) and refused.isdisjoint(to_come)
+
+
+def decide_names_good_s(generation: Standing, *, is_job_new: bool) -> float:
+    """Seconds for which the name of a child to come counts as free, once no object was found there. While nothing is
+    generated it counts as free until a Job is about to begin, so that a service at rest asks for nothing."""
+    if is_job_new:
+        return 0.0  # hours of training are lost where the name is taken
+    return _NAMES_GOOD_S if generation.stance is Stance.UNDER_WAY else math.inf
 
 
 def decide_obstacle(

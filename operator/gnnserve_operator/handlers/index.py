@@ -22,7 +22,8 @@ import msgspec
 
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.contest import NO_WRITERS, ReplicasWriters, find_writers
-from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, Kind, Manifest, ServiceKey
+from gnnserve_operator.desired.labels import POOL, SERVICE
+from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, RECONCILED, Kind, Manifest, ServiceKey
 from gnnserve_operator.metrics import ConditionLabels
 from gnnserve_operator.ownership import needed_managed_fields
 
@@ -56,6 +57,17 @@ class Kept:
     def body(self) -> Manifest:
         """The decoded object, new each time, so that callers cannot change the stored one."""
         return dict(msgspec.json.decode(self.text))
+
+
+def service_of(body: Manifest) -> ServiceKey:
+    """The service, or the pool, of an object; its name is empty where the label was removed."""
+    metadata, kind = body["metadata"], str(body.get("kind"))
+    if body.get("apiVersion") == GNNSERVICE.api_version and kind in _RECONCILED:
+        return ServiceKey(metadata["namespace"], metadata["name"], kind)
+    labels = metadata.get("labels") or {}
+    if POOL in labels:
+        return ServiceKey(metadata["namespace"], labels[POOL], GNNWORKERPOOL.name)
+    return ServiceKey(metadata["namespace"], labels.get(SERVICE, ""))
 
 
 Objects = dict[ServiceKey, dict[str, Kept]]
@@ -93,6 +105,14 @@ class Index:
             if found.pop(uid, None) is not None and not found:
                 del objects[key]
         return True
+
+    def find(self, uid: str) -> tuple[ServiceKey, Kept] | None:
+        """An object, and the service that it belongs to; None: it is not known."""
+        key = self._keys.get(uid)
+        if key is None:
+            return None
+        found = self._services.get(key, {}).get(uid) or self._children.get(key, {}).get(uid)
+        return None if found is None else (key, found)
 
     def bury(self, uid: str) -> None:
         """Remove an object for good, whatever a watch still reports of it."""
@@ -194,7 +214,7 @@ class Index:
         return (kept.body() for kept in objects.get(key, {}).values())
 
 
-_RECONCILED = frozenset({GNNSERVICE.name, GNNWORKERPOOL.name})
+_RECONCILED = frozenset(kind.name for kind in RECONCILED)
 
 
 def _is_reconciled(api_version: str, kind: str) -> bool:

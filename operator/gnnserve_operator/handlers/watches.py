@@ -1,4 +1,4 @@
-"""kopf's watches: each change goes into the index and enqueues the GNNService or GNNWorkerPool that it belongs to.
+"""kopf's watches: each change goes to the intake, which enqueues what it concerns (`news.py`).
 
 Only `on.event` and `on.login` are used: kopf puts a finalizer or an annotation on whatever has another kind
 of handler, and an object with a finalizer cannot be deleted while the operator is down. The registry is our own, not
@@ -13,44 +13,23 @@ from typing import Any
 import kopf
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
-from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, POOL, SERVICE
-from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.kinds import GNNSERVICE, GNNWORKERPOOL, Kind, Manifest, ServiceKey
+from gnnserve_operator.desired.labels import CHILDREN_SELECTOR
+from gnnserve_operator.kinds import RECONCILED, Kind, Manifest
 from gnnserve_operator.login import login
 
-OnChange = Callable[[ServiceKey], None]
-RECONCILED = (GNNSERVICE, GNNWORKERPOOL)
-"""Kinds that users write, and that the operator reconciles."""
+Take = Callable[[str | None, Manifest], None]
+"""Takes a change: its type, and the object."""
 
 
-def service_of(body: Manifest) -> ServiceKey:
-    """The service, or the pool, of an object; its name is empty where the label was removed."""
-    metadata, kind = body["metadata"], str(body.get("kind"))
-    if body.get("apiVersion") == GNNSERVICE.api_version and kind in {found.name for found in RECONCILED}:
-        return ServiceKey(metadata["namespace"], metadata["name"], kind)
-    labels = metadata.get("labels") or {}
-    if POOL in labels:
-        return ServiceKey(metadata["namespace"], labels[POOL], GNNWORKERPOOL.name)
-    return ServiceKey(metadata["namespace"], labels.get(SERVICE, ""))
-
-
-def build_registry(index: Index, on_change: OnChange) -> kopf.OperatorRegistry:
+def build_registry(take: Take) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
-    async def take(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf passes it by this name
-        raw = dict(body)
-        key = service_of(raw)
-        concerned = {key: None} | dict.fromkeys(index.related(key))  # as it was, and as it is
-        if type == "DELETED":
-            index.drop(raw["metadata"]["uid"])
-        else:
-            index.keep(key, Kept.of(raw))
-        for other in concerned | dict.fromkeys(index.related(key)):
-            on_change(other)
+    async def pass_on(body: kopf.Body, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf passes it by this name
+        take(type, dict(body))
 
     kopf.on.login(registry=registry)(login)
     for kind in (*RECONCILED, *WATCHED_CHILDREN):
-        kopf.on.event(*_resource(kind), registry=registry)(take)
+        kopf.on.event(*_resource(kind), registry=registry)(pass_on)
     return registry
 
 

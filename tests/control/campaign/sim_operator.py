@@ -37,6 +37,7 @@ from gnnserve_operator.report import Reporter
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_operator.transport import ApiAnswer
+from gnnserve_operator.users_claims import UsersClaims
 from gnnserve_routing.signals import QueryAnswer, Silence
 
 RESYNC_S = 60.0
@@ -106,7 +107,7 @@ class SimOperator:
     ) -> None:  # fmt: skip
         self.settings = settings
         self.clock = around.clock
-        self.view = View(around.cluster, self.enqueue, meddle)
+        self.view = View(around.cluster, self.enqueue, self._is_own_status, meddle)
         self._memory = RoutingMemory()
         metrics = Metrics(self._memory)
         self.leadership = SimLeadership(term)
@@ -115,12 +116,13 @@ class SimOperator:
         self._slow_loop = SlowLoop(self._ask, self.nudge, self.clock)
         prober = SimProber(Addresses("cluster.local"), answer=around.answer)
         index = self.view.index
+        claims = RepositoryClaims(cluster, UsersClaims(cluster, RESYNC_S, self.clock))
         fleet = Fleet(
             index, self.nudge, max_jobs=settings.max_concurrent_jobs, max_rollouts=settings.max_concurrent_rollouts
         )
         monitors = PodMonitors(cluster, Namespaces(), RESYNC_S, self.clock)
         refusals = JobRefusals(cluster, self.clock)
-        observer = Observer(index, prober, monitors, RepositoryClaims(cluster), refusals)
+        observer = Observer(index, prober, monitors, claims, refusals)
         self.reconciler = Reconciler(
             settings, index, cluster,
             observer,
@@ -141,6 +143,9 @@ class SimOperator:
 
     def enqueue(self, key: ServiceKey) -> None:
         self.queue.add(key, self.clock.now() + max(SETTLE_S, self._rate.delay_s(key, self.clock.now())))
+
+    def _is_own_status(self, key: ServiceKey, service: Manifest) -> bool:
+        return self.reconciler.reporter.is_echo(key, service)
 
     def nudge(self, key: ServiceKey) -> None:
         if key not in self.failures:

@@ -15,9 +15,9 @@ from tests.support.fake_cluster import Change, FakeCluster
 
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.desired.labels import MANAGED_BY, MANAGER
-from gnnserve_operator.handlers.index import Index, Kept
-from gnnserve_operator.handlers.watches import RECONCILED, service_of
-from gnnserve_operator.kinds import Manifest, ServiceKey
+from gnnserve_operator.handlers.index import Index
+from gnnserve_operator.handlers.news import Intake
+from gnnserve_operator.kinds import RECONCILED, Manifest, ServiceKey
 
 DELAY_S = 0.02
 """Delay of a healthy watch."""
@@ -43,6 +43,7 @@ class _Told:
 class View:
     cluster: FakeCluster
     on_change: Callable[[ServiceKey], None]
+    is_own_status: Callable[[ServiceKey, Manifest], bool]
     meddle: Meddle = tell
     index: Index = field(default_factory=Index)
     _coming: list[_Told] = field(default_factory=list)
@@ -51,6 +52,10 @@ class View:
     """By uid: when the last change that is on its way arrives."""
     _read: int = 0
     """So many changes of the history are on their way or told."""
+
+    @property
+    def _intake(self) -> Intake:
+        return Intake(self.index, self.on_change, self.is_own_status)
 
     def begin(self, behind: int = 0) -> None:
         """Lists everything: as it was so many changes ago, the rest being told afterwards."""
@@ -93,12 +98,10 @@ class View:
     def _take(self, kind: str, body: Manifest) -> None:
         is_service = body["kind"] in {found.name for found in RECONCILED}
         is_selected = is_service or (body["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER
-        if kind == "DELETED" or not is_selected:
-            if not self.index.drop(body["metadata"]["uid"]):
-                return
-        else:
-            self.index.keep(service_of(body), Kept.of(body))
-        self.on_change(service_of(body))
+        if kind != "DELETED" and is_selected:
+            self._intake.take(kind, body)
+        elif self.index.find(body["metadata"]["uid"]) is not None:
+            self._intake.take("DELETED", body)
 
     def _as_of(self, read: int) -> Iterable[Manifest]:
         live: dict[str, Manifest] = {}
