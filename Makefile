@@ -195,7 +195,7 @@ bench-malformed: .venv/installed ## 100,000 malformed requests: answers, memory,
 bench-faults: .venv/installed ## the operator in simulated trouble, random lives, guards taken away; FULL=1: every point; MINUTES= to go on later
 	$(BIN)/python -m benchmarks.faults $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(MINUTES),--minutes $(MINUTES))
 
-bench-fleet: .venv/installed ## 500 GNNServices on an API server without nodes: time, memory and requests of the operator
+bench-fleet: .venv/installed ## 100 and 500 GNNServices on an API server without nodes: requests, time and memory of the operator
 	$(BIN)/python -m benchmarks.fleet $(if $(QUICK),--quick)
 
 bench-cache: .venv/installed ## hit rates of every cache policy in simulation, on graphs of the paper's five shapes

@@ -58,7 +58,14 @@ class Audit:
 
     def since(self, mark: int) -> Counter[tuple[str, str]]:
         """Requests by verb and resource."""
-        counted: Counter[tuple[str, str]] = Counter()
+        return Counter((verb, resource) for verb, resource, _ in self._requests(mark))
+
+    def reads_by_name(self, mark: int) -> Counter[str]:
+        """Reads of single objects, by the object's name."""
+        return Counter(name for verb, _, name in self._requests(mark) if verb == "get" and name)
+
+    def _requests(self, mark: int) -> Iterator[tuple[str, str, str]]:
+        """Verb, resource and name of each request; the name of a list is empty."""
         with self._log.open("rb") as log:
             log.seek(mark)
             for line in log:
@@ -68,8 +75,8 @@ class Audit:
                 if (event["verb"] == "watch") != (event["stage"] == "ResponseStarted"):
                     continue  # the end of a watch
                 about = event.get("objectRef") or {}
-                counted[event["verb"], about.get("resource", event["requestURI"].partition("?")[0])] += 1
-        return counted
+                resource = about.get("resource", event["requestURI"].partition("?")[0])
+                yield event["verb"], resource, about.get("name", "")
 
 
 def writes_in(counted: Mapping[tuple[str, str], int]) -> int:

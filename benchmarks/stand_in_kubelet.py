@@ -18,6 +18,7 @@ import msgspec
 
 from benchmarks.kubernetes_api import MERGE_PATCH, KubernetesApi, Manifest
 from gnnserve_api.generation import GenerationResult, VariantSummary, encode_result
+from gnnserve_api.pods import PodExit
 from gnnserve_api.routing import ROUTING_KEY, AffineCost, Route, VariantRoute, decode_routing
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, COMPONENT, RECIPE, SERVICE, Component
 
@@ -27,8 +28,10 @@ AT_ONCE = 4
 
 
 class StandInKubelet:
-    def __init__(self, api: KubernetesApi) -> None:
+    def __init__(self, api: KubernetesApi, fails: Callable[[str], bool] = lambda service: False) -> None:
+        """`fails`: whether the generation of the service of that name fails."""
         self._api = api
+        self._fails = fails
         self._tables: dict[str, str] = {}
         self._pool = ThreadPoolExecutor(AT_ONCE)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -55,7 +58,8 @@ class StandInKubelet:
     def _run(self, pod: Manifest) -> None:
         metadata = pod["metadata"]
         is_worker = metadata["labels"][COMPONENT] == Component.WORKER
-        status = _serving(pod) if is_worker else _succeeded(pod)
+        is_failing = self._fails(metadata["labels"][SERVICE])
+        status = _serving(pod) if is_worker else _failed(pod) if is_failing else _succeeded(pod)
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
         try:
             self._api.call("PATCH", path, {"status": status}, MERGE_PATCH)
@@ -103,6 +107,11 @@ def _succeeded(pod: Manifest) -> Manifest:
     result = GenerationResult("r1", pod["metadata"]["labels"][RECIPE], "9" * 16, VARIANTS)
     ended = {"exitCode": 0, "reason": "Completed", "message": encode_result(result), "finishedAt": _now()}
     return {"phase": "Succeeded", "containerStatuses": [_container(pod, {"terminated": ended}, ready=False)]}
+
+
+def _failed(pod: Manifest) -> Manifest:
+    ended = {"exitCode": int(PodExit.BAD_INPUT), "reason": "Error", "message": "no such file", "finishedAt": _now()}
+    return {"phase": "Failed", "containerStatuses": [_container(pod, {"terminated": ended}, ready=False)]}
 
 
 def _serving(pod: Manifest) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,6 +116,35 @@ def updates_faults(results: Results) -> str:
         ),
     )
     return f"{verdict_table(found)}\n\n{recoveries}"
+
+
+@figures("fleet")
+def fleet(results: Results) -> str:
+    """The verdicts; then what the operator asked for while services rested. Older results have none."""
+    found = results["fleet"]
+    if "verdicts" not in found:
+        return ""
+    rows = (
+        (
+            f"{part['services']:,}",
+            f"{part['requests_per_minute']:.0f}",
+            ", ".join(f"{verb}: {number}" for verb, number in _by_verb(part["requests_by_kind"]).items()),
+            f"{part['processor_share']:.1%}",
+            f"{part['memory_after_mb']}",
+        )
+        for part in found["idle"].values()
+    )
+    columns = ("services at rest", "calls a minute", "in two resyncs, by verb", "of a processor", "memory, MB")
+    return f"{verdict_table(found)}\n\n{table(columns, rows)}"
+
+
+def _by_verb(requests_by_kind: Mapping[str, int]) -> dict[str, int]:
+    """Requests by verb, the most frequent first; those of leases apart, which are the operator's own."""
+    counted: Counter[str] = Counter()
+    for words, number in requests_by_kind.items():
+        verb, _, resource = words.partition(" ")
+        counted["renewals of the Lease" if resource == "leases" else verb] += number
+    return dict(counted.most_common())
 
 
 @figures("live_accuracy")
