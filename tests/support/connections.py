@@ -26,6 +26,8 @@ class FakeTransport:
     closed: bool = False
     reading: bool = True
     aborted: bool = False
+    ended: bool = False
+    """The sending half is closed."""
     unsent_bytes: int = 0
     """What the client has not taken yet."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -35,7 +37,16 @@ class FakeTransport:
 
     def write(self, data: bytes | memoryview) -> None:
         assert not self.closed
+        assert not self.ended
         self.written += data
+        self.changed.set()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        assert not self.closed
+        self.ended = True
         self.changed.set()
 
     def close(self) -> None:
@@ -45,6 +56,11 @@ class FakeTransport:
     def abort(self) -> None:
         self.aborted = True
         self.close()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more is sent."""
+        return self.closed or self.ended
 
     def is_closing(self) -> bool:
         return self.closed
@@ -116,6 +132,11 @@ class Wire:
             self.transport.changed.clear()
             await self.transport.changed.wait()
         return self.responses()
+
+    async def finished(self) -> None:
+        while not self.transport.finished:
+            self.transport.changed.clear()
+            await self.transport.changed.wait()
 
     async def closed(self) -> None:
         while not self.transport.closed:

@@ -15,7 +15,7 @@ from tests.support.serving import FakeWorker, service
 from tests.support.waiting import WAIT_S
 
 from gnnserve_worker.serving.listening_socket import bind
-from gnnserve_worker.serving.security.credentials import Credentials
+from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials
 from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
 from gnnserve_worker.serving.served_service import ServedService, ServiceSettings
 from gnnserve_worker.serving.server import WorkerServer
@@ -42,13 +42,18 @@ def started(
     of: FakeWorker | None = None,
     *,
     with_grpc: bool = False,
+    has_neighbour: bool = False,
 ) -> Iterator[Running]:
     """In a thread, where signals are left alone. Where it waits for credentials, its revision comes after them, as in a
-    pod. `of`: what it answers from, and whose changes it follows."""
+    pod. `of`: what it answers from, and whose changes it follows. `has_neighbour`: the server has a second
+    service, without a revision, so that input waits for turns."""
     sock, of = bind("127.0.0.1", 0), of or FakeWorker()
     grpc = bind("127.0.0.1", 0) if with_grpc else None
     settings = ServiceSettings("digits", sock, credentials, of.updates, grpc=grpc)
-    worker = WorkerServer([settings], handshakes=handshakes)
+    offered = [settings]
+    if has_neighbour:
+        offered.append(ServiceSettings("neighbour", bind("127.0.0.1", 0), NO_CREDENTIALS))
+    worker = WorkerServer(offered, handshakes=handshakes)
     grpc_port = 0 if grpc is None else grpc.getsockname()[1]
     served = worker.services["digits"]
     revision = of.revision()
@@ -71,4 +76,5 @@ def started(
         worker._process.should_exit = True
         thread.join(WAIT_S)
         switching.join(WAIT_S)
-        sock.close()
+        for of_service in offered:
+            of_service.sock.close()

@@ -51,7 +51,7 @@ def ask(application: AsgiApp, request: bytes = GET) -> tuple[bytes, bool]:
         wire.send(request)
         while server.shared.tasks:
             await asyncio.sleep(0)
-        found.append((bytes(wire.transport.written), wire.transport.closed))
+        found.append((bytes(wire.transport.written), wire.transport.finished))
 
     on_server(application, scenario)
     return found[0]

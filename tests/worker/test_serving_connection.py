@@ -382,7 +382,7 @@ def test_body_behind_an_offer_that_was_not_seen_in_time_never_passes_for_a_reque
         wire.send(data[:cut])
         wire.send(data[cut : -len(body)])
         wire.send(body)
-        await wire.closed()
+        await wire.finished()
         assert [response.status for response in wire.responses()] == [400]
 
     on_server(scenario)
@@ -394,10 +394,10 @@ def test_head_without_an_end_is_refused(path: bytes) -> None:
         wire = server.connect()
         wire.send(b"POST " + path + b" HTTP/1.1\r\nhost: w\r\nx: ")
         for _ in range(65):
-            if not wire.transport.closed:
+            if not wire.transport.finished:
                 wire.send(b"a" * 1024)
         (response,) = wire.responses()
-        assert (response.status, wire.transport.closed) == (431, True)
+        assert (response.status, wire.transport.finished) == (431, True)
         assert b"65,536 bytes" in response.body
 
     on_server(scenario)
@@ -483,7 +483,7 @@ def test_what_is_not_http_or_could_be_read_in_two_ways_gets_400_and_is_closed(da
         wire = server.connect()
         wire.send(data)
         (response,) = await wire.answers()
-        await wire.closed()
+        await wire.finished()
         assert (response.status, json.loads(response.body)["error"]["code"]) == (400, "MalformedRequest")
         assert response.headers["connection"] == "close"
 
@@ -510,10 +510,10 @@ def test_what_is_not_supported_is_refused_as_such_and_closed(data: bytes, status
         for step in (len(data), 1000):
             wire = server.connect()
             for start in range(0, len(data), step):
-                if not wire.transport.closed:
+                if not wire.transport.finished:
                     wire.send(data[start : start + step])
             (response,) = await wire.answers()
-            await wire.closed()
+            await wire.finished()
             assert (response.status, json.loads(response.body)["error"]["code"]) == (status, code)
 
     on_server(scenario)
@@ -602,7 +602,7 @@ def test_client_that_never_completes_its_request_is_closed(sent: bytes) -> None:
         wire = server.connect()
         if sent:
             wire.send(sent)
-        await wire.closed()
+        await wire.finished()
         assert wire.transport.written == b""
         wire.leave()
 
@@ -615,7 +615,7 @@ def test_idle_client_is_closed_after_its_answer(path: bytes) -> None:
         wire = server.connect()
         wire.send(predict(b'{"nodes":[3]}').replace(b"/v1/predict", path))
         await wire.answers()
-        await wire.closed()
+        await wire.finished()
 
     on_server(scenario, patience=QUICK)
 

@@ -55,10 +55,10 @@ def test_a_head_beyond_the_limit_gets_431_however_it_comes(path: bytes, at_once:
         request = head + b"\r\n\r\n{}"
         step = len(request) if at_once else 1000
         for start in range(0, len(request), step):
-            if not wire.transport.closed:
+            if not wire.transport.finished:
                 wire.send(request[start : start + step])
         (response,) = await wire.answers()
-        await wire.closed()
+        await wire.finished()
         assert (response.status, code_of(response.body)) == (431, "HeadTooLarge")
         assert response.headers["connection"] == "close"
 
@@ -324,7 +324,7 @@ def test_of_pipelined_requests_as_many_as_are_kept_are_answered_and_no_more_are_
         wire.send(get(b"/healthz") * 100)
         assert len(wire.connection.pipelined) == MOST_PIPELINED
         worker.gate.set()
-        await wire.closed()
+        await wire.finished()
         responses = wire.responses()
         assert [response.status for response in responses] == [200] * (1 + MOST_PIPELINED)
         assert [response.headers.get("connection") for response in responses] == [None] * MOST_PIPELINED + ["close"]

@@ -66,7 +66,7 @@ def _socket_address(transport: asyncio.Transport, which: str) -> tuple[str, int]
     return (str(found[0]), int(found[1])) if isinstance(found, tuple) else None
 
 
-def _nothing() -> None:
+def _nothing(_keep_alive: bool) -> None:
     pass
 
 
@@ -85,8 +85,9 @@ class AsgiExchange(Exchange):
         flow: Flow,
         start: ResponseStart,
         keep_alive: bool,
-        when_answered: Callable[[], None],
+        when_answered: Callable[[bool], None],
     ) -> None:
+        """`when_answered` is called once the answer is complete, with whether the connection is kept behind it."""
         super().__init__(is_answered=False, keep_alive=keep_alive)
         self._scope = scope
         self._transport = transport
@@ -143,7 +144,7 @@ class AsgiExchange(Exchange):
     # The application's side
 
     async def receive(self) -> Message:
-        if self._expects_continue and not self._transport.is_closing():
+        if self._expects_continue and not self._gone and not self._transport.is_closing():
             self._expects_continue = False
             self._transport.write(_CONTINUE)
         if not self._gone and not self.is_answered:
@@ -214,9 +215,7 @@ class AsgiExchange(Exchange):
             raise RuntimeError("a body that is shorter than its content-length")
         self.is_answered = True
         self._changed.set()
-        if not self.keep_alive:
-            self._transport.close()
-        self._when_answered()
+        self._when_answered(self.keep_alive)
 
     async def _fail(self) -> None:
         if self._is_started:

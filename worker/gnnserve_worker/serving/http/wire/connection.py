@@ -5,6 +5,10 @@ calls, its answer in one write: no task, no futures, no dictionaries. A head tha
 not parsed again. Whatever else arrives becomes an exchange with the ASGI application (`asgi.py`): other paths and
 methods, chunked bodies, `Expect`, upgrades, huge bodies, requests that were sent before the last one was answered
 (pipelining), and clients that do not read what they are sent.
+
+A request may be answered before all of it has come: a body that is too large, a path that there is not. Most clients
+read nothing before they have sent everything, and a connection that is closed with unread bytes is reset, which they
+see in place of the answer. So a connection lingers: what still comes is read and discarded, within limits.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build
 from gnnserve_worker.serving.http.wire.flow import Flow
 from gnnserve_worker.serving.http.wire.heads import large_head, not_http, wrong_version
 from gnnserve_worker.serving.http.wire.known_heads import HEAD_END, KnownHead, KnownHeads, without_upgrade
-from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED, Patience, Places, Room
+from gnnserve_worker.serving.http.wire.limits import MOST_LINGERED_BYTES, MOST_PIPELINED, Patience, Places, Room
 from gnnserve_worker.serving.http.wire.reading import Reader, Trouble
 from gnnserve_worker.serving.http.wire.responses import LAST_CHUNK, ResponseStart, encode_chunk
 from gnnserve_worker.serving.inlet import Inlet
@@ -88,6 +92,14 @@ class Connection(asyncio.Protocol):
         self._is_surplus = False
         self._is_deaf = False
         """What else comes is not looked at: the connection is closed after the answers that are due."""
+        self._lingers = False
+        """The request that is being read was answered: what comes of it is discarded."""
+        self._is_ending = False
+        """It lingers behind its last answer, and is closed then."""
+        self._discardable_bytes = 0
+        """Bytes that may still come while it lingers."""
+        self._linger_end_s = 0.0
+        """Latest end of that, by the loop's clock."""
         self._unsent_bytes = 0
         """Bytes that the client had not read at the last check."""
         self._unread_s = 0.0
@@ -121,7 +133,9 @@ class Connection(asyncio.Protocol):
         self._application = self._shared.app.answer_surplus
         refused = self._shared.places.take_surplus(self)
         if refused is not None:
+            # At once: to linger, it would need the place that it is refused.
             refused._refuse_unheard(self._shared.app.refuse_connection())
+            refused.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.connections.discard(self)
@@ -172,21 +186,26 @@ class Connection(asyncio.Protocol):
         self.data_received(data)
 
     def _feed(self, data: bytes) -> None:
+        if self._lingers:
+            self._discard(len(data))
         if self._is_deaf:
             return
         trouble = self._reader.feed(data)
         if trouble is None or self.transport.is_closing():
             return
+        if self._is_ending:
+            self._is_deaf = True
+            return
         match trouble:
             case Trouble.NOT_HTTP:
                 CLIENT_LOG.warning("Invalid HTTP request received.")
-                self._refuse_unheard(self._predict.refuse_request(not_http()))
+                self._refuse_unreadable(self._predict.refuse_request(not_http()))
             case Trouble.WRONG_VERSION:
-                self._refuse_unheard(
+                self._refuse_unreadable(
                     self._predict.refuse_request(wrong_version(self._reader.version), self._error_form())
                 )
             case Trouble.LONG_HEAD:
-                self._refuse_unheard(self._predict.refuse_request(large_head(), self._error_form()))
+                self._refuse_unreadable(self._predict.refuse_request(large_head(), self._error_form()))
             case Trouble.LONG_FRAME:
                 self.transport.close()
                 self._silence()
@@ -197,21 +216,65 @@ class Connection(asyncio.Protocol):
         """The form of errors at the address of the request that is being read, as far as that was read."""
         return error_form_of(self._reader.url.decode("latin-1"))
 
+    def _refuse_unreadable(self, reply: Reply) -> None:
+        """Refuse a request of which no more can be read."""
+        self._refuse_unheard(reply)
+        self._is_deaf = True
+        self._end()
+
     def _refuse_unheard(self, reply: Reply) -> None:
-        """Refuses a connection before there is a request that the application could answer."""
+        """Answer before there is a request that the application could answer."""
         framing = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(reply.body)
         self.transport.write(b"".join((self._shared.start.encode(reply.status), reply.head, framing, reply.body)))
-        self.transport.close()
         self._silence()
+
+    # Behind an answer
+
+    def _end(self) -> None:
+        """Close the connection behind its last answer: at once, or where more may be on its way, when the client has
+        ended."""
+        reader = self._reader
+        has_others = reader.between_messages or reader.is_head_open or bool(self.pipelined)
+        if reader.between_messages and not (self.pipelined or self._is_deaf or reader.offers_upgrade):
+            self.transport.close()
+            return
+        # Of the answered request the end is seen; others are not looked at.
+        self._is_deaf = self._is_deaf or has_others
+        self._is_ending = True
+        reader.between_messages = False  # no known head is looked for
+        self.pipelined.clear()
+        if self.transport.can_write_eof():  # not with TLS, where the length of the answer has to do
+            self.transport.write_eof()
+        self._flow.resume_reading()
+        self._shared.places.note_lingering(self)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Discard what the client still sends of a request that was answered."""
+        patience = self._shared.patience
+        self._lingers = True
+        self._discardable_bytes = MOST_LINGERED_BYTES
+        self._linger_end_s = self._loop.time() + patience.linger_s
+        self._patience_s = patience.linger_silent_s
+        self._waited_s = 0.0
+
+    def _discard(self, size_bytes: int) -> None:
+        self._waited_s = 0.0
+        self._discardable_bytes -= size_bytes
+        if self._discardable_bytes < 0:
+            self.transport.abort()
 
     # The server's
 
     def shut_down(self) -> None:
-        """Close, after the answer that is due if there is one."""
-        if self._current.is_answered:
-            self.transport.close()
-        else:
+        """Close, after the answer that is due if there is one, and where a client is still sending what was answered,
+        when it has ended."""
+        if not self._current.is_answered:
             self._current.keep_alive = False
+        elif not self._lingers:
+            self.transport.close()
+        elif not self._is_ending and not self.transport.is_closing():
+            self._end()
 
     def abort(self) -> None:
         self.transport.abort()
@@ -240,8 +303,9 @@ class Connection(asyncio.Protocol):
             self._unread_s += patience.look_every_s
         else:
             self._unread_s = 0.0
-        if self._unread_s > patience.unread_s:
-            # A close would wait until all of it is taken.
+        lingers_too_long = self._lingers and self._loop.time() > self._linger_end_s
+        if self._unread_s > patience.unread_s or lingers_too_long:
+            # A close would wait until all of it is taken, or until the client has said goodbye.
             self.transport.abort()
             self._silence()
             return
@@ -300,6 +364,13 @@ class Connection(asyncio.Protocol):
     def end_request(self) -> None:
         if self._is_deaf:
             return
+        if self._is_ending:
+            # Others may be behind it. Where the sending half is closed, the client sees the end.
+            self._is_deaf = True
+            if not self.transport.can_write_eof():
+                self.transport.close()
+            return
+        self._lingers = False
         if isinstance(self._current, AsgiExchange):
             # Where the answer came first, the client does not wait for one.
             self._patience_s = self._shared.patience.idle_s if self._current.is_answered else math.inf
@@ -367,7 +438,7 @@ class Connection(asyncio.Protocol):
             self._keep_until_done(self._send_pieces(reply, reply.pieces))
 
     def _send(self, reply: Reply) -> None:
-        if self.transport.is_closing():
+        if self._is_ending or self.transport.is_closing():
             self._exchange.is_answered = True
             return
         head = self._encode_head(reply, b"content-length: %d\r\n" % len(reply.body))
@@ -380,10 +451,12 @@ class Connection(asyncio.Protocol):
 
     async def _send_pieces(self, reply: Reply, pieces: Iterator[bytes]) -> None:
         try:
+            if self._is_ending:
+                return
             self.transport.write(self._encode_head(reply, b"transfer-encoding: chunked\r\n"))
             for piece in pieces:
                 await self._flow.drain()
-                if self.transport.is_closing():
+                if self._is_ending or self.transport.is_closing():
                     return
                 self.transport.write(encode_chunk(piece))
                 await asyncio.sleep(0)  # another client's turn
@@ -406,13 +479,14 @@ class Connection(asyncio.Protocol):
 
     def _complete(self) -> None:
         self._exchange.is_answered = True
-        if not self._exchange.keep_alive:
-            self.transport.close()
-        self._note_answered()
+        self._note_answered(self._exchange.keep_alive)
 
-    def _note_answered(self) -> None:
-        """Go on with the request behind the one that was answered, or wait for one."""
-        if self.transport.is_closing():
+    def _note_answered(self, keep_alive: bool) -> None:
+        """Go on with the request behind the one that was answered, or wait for one; or end the connection."""
+        if self._is_ending or self.transport.is_closing():
+            return
+        if not keep_alive:
+            self._end()
             return
         self._flow.resume_reading()
         if self.pipelined:
@@ -422,5 +496,4 @@ class Connection(asyncio.Protocol):
             self._patience_s = self._shared.patience.idle_s
             self._waited_s = 0.0
         elif not self._reader.is_head_open:  # where it is, the next request's time runs already
-            self._patience_s = self._shared.patience.linger_s
-            self._waited_s = 0.0
+            self._linger()

@@ -13,6 +13,9 @@ from gnnserve_worker.serving.http.app import MOST_CONNECTIONS, RESERVED_CONNECTI
 
 MOST_PIPELINED = 16
 """Requests that wait behind the one that is being answered. No more are read from their connection."""
+MOST_LINGERED_BYTES = 256 * 1024 * 1024
+"""Bytes that are discarded of a request that was answered before its end. None of them is kept, but receiving them
+takes a third of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,9 @@ class Patience:
     """Time from an answer to the next request."""
     linger_s: float = 30.0
     """Seconds from an answer to the end of its request, where the answer came first: a client that is still sending
-    must not lose it to a reset connection."""
+    must not lose it to a reset connection. As long as nginx and Apache linger."""
+    linger_silent_s: float = 5.0
+    """Time for which such a client may send nothing."""
     unread_s: float = 60.0
     """Time for which a client may read nothing of what it is sent."""
     surplus_s: float = 5.0
@@ -68,7 +73,7 @@ T = TypeVar("T", bound=Occupant)
 
 
 class Places(Generic[T]):
-    """Tells which connections are within the limit, which are surplus, and which idle one is closed for a new one."""
+    """Tells which connections are within the limit, which are surplus, and which one is closed for a new one."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -76,30 +81,36 @@ class Places(Generic[T]):
         """Open connections beyond the limit, the oldest first."""
         self._unheard: dict[T, None] = {}
         """Surplus connections whose request's head is not complete."""
+        self._lingering: dict[T, None] = {}
+        """Connections that were answered for the last time and only wait for the client to end, the oldest first."""
         self._dismissed: set[T] = set()
-        """Aborted idle connections that are still counted."""
+        """Aborted connections that are still counted."""
         self._idle: list[T] = []
         """Found at the last search, the longest idle one last."""
         self._next_search_s = -math.inf
 
     def has_place(self, connections: Collection[T], now_s: float) -> bool:
-        """Whether one more connection, already among `connections`, is within the limit. The connection that has been
-        idle for longest is closed for it where that is needed."""
+        """Whether one more connection, already among `connections`, is within the limit. Where that is needed, the
+        connection is closed for it that has lingered for longest, or else the one that has been idle for longest."""
         if len(connections) - len(self._surplus) - len(self._dismissed) <= self.room.connections:
             return True
-        idle = self._longest_idle(connections, now_s)
-        if idle is None:
+        lingering = next((one for one in self._lingering if one not in self._surplus), None)
+        dismissed = self._longest_idle(connections, now_s) if lingering is None else lingering
+        if dismissed is None:
             return False
-        self._dismissed.add(idle)
-        idle.abort()  # nothing is due to it, and with TLS a goodbye may take half a minute
+        self._dismiss(dismissed)
         return True
 
     def take_surplus(self, connection: T) -> T | None:
         """The connection that has to be refused; None: there is room."""
         refused: T | None = None
         if len(self._surplus) >= self.room.reserved:
-            refused = next(iter(self._unheard), connection)
-            self.forget(refused)
+            lingering = next((one for one in self._surplus if one in self._lingering), None)
+            if lingering is None:
+                refused = next(iter(self._unheard), connection)
+                self.forget(refused)
+            else:
+                self._dismiss(lingering)
         if refused is not connection:
             self._surplus[connection] = self._unheard[connection] = None
         return refused
@@ -107,10 +118,19 @@ class Places(Generic[T]):
     def note_heard(self, connection: T) -> None:
         self._unheard.pop(connection, None)
 
+    def note_lingering(self, connection: T) -> None:
+        self._lingering[connection] = None
+
     def forget(self, connection: T) -> None:
         self._surplus.pop(connection, None)
         self._unheard.pop(connection, None)
+        self._lingering.pop(connection, None)
         self._dismissed.discard(connection)
+
+    def _dismiss(self, connection: T) -> None:
+        self.forget(connection)
+        self._dismissed.add(connection)
+        connection.abort()  # nothing is due to it, and with TLS a goodbye may take half a minute
 
     def _longest_idle(self, connections: Collection[T], now_s: float) -> T | None:
         while True:

@@ -84,11 +84,11 @@ class Listener:
                 while (self.shared.connections or self.shared.tasks) and not is_forced():
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            _log.error("incomplete %g s after the drain and given up: %d requests", linger_s, len(self.shared.tasks))
             given_up = tuple(self.shared.tasks)
             for task in given_up:
                 task.cancel()
             if given_up:
+                _log.error("incomplete %g s after the drain and given up: %d requests", linger_s, len(given_up))
                 # Their clients are told so.
                 await asyncio.wait(given_up, timeout=_GIVING_UP_S)
         # Nothing reads what else they send.
