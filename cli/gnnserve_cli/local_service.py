@@ -12,27 +12,26 @@ from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.following.loader import Loader
 from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.served_service import Look
-from gnnserve_worker.serving.server import Serving
+from gnnserve_worker.serving.served_service import Look, ServedService
 
 _PATIENCE_S = 2.0
 
 
 class LocalService:
-    def __init__(self, handle: Serving, load: Callable[[str], ServedRevision], name: str) -> None:
+    def __init__(self, served: ServedService, load: Callable[[str], ServedRevision], name: str) -> None:
         """`load` opens a revision by its name. `name`: of the service, where there are several; empty: there are
         not."""
         self.name = name
-        self._handle = handle
-        self._loader = Loader(handle.served, load, service=name or None)
-        self._files = RepositoryWatch(self._loader, handle.served.why_failing)
+        self._served = served
+        self._loader = Loader(served, load, service=name or None)
+        self._files = RepositoryWatch(self._loader, served.why_failing)
 
-    def begin(self, table: RoutingTable) -> None:
-        """Follow this table, which is in effect already where a revision answers."""
-        if self._handle.revision is None:
+    def begin(self, revision: ServedRevision | None, table: RoutingTable) -> None:
+        """Follow this table. `revision`: the one that answers by it already; None: none does."""
+        if revision is None:
             self._loader.declare(table)
         else:
-            self._loader.adopt(self._handle.revision, table)
+            self._loader.adopt(revision, table)
         self._loader.start()
         self._files.start()
 
@@ -50,7 +49,7 @@ class LocalService:
         return self._loader.served is not None
 
     def look(self) -> Look | None:
-        return self._handle.look()
+        return self._served.look()
 
     def route(self, table: RoutingTable) -> None:
         self._loader.declare(table)

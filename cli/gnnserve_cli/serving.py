@@ -32,7 +32,7 @@ from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving import listening_socket, server
 from gnnserve_worker.serving.http.pairs import example_pair
 from gnnserve_worker.serving.security.credentials import Credentials
-from gnnserve_worker.serving.served_service import ServiceSettings
+from gnnserve_worker.serving.served_service import ServedService, ServiceSettings
 
 if TYPE_CHECKING:
     from gnnserve_worker.pods.followed_log import FollowedLog
@@ -202,7 +202,7 @@ class Offered:
     on_opened: Callable[[], None] = lambda: None
     """Called when the revision is open: nothing is shown of one whose files are damaged."""
 
-    def begin_canary(self, handle: server.Serving, local: LocalService) -> None:
+    def begin_canary(self, served: ServedService, local: LocalService) -> None:
         """Answer by a second revision too, where the manifest names one."""
         spec, load, options = self.service.spec, self.load_named, self.options
         if spec.routing.canary is None or load is None:
@@ -210,7 +210,7 @@ class Offered:
         # Most services have no second revision.
         from gnnserve_worker.following.canary import CanaryFollower  # noqa: PLC0415
 
-        served, table = handle.served, spec.routing_table(self.revision)
+        table = spec.routing_table(self.revision)
         follower = CanaryFollower(
             served,
             lambda name: device.open_served(load(name), options.device),
@@ -274,19 +274,19 @@ def serve_routed(offered: Sequence[Offered]) -> None:
         ]
 
         def begin(handles: Sequence[server.Serving]) -> None:
-            for of, offer, name in zip(offered, offers, names, strict=True):
-                if offer.revision is None:
+            for of, handle, name in zip(offered, handles, names, strict=True):
+                if handle.revision is None:
                     announce_unserved(of.sockets, of.options.credentials, name)
                 else:
-                    announce(of.sockets, example_request(offer.revision), of.options.credentials, name)
+                    announce(of.sockets, example_request(handle.revision), of.options.credentials, name)
             print("  Ctrl-C stops it." if is_alone else "Ctrl-C stops them.", flush=True)
             for of, log, handle, name, begin_loop in zip(offered, logs, handles, names, begin_routing, strict=True):
                 if not of.revision:
                     continue
-                local = LocalService(handle, partial(of.open_again, log), name)
+                local = LocalService(handle.served, partial(of.open_again, log), name)
                 begun.append(local)
-                local.begin(of.service.spec.routing_table(of.revision))
-                of.begin_canary(handle, local)
+                local.begin(handle.revision, of.service.spec.routing_table(of.revision))
+                of.begin_canary(handle.served, local)
                 begin_loop(local)
 
         try:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.support import fork_server
 from tests.support.pods import answers_of, publish_answering
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_cli.exits import ExitCode
@@ -155,3 +155,31 @@ def test_where_none_can_be_served_the_command_ends(services: Services) -> None:
     assert ended.returncode == ExitCode.REPOSITORY
     for table in services.tables.values():
         assert str(table) in ended.stderr
+
+
+def test_files_that_were_replaced_are_mapped_no_more_once_they_are_loaded_again(services: Services) -> None:
+    with serving(services) as server:
+        assert all(server.answers(name) for name in services.tables)
+        before = {name: mappings(server, table) for name, table in services.tables.items()}
+        for table in services.tables.values():
+            copy = table.with_name("copy.npy")
+            copy.write_bytes(table.read_bytes())
+            copy.replace(table)
+        for name, table in services.tables.items():
+            until(lambda table=table: is_mapped(server, table), f"the table of {name} is loaded again")  # type: ignore[misc]
+            until(
+                lambda name=name, table=table: mappings(server, table) == before[name],  # type: ignore[misc]
+                f"nothing keeps the first revision of {name}",
+            )
+        assert all(server.answers(name) for name in services.tables)
+
+
+def mappings(server: Server, table: Path) -> int:
+    """How often the folder of a table is mapped by the server, files that are gone from it included."""
+    return Path(f"/proc/{server.process.pid}/maps").read_text().count(f" {table.parent}/")
+
+
+def is_mapped(server: Server, table: Path) -> bool:
+    """Whether it is mapped, and not one that was there before."""
+    lines = Path(f"/proc/{server.process.pid}/maps").read_text().splitlines()
+    return any(line.endswith(f" {table}") for line in lines)

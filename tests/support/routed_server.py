@@ -38,8 +38,8 @@ def main(routing: str, prometheus: str = "") -> None:
 
         def begin(serving: Serving) -> None:
             print(sock.getsockname()[1], flush=True)
-            local = LocalService(serving, lambda _name: revision, "")
-            local.begin(of.spec.routing_table(revision.manifest.revision))
+            local = LocalService(serving.served, lambda _name: revision, "")
+            local.begin(serving.revision, of.spec.routing_table(revision.manifest.revision))
             begin_routing(local)
 
         serve_revision(revision, of, sock, begin)

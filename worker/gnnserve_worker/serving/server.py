@@ -31,7 +31,7 @@ from gnnserve_worker.serving.process import BACKLOG, ServerProcess
 from gnnserve_worker.serving.repeated import limit_warnings
 from gnnserve_worker.serving.security.credentials import NO_CREDENTIALS, Credentials, CredentialsInUse
 from gnnserve_worker.serving.security.handshakes import DEFAULT_HANDSHAKE_LIMITS, HandshakeLimits
-from gnnserve_worker.serving.served_service import Look, ServedService, ServiceSettings
+from gnnserve_worker.serving.served_service import ServedService, ServiceSettings
 
 _SEND_SPANS_S = 2.0
 """Longest wait at the end for the receiver of traces."""
@@ -53,42 +53,48 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Handle by which other threads look at a service, and bring revisions to it."""
+    """A service that has begun to answer. To be dropped soon: it keeps the revision."""
 
     served: ServedService
     revision: ServedRevision | None
     """The revision that it began to answer from; None: there was none."""
 
-    def look(self) -> Look | None:
-        """What the service serves; None: the server has ended."""
-        return self.served.look()
 
-
-def serve_revisions(offers: Sequence[Offer], ready: Callable[[Sequence[Serving]], None]) -> None:
+def serve_revisions(offers: list[Offer], ready: Callable[[Sequence[Serving]], None]) -> None:
     """Answer for these services until SIGINT or SIGTERM. `ready` is called once, on the event loop, when `/readyz` of
-    all that have a revision returns 200, with a handle of each."""
-    for offer in offers:
-        if offer.revision is not None:
-            offer.revision.check(_table_of(offer.service, offer.revision))
+    all that have a revision returns 200, with a handle of each. The offers are taken out of the list: what refers to a
+    revision for as long as the server runs keeps its memory after another one has taken its place."""
+    _check(offers)
 
     def load() -> None:
         try:
             handles: list[Serving] = []
-            for offer in offers:
-                started_s, served, revision = time.perf_counter(), worker.services[offer.settings.name], offer.revision
-                if revision is None:
-                    served.report(offer.problem)
-                else:
-                    revision.warm_up()
-                    table = _table_of(offer.service, revision)
-                    served.switch(revision, table, time.perf_counter() - started_s)
-                handles.append(Serving(served, revision))
+            while offers:
+                offer = offers.pop(0)
+                handles.append(_begin(offer, worker.services[offer.settings.name]))
             worker.call_later(lambda: ready(handles))
         except BaseException as error:  # noqa: BLE001  (without its revisions, the process has no purpose)
             worker.end(error)
 
     worker = WorkerServer([offer.settings for offer in offers])
     worker.run(threading.Thread(target=load, name="load", daemon=True).start)
+
+
+def _check(offers: Sequence[Offer]) -> None:
+    # A function of its own, whose variables are gone when it returns.
+    for offer in offers:
+        if offer.revision is not None:
+            offer.revision.check(_table_of(offer.service, offer.revision))
+
+
+def _begin(offer: Offer, served: ServedService) -> Serving:
+    started_s, revision = time.perf_counter(), offer.revision
+    if revision is None:
+        served.report(offer.problem)
+    else:
+        revision.warm_up()
+        served.switch(revision, _table_of(offer.service, revision), time.perf_counter() - started_s)
+    return Serving(served, revision)
 
 
 def _table_of(service: GNNService, revision: ServedRevision) -> RoutingTable:
