@@ -1,11 +1,19 @@
-"""Exit codes: the one place where an error becomes a number that a script can test.
+"""Exit codes: the one place where an error becomes a number that a script can test, and how a process ends with it.
 
-`gnnserve --help` prints the meanings from here; `main.py` does the exiting.
+`gnnserve --help` prints the meanings from here.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
+from types import FrameType
+from typing import NoReturn
+
+import typer
 
 from gnnserve_api.errors import (
     DeviceLostError,
@@ -92,3 +100,63 @@ def sentence_of(error: Exception) -> str:
         f"there is not enough memory ({found}); free some, raise the limit of this process (ulimit -v) or "
         "container, or compute on a larger machine"
     )
+
+
+# Ends of processes
+
+
+@contextmanager
+def errors_as_exit_codes() -> Iterator[None]:
+    """Turn an error within it that has an exit code into one line on standard error and typer.Exit."""
+    try:
+        try:
+            yield
+        finally:
+            # Small outputs wait in the buffer: a reader that left must show here, not at interpreter exit.
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Exception as error:
+        code = exit_code_of(error)
+        if code is None:
+            raise
+        if code is not ExitCode.BROKEN_PIPE:
+            _complain(f"error: {sentence_of(error)}")
+        _discard_output_that_fails()
+        raise typer.Exit(code) from None
+
+
+def _complain(message: str) -> None:
+    with suppress(OSError):  # standard error may be the full disk; the exit code still says it
+        typer.echo(message, err=True)
+
+
+def _discard_output_that_fails() -> None:
+    """The interpreter flushes standard output once more when it exits; that must not complain either."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        pass
+    else:
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def exit_in_order(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Handle SIGTERM: what is half-written is removed on the way out."""
+    sys.exit(ExitCode.TERMINATED)
+
+
+def leave(code: str | int | None) -> NoReturn:
+    """End this process, in which all is done."""
+    if "torch" in sys.modules and isinstance(code, int):
+        # The interpreter would take torch's modules apart for most of a second, and Triton's would complain on standard
+        # error of what is referred to still.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -1,4 +1,7 @@
-"""Generation as `run` and `generate` show it: its progress, its interruption, and how far to trust its profile."""
+"""Generation as `run` and `generate` show it: its progress, its interruption, and how far to trust its profile.
+
+It takes place in this process. `generation_process.py` has it done in another one.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from gnnserve_api.training import says_rising, says_unlearnt
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.progress import showing_progress
 from gnnserve_cli.render import count
+from gnnserve_worker.compaction.answering import find_answering
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.generation.identity import newest_version
 from gnnserve_worker.pods import device
@@ -32,6 +36,18 @@ from gnnserve_worker.repository.repository import Repository
 
 BUSY_TAIL_RATIO = 8.0
 """p99 over median. On a quiet machine it is near 2."""
+
+
+def find_generated(service: GNNService, repository: Repository, log: str | None) -> RevisionManifest | None:
+    """The revision that `generate_visibly` would find; None: it would generate one, or carry one over. `log`: as
+    there."""
+    if service.spec.revision is not None:
+        return find_answering(service.spec, repository, log)
+    return pipeline.find(service, repository, graph_version=_graph_version(service, repository, log))
+
+
+def _graph_version(service: GNNService, repository: Repository, log: str | None) -> str | None:
+    return None if log is None else newest_version(service.spec, repository, log)
 
 
 def generate_visibly(
@@ -47,7 +63,7 @@ def generate_visibly(
         with showing_progress() as listener:
             published = restore(service, service.spec.revision, repository, log, listener)
     else:
-        version = None if log is None else newest_version(service.spec, repository, log)
+        version = _graph_version(service, repository, log)
         generate = partial(pipeline.generate, service, repository, graph_version=version)
         generated = generating_visibly(service, repository, named, generate)
         advise(generated, repository)
@@ -151,15 +167,9 @@ def _failure_of_gpu(error: Exception) -> str | None:
     if isinstance(error, GnnserveError) or "torch" not in sys.modules:
         return None
     # Imported here: it needs torch, which a second start does without.
-    from gnnserve_worker.gpu.failure import TRUST, describe, is_of_device, is_out_of_memory  # noqa: PLC0415
+    from gnnserve_worker.gpu.failure import describe, is_of_device, is_out_of_memory  # noqa: PLC0415
 
-    if is_out_of_memory(error):
-        return describe(error)
-    if not is_of_device(error):
-        return None
-    # A server in this process must not use that context again.
-    TRUST.lose(f"it failed in training: {describe(error)}")
-    return describe(error)
+    return describe(error) if is_out_of_memory(error) or is_of_device(error) else None
 
 
 def warn_of_busy_machine(profile: Profile, folder: Path) -> str | None:

@@ -10,8 +10,6 @@ import importlib.metadata
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -33,18 +31,18 @@ from gnnserve_cli.commands.run import run
 from gnnserve_cli.commands.serve import serve
 from gnnserve_cli.commands.validate import validate
 from gnnserve_cli.commands.variants import variants
-from gnnserve_cli.exits import MEANINGS, ExitCode, exit_code_of, sentence_of
+from gnnserve_cli.exits import MEANINGS, errors_as_exit_codes, exit_in_order, leave
 
 
 class Commands(TyperGroup):
     """Runs a command and turns its errors into one line and an exit code."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        with _errors_as_exit_codes():  # `--version` and `--help` print here
+        with errors_as_exit_codes():  # `--version` and `--help` print here
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_as_exit_codes():
+        with errors_as_exit_codes():
             return super().invoke(ctx)
 
     def get_help_option(self, ctx: Any) -> Any:
@@ -83,45 +81,6 @@ def _without_type(flag: Any) -> Any:
     if flag is not None:
         flag.metavar = ""
     return flag
-
-
-@contextmanager
-def _errors_as_exit_codes() -> Iterator[None]:
-    try:
-        try:
-            yield
-        finally:
-            # Small outputs wait in the buffer: a reader that left must show here, not at interpreter exit.
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except Exception as error:
-        code = exit_code_of(error)
-        if code is None:
-            raise
-        if code is not ExitCode.BROKEN_PIPE:
-            _complain(f"error: {sentence_of(error)}")
-        _discard_output_that_fails()
-        raise typer.Exit(code) from None
-
-
-def _complain(message: str) -> None:
-    with suppress(OSError):  # standard error may be the full disk; the exit code still says it
-        typer.echo(message, err=True)
-
-
-def _discard_output_that_fails() -> None:
-    """The interpreter flushes standard output once more when it exits; that must not complain either."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        pass
-    else:
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def _print_version(wanted: bool) -> None:
@@ -211,17 +170,9 @@ def _open_closed_streams() -> None:
 
 def main() -> None:
     _open_closed_streams()
-    # An orderly way out: what is half-written is removed. A server that is up has a handler of its own, and drains.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.TERMINATED))
-    code = _run()
-    if "torch" in sys.modules and isinstance(code, int):
-        # Every command has finished by now. The interpreter would take torch's modules apart for most of a second, and
-        # Triton's would complain on standard error of what is referred to still.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(code)
-    sys.exit(code)
+    # A server that is up has a handler of its own, and drains.
+    signal.signal(signal.SIGTERM, exit_in_order)
+    leave(_run())
 
 
 def _run() -> str | int | None:

@@ -38,6 +38,8 @@ class InputError(GnnserveError):
 class RepositoryError(GnnserveError):
     def __init__(self, path: object, problem: str, remedy: str) -> None:
         self.path = str(path)
+        self.problem = problem
+        self.remedy = remedy
         super().__init__(f"{path}: {problem}; {remedy}")
 
 

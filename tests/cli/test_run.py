@@ -31,9 +31,9 @@ from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_cli.generating import warn_of_busy_machine
+from gnnserve_cli.generation_process import GenerationAnswer, GenerationRequest, carry_out
 from gnnserve_cli.main import app
 from gnnserve_cli.serving import example_request
-from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings
@@ -75,6 +75,8 @@ class FakeWorker:
         monkeypatch.setattr("gnnserve_worker.pods.device.open_served", self.open)
         monkeypatch.setattr("gnnserve_worker.pods.device.why_no_gpu", lambda *_: self.no_gpu)
         monkeypatch.setattr("gnnserve_worker.generation.pipeline.generate", self.generate)
+        monkeypatch.setattr("gnnserve_worker.generation.pipeline.find", lambda *_, **_named: None)
+        monkeypatch.setattr("gnnserve_cli.generation_process.in_a_process", generate_here)
         monkeypatch.setattr("gnnserve_worker.repository.repository.Repository", self.repository)
 
     def bind(self, host: str, port: int, _option: str = "") -> socket.socket:
@@ -120,8 +122,15 @@ class FakeWorker:
     def serve(self, offers: Sequence[Any], ready: Callable[[Any], None]) -> None:
         self.steps.append("serve")
         self.offers = tuple(offers)
-        served = SimpleNamespace(why_failing=lambda _revision: "")
-        ready([SimpleNamespace(look=lambda: None, served=served, revision=offer.revision) for offer in offers])
+        served = SimpleNamespace(why_failing=lambda _revision: "", look=lambda: None)
+        ready([SimpleNamespace(served=served, revision=offer.revision) for offer in offers])
+
+
+def generate_here(request: GenerationRequest) -> list[GenerationAnswer]:
+    """What `run` has another process do, in this one."""
+    answers: list[GenerationAnswer] = []
+    carry_out(request, answers.append)
+    return answers
 
 
 @pytest.mark.parametrize("command", ["run", "generate"])
@@ -341,21 +350,13 @@ def test_training_may_use_a_gpu(
 
 
 @pytest.mark.parametrize(
-    ("error", "lost"),
+    "error",
     [
-        pytest.param(torch.OutOfMemoryError("CUDA out of memory. Tried\nmore"), None, id="memory that others have"),
-        pytest.param(
-            RuntimeError("CUDA error: no kernel image is available"),
-            "it failed in training: RuntimeError: CUDA error: no kernel image is available",
-            id="a GPU that is too old",
-        ),
+        pytest.param(torch.OutOfMemoryError("CUDA out of memory. Tried\nmore"), id="memory that others have"),
+        pytest.param(RuntimeError("CUDA error: no kernel image is available"), id="a GPU that is too old"),
     ],
 )
-def test_what_a_gpu_cannot_train_the_cpu_does(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, lost: str | None
-) -> None:
-    trust = Trust()
-    monkeypatch.setattr("gnnserve_worker.gpu.failure.TRUST", trust)
+def test_what_a_gpu_cannot_train_the_cpu_does(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     worker = FakeWorker(training_error=error)
     worker.install(monkeypatch)
     result = CliRunner().invoke(app, ["generate", str(DIGITS)])
@@ -363,7 +364,6 @@ def test_what_a_gpu_cannot_train_the_cpu_does(
     assert worker.trained_on_gpu == [True, False]
     first_line = str(error).splitlines()[0]
     assert f"note: training on the CPU, since the GPU failed: {type(error).__name__}: {first_line}\n" in result.stderr
-    assert trust.lost == lost
 
 
 def test_what_no_gpu_said_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,8 @@ def run(
     # Imported here: they bring numpy and numba, which the other commands start without.
     with uncollected():
         from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-        from gnnserve_cli.embedding import check_sinks, publish_visibly  # noqa: PLC0415
+        from gnnserve_cli.embedding import check_sinks  # noqa: PLC0415
+        from gnnserve_cli.generation_process import WantedRevision, published_revisions  # noqa: PLC0415
         from gnnserve_cli.server_options import read_options  # noqa: PLC0415
         from gnnserve_cli.serving import (  # noqa: PLC0415
             Published,
@@ -92,20 +93,18 @@ def run(
     for of_service in options:
         require_device(of_service.device)
     with bound(host, port, grpc_port, len(services)) as listening:
-        with uncollected():
-            from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
-            from gnnserve_cli.updates import log_uid  # noqa: PLC0415
-
-        published: list[Published | Unpublished] = []
-        for service, sockets, of_service in zip(services, listening, options, strict=True):
+        wanted: list[WantedRevision] = []
+        for manifest, service in zip(manifests, services, strict=True):
             stored = Repository(repository, service.metadata.namespace, service.metadata.name)
             sinks = 0 if service.spec.embeddings is None else len(service.spec.embeddings.sinks)
             own_files, uri_files = uri_files[:sinks], uri_files[sinks:]
-            try:
-                revision = generate_visibly(service, stored, device, log_uid(service, stored))
-                publish_visibly(service, stored, revision, own_files)
-                published.append(Published(service, stored, revision, sockets, of_service))
-            except RepositoryError as error:
-                published.append(unpublished(service, sockets, of_service, error, len(services)))
+            wanted.append(WantedRevision(manifest, service, stored, own_files))
+        published: list[Published | Unpublished] = []
+        found = published_revisions(wanted, repository, device)
+        for of, revision, sockets, of_service in zip(wanted, found, listening, options, strict=True):
+            if isinstance(revision, RepositoryError):
+                published.append(unpublished(of.service, sockets, of_service, revision, len(services)))
+            else:
+                published.append(Published(of.service, of.stored, revision, sockets, of_service))
         serve_published(published, shares)
     farewell()

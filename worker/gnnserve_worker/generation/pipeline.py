@@ -17,6 +17,11 @@ from gnnserve_worker.progress import OverallProgress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
 
 
+def find(service: GNNService, repository: Repository, *, graph_version: str | None = None) -> RevisionManifest | None:
+    """The published revision that `generate` would find; None: it would generate one."""
+    return find_published(repository, identity_of(service.spec, graph_version))
+
+
 def generate(
     service: GNNService,
     repository: Repository,
