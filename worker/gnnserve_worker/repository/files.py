@@ -198,7 +198,7 @@ def storing(path: Path, wanted_bytes: int = 0) -> Iterator[None]:
             f"cannot be written: {error.strerror or error}; the published revisions are untouched",
             remedy_of(error, "check that folder"),
             on_command_line=_ANOTHER_FOLDER,
-            in_cluster="name another claim in spec.repository.claimName",
+            in_cluster="create a GNNService that names another claim: spec.repository.claimName is fixed",
         ) from error
 
 
@@ -210,7 +210,9 @@ def _disk_full(path: Path, wanted_bytes: int) -> StorageError:
         "untouched",
         "free some space and start again",
         on_command_line=_ANOTHER_FOLDER,
-        in_cluster="let the claim grow by spec.repository.claim.storage",
+        # Which of the two is not known here: a Job is told of the mounted folder alone.
+        in_cluster="let the claim grow: by spec.repository.claim.storage of the GNNService or GNNWorkerPool that it is "
+        "made for, or, if it is one of yours (spec.repository.claimName), by its own spec.resources.requests.storage",
     )
 
 
