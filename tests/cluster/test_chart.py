@@ -73,6 +73,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "networkPolicy": {"apiServerPorts": [6443, 16443], "prometheusPorts": [19090], "postgresPorts": [15432]},
         "prometheus": {"url": "http://prometheus.monitoring:9090"},
         "logs": {"format": "Text", "level": "DEBUG"},
+        "deletionGuard": {"enabled": True},
         "serviceAccount": {"name": "named", "annotations": {"a/b": "c"}},
         "resources": {"limits": {"memory": 536_870_912, "cpu": 1}},
         "nodeSelector": {"disk": "ssd"},
@@ -99,6 +100,19 @@ def of_kind(objects: list[Manifest], kind: str) -> list[Manifest]:
 def one(objects: list[Manifest], kind: str) -> Manifest:
     (found,) = of_kind(objects, kind)
     return found
+
+
+def policy_named(objects: list[Manifest], ending: str) -> tuple[Manifest, Manifest]:
+    """A ValidatingAdmissionPolicy by the end of its name, and its binding."""
+    (policy,) = [
+        found for found in of_kind(objects, "ValidatingAdmissionPolicy") if found["metadata"]["name"].endswith(ending)
+    ]
+    name = policy["metadata"]["name"]
+    (binding,) = [
+        found for found in of_kind(objects, "ValidatingAdmissionPolicyBinding") if found["metadata"]["name"] == name
+    ]
+    assert binding["spec"]["policyName"] == name
+    return policy, binding
 
 
 def operator_pod(objects: list[Manifest]) -> Manifest:
@@ -353,7 +367,7 @@ def test_an_existing_account_needs_a_name() -> None:
 
 def test_the_fence_is_around_everything_that_the_operator_applies() -> None:
     objects = render({"leaderElection": {"fencing": True}, "serviceAccount": {"name": "own"}})
-    policy, binding = one(objects, "ValidatingAdmissionPolicy"), one(objects, "ValidatingAdmissionPolicyBinding")
+    policy, binding = policy_named(objects, ".gnnserve")
     fenced = {
         (group, resource)
         for rule in policy["spec"]["matchConstraints"]["resourceRules"]
@@ -364,15 +378,26 @@ def test_the_fence_is_around_everything_that_the_operator_applies() -> None:
     assert fenced >= applied - {(kind.group, f"{kind.plural}/status") for kind in RECONCILED}
     (condition,) = policy["spec"]["matchConditions"]
     assert '"system:serviceaccount:gnnserve-system:own"' in condition["expression"]
-    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     election = settings_map({})["data"]["settings.yaml"]
     assert binding["spec"]["paramRef"]["name"] == yaml.safe_load(election)["leaderElection"]["leaseName"]
 
 
 def test_there_is_no_fence_where_nothing_is_cluster_wide() -> None:
-    assert not of_kind(render(), "ValidatingAdmissionPolicy")
+    assert not of_kind(render({"deletionGuard": {"enabled": False}}), "ValidatingAdmissionPolicy")
     with pytest.raises(HelmError, match="which watchNamespaces excludes"):
         render({"watchNamespaces": ["a"], "leaderElection": {"fencing": True}})
+
+
+def test_a_guard_is_around_pools_where_cluster_wide_objects_are_made() -> None:
+    policy, binding = policy_named(render(), ".gnnserve.deletion-guard")
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["operations"], rule["apiGroups"], rule["resources"]) == (
+        ["DELETE"],
+        ["gnnserve.dev"],
+        ["gnnworkerpools"],
+    )
+    assert binding["spec"]["validationActions"] == ["Deny"]
+    assert not of_kind(render({"watchNamespaces": ["a"]}), "ValidatingAdmissionPolicy")
 
 
 # --- the CustomResourceDefinition
@@ -808,6 +833,7 @@ OTHER_VALUES: dict[str, Any] = {
     "rbac.create": False,
     "rbac.bindings": "Owners",
     "rbac.aggregateClusterRoles": False,
+    "deletionGuard.enabled": False,
     "serviceAccount.create": False,
     "serviceAccount.name": "other",
     "serviceAccount.annotations": {"other": "1"},
