@@ -138,6 +138,8 @@ class Reason(StrEnum):
     """Change the spec, or delete the Job."""
     RESULT_UNREADABLE = "ResultUnreadable"
     """Give the operator and spec.image the same version."""
+    REPOSITORY_RETAINED = "RepositoryRetained"
+    """Bring back what an earlier one of that name has left, or delete it: the message has the commands for both."""
     NAME_TAKEN = "NameTaken"
     """Delete or rename the objects or the GNNService, or have it take them over."""
     CHILD_REFUSED = "ChildRefused"

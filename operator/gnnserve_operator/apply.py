@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
+from gnnserve_operator.belonging import Conflict, observed_conflict, owner_of
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.reverts import find_reverts, may_be_reverted
 from gnnserve_operator.declared import is_declared
@@ -28,9 +29,9 @@ from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import OperatorError, RefusedError
-from gnnserve_operator.kinds import GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, controller_of, observed_ref
+from gnnserve_operator.kinds import GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.logs import about
-from gnnserve_operator.observed import Conflict, Rejection, observed_conflict
+from gnnserve_operator.observed import Rejection
 from gnnserve_operator.revert_log import RevertLog
 
 _NEVER = "1"
@@ -53,24 +54,32 @@ class Place(Enum):
     """It belongs to this service, or may be taken over by it."""
     LEAVING = auto()
     """It is being deleted, or belongs to a deleted service of the same name: it will be gone soon."""
+    RETAINED = auto()
+    """It is a claim that a deleted service of the same name left: it stays, and is never touched."""
     TAKEN = auto()
     """It has another owner, and is never touched."""
 
 
-def classify_place(live: Manifest | None, service: str, uid: str, kind: str = GNNSERVICE.name) -> Place:
+def classify_place(  # noqa: PLR0911 - a ladder, one rung an owner
+    live: Manifest | None, service: str, uid: str, kind: str = GNNSERVICE.name
+) -> Place:
     """`service`, `uid`, `kind`: of what the object should belong to."""
     if live is None:
         return Place.FREE
     if live["metadata"].get("deletionTimestamp"):
         return Place.LEAVING
-    owner = controller_of(live)
-    if owner is not None and owner["uid"] == uid:
+    owner = owner_of(live)
+    adoption = (live["metadata"].get("annotations") or {}).get(ADOPT_ANNOTATION)
+    if owner is None:
+        return Place.OURS if adoption == service else Place.TAKEN
+    if owner.uid == uid:
         return Place.OURS
-    if owner is not None and (owner["kind"], owner["name"]) == (kind, service):
+    if (owner.kind, owner.name) != (kind, service):
+        return Place.TAKEN
+    if owner.is_bound:
         return Place.LEAVING
-    if owner is None and (live["metadata"].get("annotations") or {}).get(ADOPT_ANNOTATION) == service:
-        return Place.OURS
-    return Place.TAKEN
+    # By uid, which holds once: the annotation stays, and the next service of that name must not hide what is there.
+    return Place.OURS if adoption == owner.uid else Place.RETAINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +184,9 @@ class Applier:
         live = {ref: fetched[ref] if ref in fetched else known.get(ref) for ref in (*refs, *refs_ahead)}
         places = {ref: classify_place(found, service.name, uid, service.kind) for ref, found in live.items()}
         found = [
-            observed_conflict(ref, raw, uid)
+            observed_conflict(ref, raw, uid, is_retained=places[ref] is Place.RETAINED)
             for ref, raw in live.items()
-            if raw is not None and places[ref] is Place.TAKEN
+            if raw is not None and places[ref] in {Place.TAKEN, Place.RETAINED}
         ]
         return Survey(live, places, tuple(conflict for conflict in found if conflict is not None))
 
@@ -214,23 +223,32 @@ class Applier:
                 rejections.append(Rejection(change.ref, f"{under}, on which it builds, is refused"))
                 missing[change.ref.kind] = change.ref
                 continue
-            changed = await self._changed_by_others(change)
             try:
-                applied = await self.cluster.apply(change.manifest)
+                await self._write(service, change)
             except RefusedError as error:
                 rejections.append(Rejection(change.ref, error.message))
                 if change.is_new:
                     missing[change.ref.kind] = change.ref
-                continue
-            version = applied["metadata"]["resourceVersion"]
-            self._applied[service][change.ref] = Applied(
-                change.digest, version, change.overtaken - {version}, digest_of_content(applied)
-            )
-            if changed is not None:
-                self.reverts.note(service, find_reverts(change.ref, change.manifest, changed, applied))
-            verb = "created" if change.is_new else "changed"
-            logger.info("%s %s", verb, change.ref, extra=about(service, reason="Applied"))
         return tuple(rejections)
+
+    async def apply_ahead(self, service: ServiceKey, manifest: Manifest, live: Manifest) -> None:
+        """Apply one child that is there, before the others are looked at. Raises as `Cluster.apply` does."""
+        ref, digest = observed_ref(manifest), digest_of(manifest)
+        before = self._applied.setdefault(service, {}).get(ref)
+        if is_needed(manifest, digest, live, before):
+            await self._write(service, _change(ref, manifest, digest, live, before))
+
+    async def _write(self, service: ServiceKey, change: Change) -> None:
+        changed = await self._changed_by_others(change)
+        applied = await self.cluster.apply(change.manifest)
+        version = applied["metadata"]["resourceVersion"]
+        self._applied[service][change.ref] = Applied(
+            change.digest, version, change.overtaken - {version}, digest_of_content(applied)
+        )
+        if changed is not None:
+            self.reverts.note(service, find_reverts(change.ref, change.manifest, changed, applied))
+        verb = "created" if change.is_new else "changed"
+        logger.info("%s %s", verb, change.ref, extra=about(service, reason="Applied"))
 
     async def _changed_by_others(self, change: Change) -> Manifest | None:
         """The live object, with the managers of its fields, where others have changed what is about to be applied."""

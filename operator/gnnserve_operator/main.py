@@ -14,7 +14,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -49,6 +49,7 @@ from gnnserve_operator.prometheus import Prometheus
 from gnnserve_operator.reconcile import Reconciler
 from gnnserve_operator.reconcile_pool import PoolReconciler
 from gnnserve_operator.report import Reporter
+from gnnserve_operator.retention import release_all
 from gnnserve_operator.settings import Settings, load_settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 from gnnserve_operator.transport import HttpTransport
@@ -163,6 +164,9 @@ async def run(
         async def reconcile(key: ServiceKey) -> float | None:
             return await reconciler_of(key).reconcile(key)
 
+        async def release(key: ServiceKey) -> None:
+            await reconciler_of(key).release(key)
+
         loop = Loop(
             reconcile, index.reconciled_keys, metrics,
             concurrency=settings.concurrency, resync_s=settings.resync_seconds, clock=clock,
@@ -184,7 +188,8 @@ async def run(
                 metrics.observe_services(index.count_by_ready, index.declared_workers, index.conditions)
                 intake = Intake(index, loop.enqueue, lambda key, body: reconciler_of(key).reporter.is_echo(key, body))
                 registry = build_registry(_noting_events(intake.take, metrics, clock))
-                parts = Parts(namespaces, rights, registry, loop, slow_loop, watches, http)
+                prepare = partial(release_all, index.reconciled_keys, release)
+                parts = Parts(namespaces, rights, registry, loop, slow_loop, watches, http, prepare)
                 ending = await _run_until(stop, parts)
 
         await (work() if elector is None else elector.lead(stop, work))
@@ -201,6 +206,8 @@ class Parts:
     slow_loop: SlowLoop
     watches: WatchCheck
     http: web.AppRunner
+    prepare: Callable[[], Awaitable[None]]
+    """Done once all is known, before anything is reconciled."""
 
 
 async def _run_until(stop: asyncio.Event, parts: Parts) -> Ending:
@@ -210,6 +217,7 @@ async def _run_until(stop: asyncio.Event, parts: Parts) -> Ending:
         await parts.watches.caught_up.wait()
         _stop_on_signals(stop)  # kopf has put its own handlers in the place of ours
         logger.info("the watches have begun")
+        await parts.prepare()
         await parts.loop.run()
 
     working = asyncio.create_task(work(), name="loop")

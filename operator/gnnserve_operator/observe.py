@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
+from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
@@ -34,7 +35,6 @@ from gnnserve_operator.kinds import (
     Manifest,
     ObjectRef,
     ServiceKey,
-    controller_of,
     observed_ref,
 )
 from gnnserve_operator.namespaces import Namespaces
@@ -137,12 +137,13 @@ class RepositoryClaims:
 
 
 def _counts(claim: Manifest, service_uid: str) -> bool:
-    """Whether a claim belongs to the service. A claim that an orphaned service left, under any of its names, counts: it
-    is reported and may be taken over, since another one in its place would hide it and its revisions."""
-    owner = controller_of(claim)
-    if owner is None:
-        return not claim["metadata"].get("deletionTimestamp")
-    return bool(owner["uid"] == service_uid)
+    """Whether a claim belongs to the service. One that an earlier service left, orphaned or retained, under any of its
+    names, counts: it is reported and may be taken over, since another one in its place would hide it and its revisions.
+    """
+    if belongs_to(claim, service_uid):
+        return True
+    owner = owner_of(claim)
+    return (owner is None or not owner.is_bound) and not claim["metadata"].get("deletionTimestamp")
 
 
 _WORKLOAD = frozenset({POD, DEPLOYMENT})
@@ -208,7 +209,7 @@ class Observer:
         }  # fmt: skip
         known |= {} if listed is None else listed.of(key)
         uid = service["metadata"]["uid"]
-        owned = {ref: raw for ref, raw in known.items() if raw is not None and _is_controlled(raw, uid)}
+        owned = {ref: raw for ref, raw in known.items() if raw is not None and belongs_to(raw, uid)}
         told = [raw for ref, raw in owned.items() if ref.kind == CLAIM.name]
         pool = self.pool_of(key)
         if pool is None:
@@ -280,15 +281,10 @@ def _wants_tls(service: Manifest) -> bool:
     return bool((service["spec"].get("endpoint") or {}).get("tls"))
 
 
-def _is_controlled(raw: Manifest, uid: str) -> bool:
-    owner = controller_of(raw)
-    return owner is not None and owner["uid"] == uid
-
-
 def _begun_at(children: Iterable[Manifest], service: Manifest) -> str:
     """Earliest creation of a pod of the service: before the service itself where it took over a Deployment or a Job."""
     uid = service["metadata"]["uid"]
-    makers = (raw for raw in children if raw["kind"] in {DEPLOYMENT.name, JOB.name} and _is_controlled(raw, uid))
+    makers = (raw for raw in children if raw["kind"] in {DEPLOYMENT.name, JOB.name} and belongs_to(raw, uid))
     return min(str(found["metadata"]["creationTimestamp"]) for found in (service, *makers))
 
 

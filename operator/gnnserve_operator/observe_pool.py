@@ -16,12 +16,14 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import GNNWorkerPool
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.apply import Place, classify_place
+from gnnserve_operator.belonging import belongs_to
 from gnnserve_operator.desired.labels import DIGEST_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.desired.names import pool_services_name, routing_name
 from gnnserve_operator.desired.pool import claim_of, max_delta_of
 from gnnserve_operator.handlers.index import Index
-from gnnserve_operator.kinds import CONFIG_MAP, Manifest, Raw, ServiceKey, controller_of
+from gnnserve_operator.kinds import CLAIM, CONFIG_MAP, Manifest, Raw, ServiceKey
 from gnnserve_operator.observed import observed_routing
 from gnnserve_operator.observed_pool import ObservedMember, ObservedPool
 from gnnserve_operator.parsing import parse_service
@@ -53,16 +55,26 @@ def observe_pool(index: Index, key: ServiceKey, granted: Mapping[ServiceKey, int
         return ObservedPool(pool_key.name)
     pool = parse_pool(raw)
     if isinstance(pool, str):
-        return ObservedPool(pool_key.name, problem=pool)
+        return ObservedPool(pool_key.name, problem=f"Its spec cannot be read: {pool}. Correct it.")
+    claim = claim_of(pool_key.name, pool.spec)
+    if pool.spec.repository.claim_name is None and _is_left_by_earlier(index, pool_key, raw["metadata"]["uid"], claim):
+        words = f"{CLAIM.name} {claim} is that of an earlier pool of this name: do what its condition Stalled says."
+        return ObservedPool(pool_key.name, problem=words)
     entry = observe_services(index, pool_key).of(key.name)
     others = [other for other in index.members(pool_key) if other != key]
     return ObservedPool(
         pool_key.name,
         pool.spec,
-        claim=claim_of(pool_key.name, pool.spec),
+        claim=claim,
         port=None if entry is None else entry.port,
         taken_bytes=sum(max(granted.get(other, 0), observe_member(index, other).counted_bytes) for other in others),
     )
+
+
+def _is_left_by_earlier(index: Index, pool_key: ServiceKey, uid: str, claim: str) -> bool:
+    """Whether a claim is one that a deleted pool of that name left, in which nothing may be generated for this one."""
+    found = (raw for raw in index.children(pool_key, CLAIM) if raw["metadata"]["name"] == claim)
+    return any(classify_place(raw, pool_key.name, uid, pool_key.kind) is Place.RETAINED for raw in found)
 
 
 def observe_services(index: Index, pool_key: ServiceKey) -> PoolServices:
@@ -109,11 +121,9 @@ def observe_member(index: Index, key: ServiceKey) -> ObservedMember:
 
 
 def _config_map(index: Index, key: ServiceKey, name: str) -> Manifest | None:
-    """The ConfigMap of that name that the present owner controls."""
+    """The ConfigMap of that name that belongs to the present owner."""
     owner = index.service(key)
-    uid = None if owner is None else owner["metadata"]["uid"]
-    for raw in index.children(key, CONFIG_MAP):
-        controller = controller_of(raw)
-        if raw["metadata"]["name"] == name and controller is not None and controller.get("uid") == uid:
-            return raw
-    return None
+    if owner is None:
+        return None
+    found = (raw for raw in index.children(key, CONFIG_MAP) if raw["metadata"]["name"] == name)
+    return next((raw for raw in found if belongs_to(raw, owner["metadata"]["uid"])), None)

@@ -15,6 +15,7 @@ import msgspec
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
 from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
+from gnnserve_operator.belonging import Conflict, owner_of
 from gnnserve_operator.desired.embeddings import embeddings_made_by
 from gnnserve_operator.desired.labels import (
     CLAIM_ANNOTATION,
@@ -29,7 +30,7 @@ from gnnserve_operator.desired.labels import (
 from gnnserve_operator.desired.pod import own_container, repository_claim_in, variable_in
 from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
-from gnnserve_operator.kinds import ObjectRef, Raw, controller_of
+from gnnserve_operator.kinds import ObjectRef, Raw
 from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.ownership import declared_queue_labels, declares_suspend
 from gnnserve_operator.turns import NO_LIMIT, Turns
@@ -38,15 +39,6 @@ from gnnserve_routing.signals import QueryAnswer, Silence
 
 POD_CREATION = timedelta(seconds=1)
 """Time that a Job's controller has to create the pod before its events are read for a refusal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """An object that has a child's name, and is not controlled by this GNNService."""
-
-    ref: ObjectRef
-    owner: str | None = None
-    """Its controller, as `Kind name`; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +78,8 @@ class ObservedClaim:
     name: str = ""
     volume: str = ""
     """Name of its PersistentVolume; empty until it is bound."""
+    is_retained: bool = False
+    """Whether it stays when its owner is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +298,6 @@ class Observed:
     """The answer of the Service's address to `GET /v1/route`."""
 
 
-def observed_conflict(ref: ObjectRef, raw: Raw, uid: str) -> Conflict | None:
-    """The conflict, or None where the GNNService with that uid controls the live object `raw`."""
-    owner = controller_of(raw)
-    if owner is not None and owner.get("uid") == uid:
-        return None
-    return Conflict(ref, None if owner is None else f"{owner.get('kind')} {owner.get('name')}")
-
-
 def observed_routing(raw: Raw) -> ObservedRouting:
     data = raw.get("data") or {}
     annotations = raw.get("metadata", {}).get("annotations") or {}
@@ -340,6 +326,7 @@ def observed_claim(raw: Raw) -> ObservedClaim:
         capacity=str((status.get("capacity") or {}).get("storage") or ""),
         name=str(metadata.get("name", "")),
         volume=str((raw.get("spec") or {}).get("volumeName") or ""),
+        is_retained=(owner := owner_of(raw)) is not None and not owner.is_bound,
     )
 
 

@@ -14,9 +14,9 @@ class ObservedPool:
 
     name: str
     spec: GNNWorkerPoolSpec | None = None
-    """None: there is no pool of that name, or its spec cannot be read."""
+    """None: there is no pool of that name, or it cannot be used."""
     problem: str = ""
-    """Why its spec cannot be read."""
+    """Why it cannot be used, and what to do; empty: it can."""
     claim: str = ""
     """Name of the claim with the repository of all its services."""
     port: int | None = None

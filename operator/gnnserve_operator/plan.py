@@ -31,7 +31,7 @@ from gnnserve_operator.decide.readiness import Situation, decide_conditions, ref
 from gnnserve_operator.decide.repair import decide_repair
 from gnnserve_operator.decide.repository import (
     RepositoryDecision,
-    decide_claim_storage,
+    decide_claim,
     decide_kept,
     decide_mounted,
     decide_repository,
@@ -180,8 +180,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         spec,
         settings,
         routing=None if declared is None or result is None else (declared, result),
-        claim=repository.name,
-        claim_storage=decide_claim_storage(spec, repository.made),
+        claim=decide_claim(identity.uid, spec, repository.made, repository.name),
         routing_claim_uid=declared_uid,
         mounted=mounted,
         with_workers=declared is not None or observed.deployment is not None,

@@ -26,7 +26,7 @@ from gnnserve_operator.decide.pool import (
     taken_bytes,
 )
 from gnnserve_operator.decide.problem import Problem
-from gnnserve_operator.decide.repository import decide_claim_storage
+from gnnserve_operator.decide.repository import decide_pool_claim
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
 from gnnserve_operator.decide.status import Status, is_same_status
 from gnnserve_operator.decide.workers import Workers, decide_workers
@@ -82,7 +82,7 @@ def plan_pool(
         view.services,
         secrets,
         MountedClaim(claim_of(parent.name, spec), "" if claim is None else claim.uid),
-        decide_claim_storage(like, claim if spec.repository.claim_name is None else None),
+        decide_pool_claim(parent.name, spec.repository, claim if spec.repository.claim_name is None else None),
         observed.pod_monitor_available,
         min(
             (member.spec.routing.interval_seconds for member in view.members if member.spec is not None),

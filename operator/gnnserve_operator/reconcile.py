@@ -13,7 +13,10 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.apply import Ahead, Applier, Change, Place, Survey, deletable
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.repository import decide_claim
+from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.queue import queue_labels
+from gnnserve_operator.desired.volume_claim import build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
@@ -30,10 +33,11 @@ from gnnserve_operator.kinds import (
 )
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observer, Seen
-from gnnserve_operator.observed import Rejection, ServiceWait
+from gnnserve_operator.observed import ObservedClaim, Rejection, ServiceWait
 from gnnserve_operator.parsing import parse_service
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
+from gnnserve_operator.retention import Retention
 from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 
@@ -68,6 +72,10 @@ class Reconciler:
     """Memory of pools that is counted for services since their last plan, which the watch may not tell of yet."""
     _waits: dict[ServiceKey, tuple[str, ServiceWait]] = field(default_factory=dict)
     """Waits of the services, with the uid of the GNNService."""
+    retention: Retention = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.retention = Retention(self.index, self.cluster, self.applier, self.clock)
 
     async def reconcile(self, key: ServiceKey) -> float | None:
         """Reconcile one service. Returns the seconds until the next look. Raises OperatorError."""
@@ -76,6 +84,7 @@ class Reconciler:
 
     async def _reconcile(self, key: ServiceKey) -> float | None:
         raw = self.index.service(key)
+        await self.retention.tell(key, raw)
         if raw is None:
             self._forget(key)
             return None
@@ -87,6 +96,7 @@ class Reconciler:
             planned = plan_for_invalid(identity, service, self.clock.utc())
             untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
             return _soonest(planned.look_again_s, untold_s)
+        await self._release(key, service, identity.uid)
 
         routed, measured = self.memory.recall(key, identity.uid), self.slow_loop.unread(key)
         begun = self._begun_jobs.get(key)
@@ -145,6 +155,21 @@ class Reconciler:
         if rejections:
             raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)
         return _soonest(planned.look_again_s, untold_s)
+
+    async def release(self, key: ServiceKey) -> None:
+        """Take the owner from claims of the service that are to stay. Raises OperatorError."""
+        raw = self.index.service(key)
+        service = None if raw is None else parse_service(raw)
+        if raw is not None and isinstance(service, GNNService):
+            await self._release(key, service, raw["metadata"]["uid"])
+
+    async def _release(self, key: ServiceKey, service: GNNService, uid: str) -> None:
+        parent, spec = Parent(key.name, key.namespace, uid), service.spec
+
+        def wanted(claim: ObservedClaim) -> Manifest | None:
+            return build_volume_claim(parent, spec.repository, decide_claim(uid, spec, claim, claim.name))
+
+        await self.retention.release(key, uid, wanted)
 
     async def _plan(
         self, key: ServiceKey, service: GNNService, identity: ServiceIdentity, seen: Seen

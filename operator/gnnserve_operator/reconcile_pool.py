@@ -5,10 +5,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 
+from gnnserve_api.spec.pool import GNNWorkerPool
 from gnnserve_operator.apply import Applier, Survey, deletable
+from gnnserve_operator.belonging import belongs_to
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.repository import decide_pool_claim
+from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.names import pool_name
+from gnnserve_operator.desired.volume_claim import build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
@@ -19,7 +24,6 @@ from gnnserve_operator.kinds import (
     Manifest,
     ObjectRef,
     ServiceKey,
-    controller_of,
     has_moved_on,
     observed_ref,
 )
@@ -28,6 +32,7 @@ from gnnserve_operator.observe import PodMonitors, RepositoryClaims
 from gnnserve_operator.observe_pool import observe_member, observe_services, parse_pool
 from gnnserve_operator.observed import (
     Observed,
+    ObservedClaim,
     Rejection,
     observed_claim,
     observed_deployment,
@@ -36,6 +41,7 @@ from gnnserve_operator.observed import (
 from gnnserve_operator.plan import Plan, ServiceIdentity
 from gnnserve_operator.plan_pool import PoolView, plan_for_unreadable_pool, plan_pool
 from gnnserve_operator.report import Reporter
+from gnnserve_operator.retention import Retention
 from gnnserve_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -53,6 +59,10 @@ class PoolReconciler:
     clock: Clock
     fleet: Fleet
     _rejections: dict[ServiceKey, tuple[Rejection, ...]] = field(default_factory=dict)
+    retention: Retention = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.retention = Retention(self.index, self.cluster, self.applier, self.clock)
 
     async def reconcile(self, key: ServiceKey) -> float | None:
         """Reconcile one pool. Returns the seconds until the next look. Raises OperatorError."""
@@ -61,6 +71,7 @@ class PoolReconciler:
 
     async def _reconcile(self, key: ServiceKey) -> float | None:
         raw = self.index.service(key)
+        await self.retention.tell(key, raw)
         if raw is None:
             self._rejections.pop(key, None)
             self.fleet.forget(key)
@@ -78,6 +89,7 @@ class PoolReconciler:
             self.fleet.recount(key)
             planned = plan_for_unreadable_pool(identity, parsed, self.clock.utc())
             return await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
+        await self._release(key, parsed, identity.uid)
         listed = await self.pod_monitors.listed()
         known: dict[ObjectRef, Manifest | None] = {
             observed_ref(found): found for found in self.index.children(key) if found["kind"] != POD.name
@@ -111,6 +123,21 @@ class PoolReconciler:
             raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)
         delays_s = [delay_s for delay_s in (planned.look_again_s, untold_s) if delay_s is not None]
         return min(delays_s, default=None)
+
+    async def release(self, key: ServiceKey) -> None:
+        """Take the owner from the claim of the pool, if it is to stay. Raises OperatorError."""
+        raw = self.index.service(key)
+        pool = None if raw is None else parse_pool(raw)
+        if raw is not None and isinstance(pool, GNNWorkerPool):
+            await self._release(key, pool, raw["metadata"]["uid"])
+
+    async def _release(self, key: ServiceKey, pool: GNNWorkerPool, uid: str) -> None:
+        parent, place = Parent(key.name, key.namespace, uid, pool.kind), pool.spec.repository
+
+        def wanted(claim: ObservedClaim) -> Manifest | None:
+            return build_volume_claim(parent, place, decide_pool_claim(key.name, place, claim))
+
+        await self.retention.release(key, uid, wanted)
 
     async def _write(
         self,
@@ -150,11 +177,7 @@ class PoolReconciler:
         *,
         has_monitors: bool,
     ) -> PoolView:
-        owned = {
-            ref: found
-            for ref, found in known.items()
-            if found is not None and (owner := controller_of(found)) is not None and owner["uid"] == uid
-        }
+        owned = {ref: found for ref, found in known.items() if found is not None and belongs_to(found, uid)}
         name = pool_name(key.name)
         deployment = next((raw for ref, raw in owned.items() if (ref.kind, ref.name) == (DEPLOYMENT.name, name)), None)
         observed = Observed(

@@ -91,8 +91,14 @@ BREAKS_RULE = {
         **MINIMAL,
         "worker": {**POOLED, "share": 2, "replicas": 3, "resources": {"limits": {"cpu": 1}}},
     },
-    "image, imagePullSecrets, repository.claimName and repository.claim must not be given with worker.poolRef: set "
-    "them in the GNNWorkerPool": {**MINIMAL, "worker": POOLED, "image": "a:1"},
+    "image, imagePullSecrets and, of repository, claimName, claim and deletionPolicy must not be given with "
+    "worker.poolRef: set them in the GNNWorkerPool": {
+        **MINIMAL,
+        "worker": POOLED,
+        "repository": {"deletionPolicy": "Retain"},
+    },
+    "deletionPolicy must not be given with claimName: a claim of yours is never deleted by the operator; leave "
+    "deletionPolicy out": {**MINIMAL, "repository": {"claimName": "mine", "deletionPolicy": "Retain"}},
     "routing.canary must not be given with updates: the second revision has the graph as it was generated, without the "
     "changes since; go back to an earlier model with spec.revision, which answers over the graph as it is now": {
         **MINIMAL,

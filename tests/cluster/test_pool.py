@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
+from tests.cluster.harness.commands import HarnessError
 from tests.cluster.harness.load import Load
 from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import SMALL_SPEC, Service
@@ -22,6 +23,22 @@ for path in pathlib.Path("/repository").rglob("revisions/*/*.safetensors"):
         path.write_bytes(content)
         print("poisoned", path)
 """
+
+
+def pool(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "gnnserve.dev/v1alpha1",
+        "kind": "GNNWorkerPool",
+        "metadata": {"name": "shared"},
+        "spec": {"resources": {"limits": {"memory": "1Gi"}}, **spec},
+    }
+
+
+def retained_in(namespace: Namespace) -> str:
+    """What the event of a claim that stays says; empty: there is none."""
+    return next(
+        (found["message"] for found in namespace.items("events") if found["reason"] == "RepositoryRetained"), ""
+    )
 
 
 def pool_of(namespace: Namespace) -> dict[str, Any]:
@@ -43,14 +60,7 @@ def test_services_share_a_worker_and_leave_each_other_alone(cluster: Cluster, na
     reviews = in_pool(namespace, "reviews")
     said = reviews.wait_for("Ready", "WorkerPoolMissing", status="False", timeout_s=60)
     assert "create it" in said
-    namespace.apply(
-        {
-            "apiVersion": "gnnserve.dev/v1alpha1",
-            "kind": "GNNWorkerPool",
-            "metadata": {"name": "shared"},
-            "spec": {"resources": {"limits": {"memory": "1Gi"}}},
-        }
-    )
+    namespace.apply(pool())
     reviews.wait_until_ready()
     assert len(reviews.predict(0, 1)["labels"]) == 2
     assert not namespace.exists("deployments/reviews-worker")
@@ -83,6 +93,19 @@ def test_services_share_a_worker_and_leave_each_other_alone(cluster: Cluster, na
     assert load.failures == []
     assert worker_pods(namespace) == pods
 
+    with pytest.raises(HarnessError, match="answers for GNNServices reviews, which would answer no more"):
+        namespace.kubectl("delete", "gnnworkerpools/shared")
+    assert reviews.predict(0, 1)["labels"]
+    namespace.kubectl("annotate", "gnnworkerpools/shared", "gnnserve.dev/allow-deletion=true")
     namespace.kubectl("delete", "gnnworkerpools/shared", "--wait=true")
     reviews.wait_for("Ready", "WorkerPoolMissing", status="False", timeout_s=60)
     assert namespace.exists("configmaps/reviews-routing")
+    told = wait_for("what stays to be told", lambda: retained_in(namespace))
+    assert "make GNNWorkerPool shared again with spec.repository.claimName: shared-pool-repository." in told
+
+    # As the event says: the models are there, and nothing trains.
+    jobs = {job["metadata"]["uid"] for job in namespace.items("jobs")}
+    namespace.apply(pool(repository={"claimName": "shared-pool-repository"}))
+    reviews.wait_until_ready()
+    assert reviews.predict(0, 1)["labels"]
+    assert {job["metadata"]["uid"] for job in namespace.items("jobs")} == jobs

@@ -22,14 +22,15 @@ from gnnserve_operator.apply import (
     digest_of_content,
     is_needed,
 )
+from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
+from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION, OWNER_UID, POOL, SERVICE
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import ConflictError, RetryLaterError
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.login import load_connection
 from gnnserve_operator.metrics import Metrics
-from gnnserve_operator.observed import Conflict, Rejection
+from gnnserve_operator.observed import Rejection
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_operator.transport import HttpTransport
 
@@ -39,6 +40,12 @@ DEPLOYMENT = child("Deployment", "digits-worker", spec={"replicas": 2})
 CLAIM = child("PersistentVolumeClaim", "digits-repository")
 JOB = child("Job", "digits-generate-1")
 FOREIGN = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "digits", "namespace": "default"}}
+
+
+def retained(uid: str, whose: dict[str, str] | None = None, **metadata: Any) -> Manifest:
+    """A claim that belongs to a service by its label."""
+    labels = (whose or {SERVICE: "digits"}) | {OWNER_UID: uid}
+    return live(CLAIM, **{"ownerReferences": [], "labels": labels, **metadata})
 
 
 @pytest.mark.parametrize(
@@ -63,6 +70,20 @@ FOREIGN = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "digits",
                      Place.TAKEN, id="a child of another service, whatever is written on it"),
         pytest.param(live(CONFIG, annotations={ADOPT_ANNOTATION: "digits"}, ownerReferences=[owner(uid="u2")]),
                      Place.LEAVING, id="one that the garbage collector is about to take"),
+        pytest.param(retained(UID), Place.OURS, id="a claim that is retained"),
+        pytest.param(retained("u2"), Place.RETAINED, id="a claim that a deleted service of the same name left"),
+        pytest.param(retained("u2", annotations={ADOPT_ANNOTATION: "u2"}), Place.OURS, id="which may be taken over"),
+        pytest.param(retained("u2", annotations={ADOPT_ANNOTATION: "digits"}), Place.RETAINED,
+                     id="which a person allowed to an earlier service"),
+        pytest.param(retained("u2", {SERVICE: "other"}, annotations={ADOPT_ANNOTATION: "u2"}), Place.TAKEN,
+                     id="a retained claim of another service, whatever is written on it"),
+        pytest.param(retained("u2", {POOL: "digits"}), Place.TAKEN, id="that of a pool of the same name"),
+        pytest.param(retained("u2", ownerReferences=[owner("other", "u3")]), Place.TAKEN,
+                     id="one that something else controls by now"),
+        pytest.param(retained(UID, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,
+                     id="a retained claim that is being deleted"),
+        pytest.param(live(FOREIGN, labels={SERVICE: "digits", OWNER_UID: UID}), Place.TAKEN,
+                     id="what is no claim belongs to no one by a label"),
         pytest.param(live(CONFIG, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,
                      id="a child that is being deleted"),
         pytest.param(live(FOREIGN, deletionTimestamp="2026-01-01T00:00:00Z"), Place.LEAVING,

@@ -85,6 +85,7 @@ EDITS = {
     "repository.claim.storage": (CLAIM % "", CLAIM % ", storage: 1Gi"),
     "repository.claim.storage_class_name": (CLAIM % "", CLAIM % ", storageClassName: slow"),
     "repository.claim.access_mode": ("repository: {claim: {}}", "repository: {claim: {accessMode: ReadWriteMany}}"),
+    "repository.deletion_policy": ("", "repository: {deletionPolicy: Retain}"),
     "repository.history": ("repository: {history: 3}", "repository: {history: 4}"),
     "updates.log": ("", SQLITE % ""),
     "updates.adopt": (SQLITE % "", SQLITE % f", adopt: {'0' * 8}-{'0000-' * 3}{'0' * 12}"),

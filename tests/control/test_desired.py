@@ -15,7 +15,7 @@ from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.routing import decode_routing
 from gnnserve_api.spec.labels import ANNOTATION_PREFIXES, LABEL_PREFIXES, RESERVED_LABELS, reserved_in
 from gnnserve_api.spec.service import GNNService
-from gnnserve_operator.decide.repository import decide_claim_storage, decide_repository
+from gnnserve_operator.decide.repository import decide_claim, decide_repository
 from gnnserve_operator.desired.children import ChildInputs, build_children
 from gnnserve_operator.desired.deployment import MountedClaim, digest_of_pods
 from gnnserve_operator.desired.job import build_job
@@ -61,8 +61,7 @@ def build(service: GNNService, **settings: Any) -> dict[tuple[str, str], dict[st
         service.spec,
         made,
         routing=(declared_table(service.spec, result), result),
-        claim_storage=decide_claim_storage(service.spec, None),
-        claim=claim,
+        claim=decide_claim(UID, service.spec, None, claim),
         routing_claim_uid="uid-of-the-claim",
         mounted=MountedClaim(claim, "uid-of-the-claim"),
         with_workers=True,

@@ -40,6 +40,8 @@ CHILDREN_OF_A_REVISION = [
     "apply PodDisruptionBudget digits-worker",
 ]
 STATUS = "apply status GNNService digits"
+CLAIM = "PersistentVolumeClaim"
+UPDATES = {"log": {"postgres": {"secretName": "log"}}}
 MINUTES_IN_MOMENTS: dict[str, Any] = {"clock": QuickClock(200), "resync_seconds": 200}
 """Watches are looked after every 30 s, and may be silent for 60 s."""
 
@@ -142,6 +144,28 @@ def test_nothing_but_ours_is_on_any_object(cluster: FakeCluster) -> None:
         assert "finalizers" not in found["metadata"]
         assert all(name.startswith("gnnserve.dev/") for name in found["metadata"]["annotations"])
         assert APPLIED_ANNOTATION in found["metadata"]["annotations"]
+
+
+def test_an_operator_that_begins_releases_all_claims_before_it_reconciles_one(cluster: FakeCluster) -> None:
+    """An earlier operator had them go with their services, which may be deleted right after an upgrade."""
+    claims = {f"{name}-repository" for name in ("digits", "papers", "reviews")}
+
+    async def before(operator: RunningOperator) -> None:
+        for name in ("digits", "papers", "reviews"):
+            cluster.create(gnnservice(name))
+        await operator.until(lambda: {found["metadata"]["name"] for found in cluster.all(CLAIM)} == claims)
+        await operator.resync()
+
+    async def after(operator: RunningOperator) -> None:
+        await operator.until(lambda: len(cluster.writes) > len(claims))
+        assert sorted(map(str, cluster.writes[: len(claims)])) == [f"apply {CLAIM} {claim}" for claim in sorted(claims)]
+        assert all("ownerReferences" not in found["metadata"] for found in cluster.all(CLAIM))
+
+    play(cluster, before)
+    for name in ("digits", "papers", "reviews"):
+        cluster.replace("GNNService", name, lambda found: found["spec"].update(updates=UPDATES))
+    cluster.writes.clear()
+    play(cluster, after)
 
 
 def test_a_restart_writes_nothing(cluster: FakeCluster) -> None:

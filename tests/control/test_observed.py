@@ -9,6 +9,7 @@ from tests.support.observed import make_result
 
 from gnnserve_api.generation import encode_result
 from gnnserve_api.routing import RoutingTable, encode_routing
+from gnnserve_operator.belonging import observed_conflict
 from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
@@ -18,7 +19,6 @@ from gnnserve_operator.observed import (
     ObservedRouting,
     Termination,
     Waiting,
-    observed_conflict,
     observed_deployment,
     observed_job,
     observed_pod,

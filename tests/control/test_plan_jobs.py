@@ -10,9 +10,10 @@ import pytest
 from tests.support.observed import Namespace, make_result, make_settings
 
 from gnnserve_api.generation import encode_result
+from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.published import is_result_awaited
 from gnnserve_operator.kinds import observed_ref
-from gnnserve_operator.observed import Conflict, ObservedJob, ObservedPod, Rejection
+from gnnserve_operator.observed import ObservedJob, ObservedPod, Rejection
 
 
 def begun(**spec: Any) -> Namespace:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.support.observed import Namespace, make_settings
 
+from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.kinds import observed_ref
-from gnnserve_operator.observed import Conflict
 from gnnserve_operator.turns import IDLE, UNDER_WAY, Stance, Standing, Turn, place_words
 
 FULL = Turn(limit=2, under_way=2)

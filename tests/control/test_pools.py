@@ -27,9 +27,10 @@ from gnnserve_api.pool import (
 from gnnserve_api.routing import ROUTING_KEY, decode_routing
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.apply import Applier
+from gnnserve_operator.belonging import owner_of
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.pool import decide_membership
-from gnnserve_operator.desired.labels import JOB_NAME
+from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, JOB_NAME, OWNER_UID
 from gnnserve_operator.errors import ConflictError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index, Kept, service_of
@@ -62,6 +63,8 @@ class Scene:
         self.cluster = FakeCluster(clock=self.clock.utc)
         self._api = ApiServer(self.cluster)
         self.index = Index()
+        self._keys: dict[ServiceKey, None] = {}
+        """All that was ever there: what is deleted is looked at too."""
         self.sizes: dict[str, int] = {}
         """Bytes of each service's revision; 100 MiB where none is said."""
         self.silent: set[str] = set()
@@ -123,7 +126,8 @@ class Scene:
             for _ in range(rounds):
                 before = self.cluster.version
                 self._watch()
-                for key in self.index.reconciled_keys():
+                self._keys |= dict.fromkeys(self.index.reconciled_keys())
+                for key in (*self._keys,):
                     try:
                         await (self._pools if key.is_pool else self._services).reconcile(key)
                     except ConflictError:
@@ -408,8 +412,9 @@ def test_a_pools_pods_are_as_restricted_as_others_and_its_children_named_after_i
         assert {"protocol": "TCP", "port": first, "endPort": last} in policy["ingress"][0]["ports"]
     assert policy["podSelector"]["matchLabels"]["gnnserve.dev/pool"] == "shared"
     everything = [found for key, found in scene.cluster.objects.items() if key[2].startswith("shared-pool")]
-    owners = {found["metadata"]["ownerReferences"][0]["kind"] for found in everything if found["kind"] != "Pod"}
-    assert owners == {"GNNWorkerPool"}
+    owners = {found["kind"]: owner_of(found) for found in everything if found["kind"] != "Pod"}
+    assert {str(owner) for owner in owners.values()} == {"GNNWorkerPool shared"}
+    assert [kind for kind, owner in owners.items() if not owner.is_bound] == ["PersistentVolumeClaim"]
 
 
 def test_a_service_of_a_pool_has_a_port_of_its_own_for_grpc(scene: Scene) -> None:
@@ -478,6 +483,67 @@ def test_a_change_of_a_pools_deployment_is_set_back_and_told(scene: Scene) -> No
     assert told["involvedObject"]["kind"] == "GNNWorkerPool"
     assert "changed by kubectl, and is set back to what is declared: spec.replicas from 5 back to 2" in told["message"]
     assert "kubectl scale -n default gnnp/shared --replicas=5" in told["message"]
+
+
+def test_the_models_of_a_pool_outlive_it_and_are_brought_back(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews")
+    scene.settle()
+    before = scene.of_kind("PersistentVolumeClaim")["shared-pool-repository"]
+    uid = scene.of_kind("GNNWorkerPool")["shared"]["metadata"]["uid"]
+    assert before["metadata"]["labels"][OWNER_UID] == uid
+    scene.cluster.delete("GNNWorkerPool", "shared")
+    scene.settle()
+    assert scene.of_kind("PersistentVolumeClaim") == {"shared-pool-repository": before}
+    (event,) = [found for found in scene.of_kind("Event").values() if found["reason"] == "RepositoryRetained"]
+    assert event["involvedObject"]["kind"] == "GNNWorkerPool"
+    assert "again with spec.repository.claimName: shared-pool-repository. To" in event["message"]
+    assert scene.condition("reviews", "Ready")[:2] == ("False", "WorkerPoolMissing")
+    scene.add_pool(repository={"claimName": "shared-pool-repository"})
+    scene.settle()
+    assert scene.condition("reviews", "Ready")[:2] == ("True", "Serving")
+    assert scene.of_kind("PersistentVolumeClaim") == {"shared-pool-repository": before}
+
+
+def test_a_pool_that_is_made_again_hides_no_models_of_an_earlier_one(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews")
+    scene.settle()
+    uid = scene.of_kind("GNNWorkerPool")["shared"]["metadata"]["uid"]
+    jobs = scene.of_kind("Job")
+    scene.cluster.delete("GNNWorkerPool", "shared")
+    scene.add_pool()
+    scene.add("papers")
+    scene.settle()
+    assert scene.condition("shared", "Stalled", "GNNWorkerPool")[:2] == ("True", "RepositoryRetained")
+    status, reason, message = scene.condition("papers", "Ready")
+    assert (status, reason) == ("False", "WorkerPoolMissing")
+    assert "is that of an earlier pool of this name" in message
+    assert scene.of_kind("Job") == jobs, "nothing is generated into what is not this pool's"
+    allowed = {ADOPT_ANNOTATION: uid}
+    scene.cluster.replace(
+        "PersistentVolumeClaim", "shared-pool-repository",
+        lambda found: found["metadata"]["annotations"].update(allowed),
+    )  # fmt: skip
+    scene.settle()
+    assert scene.condition("shared", "Ready", "GNNWorkerPool")[0] == "True"
+    for name in ("reviews", "papers"):
+        assert scene.condition(name, "Ready")[:2] == ("True", "Serving")
+
+
+def test_a_pool_may_have_its_claim_deleted_with_it(scene: Scene) -> None:
+    scene.add_pool(repository={"deletionPolicy": "Delete"})
+    scene.settle()
+    assert OWNER_UID not in scene.of_kind("PersistentVolumeClaim")["shared-pool-repository"]["metadata"]["labels"]
+    scene.edit("GNNWorkerPool", "shared", repository={"deletionPolicy": "Retain"})
+    scene.settle()
+    assert "ownerReferences" not in scene.of_kind("PersistentVolumeClaim")["shared-pool-repository"]["metadata"]
+    scene.edit("GNNWorkerPool", "shared", repository={"deletionPolicy": "Delete"})
+    scene.settle()
+    scene.cluster.delete("GNNWorkerPool", "shared")
+    scene.settle()
+    assert scene.of_kind("PersistentVolumeClaim") == {}
+    assert all(found["reason"] != "RepositoryRetained" for found in scene.of_kind("Event").values())
 
 
 def test_nothing_is_written_once_all_is_as_declared(scene: Scene) -> None:

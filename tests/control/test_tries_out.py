@@ -13,8 +13,9 @@ from tests.control.campaign.world import KEY, World
 from tests.support.fake_cluster import Fault, Refusal
 from tests.support.observed import Namespace
 
+from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.kinds import ObjectRef
-from gnnserve_operator.observed import Conflict, Rejection
+from gnnserve_operator.observed import Rejection
 
 TO_COME = [("ConfigMap", "digits-routing"), ("Deployment", "digits-worker"), ("PodDisruptionBudget", "digits-worker")]
 QUOTA = 'deployments.apps "digits-worker" is forbidden: exceeded quota: objects, used: count/deployments.apps=3'

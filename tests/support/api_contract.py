@@ -820,6 +820,20 @@ def owners_are_told_apart_by_uid_and_only_one_controls(api: Api) -> None:
 
 
 @case
+def an_owner_goes_with_the_last_manager_that_applied_it(api: Api) -> None:
+    parent = made(api.apply(api.config("parent")))
+    bound = api.config(labels={"a": "1"}, ownerReferences=[owner(parent, controller=True)])
+    free = api.config(labels={"a": "1", "owner": parent["metadata"]["uid"]})
+    made(api.apply(bound))
+    found = made(api.apply(free))
+    assert "ownerReferences" not in found["metadata"]
+    assert "f:ownerReferences" not in owned(found, "ours")["f:metadata"]
+    assert made(api.apply(bound))["metadata"]["ownerReferences"] == [owner(parent, controller=True)]
+    made(api.apply(bound, "theirs"))
+    assert made(api.apply(free))["metadata"]["ownerReferences"] == [owner(parent, controller=True)]
+
+
+@case
 def finalizers_are_a_set(api: Api) -> None:
     made(api.apply(api.config(finalizers=["x.dev/one"])))
     found = made(api.apply(api.config(finalizers=["x.dev/two", "x.dev/one"]), "theirs"))
@@ -1063,6 +1077,22 @@ def of_two_owners_the_absent_one_is_struck_out(api: Api) -> None:
     made(api.delete("ConfigMap", "one", propagationPolicy="Background"))
     api.until(lambda: len(api.get("ConfigMap", "child")["metadata"]["ownerReferences"]) == 1)
     assert api.get("ConfigMap", "child")["metadata"]["ownerReferences"] == [owner(two)]
+
+
+@controllers_case
+def what_was_released_outlives_its_owner_however_soon_that_is_deleted(api: Api) -> None:
+    names = [f"claim-{number}" for number in range(5)]
+    for name in names:
+        parent = made(api.post(api.config(f"parent-{name}")))
+        claim = {**_of_kind(api, "PersistentVolumeClaim"), "metadata": {"name": name, "namespace": api.namespace}}
+        made(api.apply({**claim, "metadata": {**claim["metadata"], "ownerReferences": [owner(parent)]}}))
+    made(api.post(api.config("bound", ownerReferences=[owner(parent)])))
+    for name in names:
+        claim = {**_of_kind(api, "PersistentVolumeClaim"), "metadata": {"name": name, "namespace": api.namespace}}
+        made(api.apply(claim))
+        made(api.delete("ConfigMap", f"parent-{name}", propagationPolicy="Background"))
+    api.until(lambda: not api.is_there("ConfigMap", "bound"))
+    assert all("deletionTimestamp" not in api.get("PersistentVolumeClaim", name)["metadata"] for name in names)
 
 
 @controllers_case

@@ -18,6 +18,7 @@ from gnnserve_api.generation import GenerationResult, VariantSummary, encode_res
 from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, VariantRoute, decode_routing
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.labels import FIELD_MANAGER, JOB_NAME
 from gnnserve_operator.desired.names import routing_name, worker_name
@@ -25,7 +26,6 @@ from gnnserve_operator.desired.queue import queue_labels
 from gnnserve_operator.jobs_by_kind import observed_jobs
 from gnnserve_operator.kinds import ObjectRef, observed_ref
 from gnnserve_operator.observed import (
-    Conflict,
     Observed,
     Rejection,
     ServiceWait,

@@ -22,14 +22,15 @@ class _Spec(Protocol):
 
 
 _OWNED = (
-    "image, imagePullSecrets, repository.claimName and repository.claim must not be given with worker.poolRef: set "
-    "them in the GNNWorkerPool"
+    "image, imagePullSecrets and, of repository, claimName, claim and deletionPolicy must not be given with "
+    "worker.poolRef: set them in the GNNWorkerPool"
 )
 
 
 @rule(
     "!has(self.worker.poolRef) || (!has(self.image) && (!has(self.imagePullSecrets) || "
-    "size(self.imagePullSecrets) == 0) && !has(self.repository.claimName) && !has(self.repository.claim))",
+    "size(self.imagePullSecrets) == 0) && !has(self.repository.claimName) && !has(self.repository.claim) && "
+    "!has(self.repository.deletionPolicy))",
     _OWNED,
 )
 def pods_are_the_pools(spec: _Spec) -> bool | str:
@@ -40,6 +41,7 @@ def pods_are_the_pools(spec: _Spec) -> bool | str:
         "imagePullSecrets": bool(spec.image_pull_secrets),
         "repository.claimName": spec.repository.claim_name is not None,
         "repository.claim": spec.repository.claim is not None,
+        "repository.deletionPolicy": spec.repository.deletion_policy is not None,
     }
     found = [field for field, is_given in given.items() if is_given]
     return not found or f"{_OWNED}; found {', '.join(found)}"

@@ -19,6 +19,13 @@ class AccessMode(StrEnum):
     """Pods of every node: for workers on several of them."""
 
 
+class DeletionPolicy(StrEnum):
+    RETAIN = "Retain"
+    """The claim stays when what it was made for is deleted; an event and the claim itself say how to bring it back."""
+    DELETE = "Delete"
+    """The claim, and all that lies in it, is deleted with what it was made for."""
+
+
 DEFAULT_STORAGE = "10Gi"
 """Size of a claim that is not described."""
 
@@ -51,8 +58,11 @@ class RepositoryPlace(ApiModel):
     """Name of a PersistentVolumeClaim of yours, which several services may share. It outlives what names it. Absent: a
     claim is made."""
     claim: RepositoryClaim | None = None
-    """Claim that is made for the revisions, and deleted with the service or pool. Absent, and no claimName: one with
-    the defaults of its fields."""
+    """Claim that is made for the revisions. Absent, and no claimName: one with the defaults of its fields."""
+    deletion_policy: Annotated[DeletionPolicy | None, Audience.OPERATOR] = None
+    """Whether the claim that is made stays when the GNNService or GNNWorkerPool is deleted; to be changed at any time.
+    Absent: `Retain` of a GNNWorkerPool, and of a GNNService once it had `updates`, whose acknowledged changes lie
+    there; `Delete` of another GNNService."""
 
     @property
     def may_be_on_several_nodes(self) -> bool:
@@ -63,6 +73,14 @@ class RepositoryPlace(ApiModel):
     @rule("!has(self.claimName) || !has(self.claim)", "at most one of claimName and claim may be set")
     def _at_most_one(self) -> bool:
         return self.claim_name is None or self.claim is None
+
+    @rule(
+        "!has(self.claimName) || !has(self.deletionPolicy)",
+        "deletionPolicy must not be given with claimName: a claim of yours is never deleted by the operator; leave "
+        "deletionPolicy out",
+    )
+    def _users_claim_has_no_policy(self) -> bool:
+        return self.claim_name is None or self.deletion_policy is None
 
     _claim_name_is_fixed = server_rule(
         "has(self.claimName) == has(oldSelf.claimName) && "

@@ -11,6 +11,8 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.status import condition_in
+from gnnserve_operator.desired.volume_claim import fields_to_bring_back
+from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import ObservedJob
 
 NORMAL, WARNING = "Normal", "Warning"
@@ -179,3 +181,16 @@ def _routing_changed(before: Mapping[str, Any], now: Mapping[str, Any], why_base
     if why_base is None or None in {old, new} or old == new:
         return None
     return EventNote(NORMAL, "RoutingChanged", f"The base variant is {new} and no longer {old}: {why_base}.")
+
+
+def retained_note(kind: str, name: str, claim: ObjectRef, fields: str | None) -> EventNote:
+    """The event of a claim that stays after its owner, a GNNService or GNNWorkerPool, was deleted. `fields`: those that
+    bring it back, as the claim itself says."""
+    again = fields or fields_to_bring_back(claim.name, "")
+    return EventNote(
+        NORMAL,
+        Reason.REPOSITORY_RETAINED,
+        f"{kind} {name} is deleted, and {claim} stays, with all that is in it (spec.repository.deletionPolicy). To "
+        f"bring it back, make {kind} {name} again with {again}. To be rid of it: "
+        f"`kubectl delete -n {claim.namespace} {claim.kind.lower()}/{claim.name}`.",
+    )

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import KIND
+from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.problem import Problem, join_words
 from gnnserve_operator.decide.repository import least_storage
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION
 from gnnserve_operator.kinds import CLAIM, ObjectRef
-from gnnserve_operator.observed import Conflict, Observed, Rejection
+from gnnserve_operator.observed import Observed, Rejection
 from gnnserve_operator.turns import Stance, Standing
 from gnnserve_routing.verdict import sentence
 
@@ -63,6 +64,15 @@ def decide_obstacle(
 
 
 def _taken(conflicts: list[Conflict], service: str, kind: str) -> Problem:
+    retained = [conflict for conflict in conflicts if conflict.to_bring_back]
+    others = [conflict for conflict in conflicts if not conflict.to_bring_back]
+    said = [_words_of_retained(conflict, service, kind) for conflict in retained]
+    if not others:
+        return Problem(Reason.REPOSITORY_RETAINED, " ".join(said), needs_person=True)
+    return Problem(Reason.NAME_TAKEN, " ".join([*_words_of_taken(others, service, kind), *said]), needs_person=True)
+
+
+def _words_of_taken(conflicts: list[Conflict], service: str, kind: str) -> list[str]:
     free = [conflict.ref for conflict in conflicts if conflict.owner is None]
     owned = [conflict for conflict in conflicts if conflict.owner is not None]
     said = [
@@ -76,12 +86,28 @@ def _taken(conflicts: list[Conflict], service: str, kind: str) -> Problem:
     if free:
         which = those if not owned else "those that have no owner"
         said.append(f"To have it take over {which}, with what is in them: `{_adoption(free, service)}`.")
-    return Problem(Reason.NAME_TAKEN, " ".join(said), needs_person=True)
+    return said
 
 
-def _adoption(refs: list[ObjectRef], service: str) -> str:
-    names = " ".join(f"{ref.kind.lower()}/{ref.name}" for ref in refs)
-    return f"kubectl annotate -n {refs[0].namespace} {names} {ADOPT_ANNOTATION}={service}"
+def _words_of_retained(conflict: Conflict, service: str, kind: str) -> str:
+    """The way back to what is in the claim, and the way to begin anew: a new claim in its place would hide it."""
+    claim = conflict.ref
+    return (
+        f"{claim} holds the repository of an earlier {kind} {service}, which was deleted: it is left alone, and none "
+        f"is begun in its place. To go on with what is in it, delete this {kind} and make it again with "
+        f"{conflict.to_bring_back}; or set no more than spec.updates.adopt, where that is among these, and have this "
+        f"one take the claim over: `{_adoption([claim], conflict.owner_uid)}`. To begin anew, delete the claim, with "
+        f"all that is in it: `kubectl delete -n {claim.namespace} {_path(claim)}`."
+    )
+
+
+def _adoption(refs: list[ObjectRef], permission: str) -> str:
+    names = " ".join(map(_path, refs))
+    return f"kubectl annotate -n {refs[0].namespace} {names} {ADOPT_ANNOTATION}={permission}"
+
+
+def _path(ref: ObjectRef) -> str:
+    return f"{ref.kind.lower()}/{ref.name}"
 
 
 def _refused(rejection: Rejection, observed: Observed) -> Problem:

@@ -116,7 +116,7 @@ def decide_pool_missing(pool: ObservedPool) -> Problem | None:
     if pool.problem:
         return Problem(
             Reason.WORKER_POOL_MISSING,
-            f"The spec of {POOL_KIND} {pool.name} cannot be read: {pool.problem}. Correct it.",
+            f"{POOL_KIND} {pool.name} (spec.worker.poolRef) cannot be used. {pool.problem}",
             needs_person=True,
         )
     if pool.spec is None:

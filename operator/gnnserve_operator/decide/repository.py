@@ -20,11 +20,12 @@ from gnnserve_api.generation import GenerationResult
 from gnnserve_api.quantity import parse_quantity
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import POOL_KIND
-from gnnserve_api.spec.repository import RepositoryClaim
+from gnnserve_api.spec.repository import DeletionPolicy, RepositoryClaim, RepositoryPlace
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.names import pool_claim_name, repository_claim_name
-from gnnserve_operator.desired.updates import keeps_log_in_repository
+from gnnserve_operator.desired.updates import keeps_log_in_repository, log_uid_of
+from gnnserve_operator.desired.volume_claim import WantedClaim
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
 from gnnserve_routing.verdict import Verdict
 
@@ -212,10 +213,35 @@ def _age(claim: ObservedClaim) -> tuple[str, str]:
     return claim.created_at, claim.name
 
 
-def decide_claim_storage(spec: GNNServiceSpec, claim: ObservedClaim | None) -> str:
+def decide_claim(uid: str, spec: GNNServiceSpec, claim: ObservedClaim | None, name: str) -> WantedClaim:
+    """The claim of the GNNService with `uid`. `claim`: as it is; None: it is yet to be made."""
+    place, has_log = spec.repository, spec.updates is not None
+    return WantedClaim(
+        name,
+        decide_claim_storage(place, claim),
+        _is_retained(place, claim, is_usual=has_log),
+        log_uid_of(uid, spec.updates),
+    )
+
+
+def decide_pool_claim(pool: str, place: RepositoryPlace, claim: ObservedClaim | None) -> WantedClaim:
+    """The claim of a GNNWorkerPool, in which the models of its services lie, and what is compacted of their logs."""
+    is_retained = _is_retained(place, claim, is_usual=True)
+    return WantedClaim(pool_claim_name(pool), decide_claim_storage(place, claim), is_retained)
+
+
+def _is_retained(place: RepositoryPlace, claim: ObservedClaim | None, *, is_usual: bool) -> bool:
+    """Whether the claim stays when its owner is deleted. `is_usual`: where the spec does not say. A claim that was
+    retained once stays so until the spec says otherwise: it holds a log also after `spec.updates` was taken away."""
+    if place.deletion_policy is not None:
+        return place.deletion_policy is DeletionPolicy.RETAIN
+    return is_usual or (claim is not None and claim.is_retained)
+
+
+def decide_claim_storage(place: RepositoryPlace, claim: ObservedClaim | None) -> str:
     """The storage to request. It is less than before only while a larger volume was requested and is not there yet:
     Kubernetes then allows retrying an expansion that the storage could not make."""
-    declared = (spec.repository.claim or RepositoryClaim()).storage
+    declared = (place.claim or RepositoryClaim()).storage
     if claim is None or not claim.requested:
         return declared
     wanted, requested = _bytes(declared), _bytes(claim.requested)

@@ -28,7 +28,7 @@ from gnnserve_operator.desired.metadata import Manifest, Parent
 from gnnserve_operator.desired.names import routing_name
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, build_routing
 from gnnserve_operator.desired.service import PoolPlace, build_pod_monitor, build_service
-from gnnserve_operator.desired.volume_claim import build_volume_claim
+from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
 from gnnserve_operator.kinds import Kind
 from gnnserve_operator.settings import Settings
 
@@ -42,9 +42,8 @@ class ChildInputs:
     settings: Settings
     routing: tuple[RoutingTable, GenerationResult] | None
     """The routing table for the workers; None: there is none yet."""
-    claim: str
-    """Name of the claim that the operator makes."""
-    claim_storage: str
+    claim: WantedClaim
+    """The claim that the operator makes."""
     routing_claim_uid: str
     """uid of the claim that the declared revision lies in."""
     mounted: MountedClaim
@@ -73,7 +72,7 @@ class Removal(Enum):
     """When a child is deleted."""
 
     WITH_SERVICE = auto()
-    """Deleted with its GNNService, by Kubernetes' garbage collector; the operator never deletes it, least of all data.
+    """Deleted with its GNNService, by Kubernetes' garbage collector, or retained (a claim); never by the operator.
     """
     WHEN_UNWANTED = auto()
     """Deleted as soon as it is no longer desired: a setting may remove it."""
@@ -130,7 +129,7 @@ CHILDREN = (
     ),
     Child(
         kinds.CLAIM,
-        lambda given: [build_volume_claim(given.parent, given.spec.repository, given.claim, given.claim_storage)],
+        lambda given: [build_volume_claim(given.parent, given.spec.repository, given.claim)],
     ),
     Child(
         kinds.CONFIG_MAP,

@@ -13,6 +13,9 @@ POOL = "gnnserve.dev/pool"
 """In the place of SERVICE on what belongs to a GNNWorkerPool, its pods among it."""
 RECIPE = "gnnserve.dev/recipe"
 """On Jobs and their pods: the recipe that they generate."""
+OWNER_UID = "gnnserve.dev/owner-uid"
+"""On a claim that is retained: uid of the GNNService or GNNWorkerPool that it was made for, in the place of an owner
+reference, which would delete it (`belonging.py`). SERVICE or POOL says the kind."""
 
 MANAGER = "gnnserve-operator"
 FIELD_MANAGER = MANAGER
@@ -34,9 +37,12 @@ TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 APPLIED_ANNOTATION = "gnnserve.dev/applied"
 """On every child: digest of what was applied last, so that a field which is no longer declared is noticed, even if
 another operator applied it."""
+BRING_BACK_ANNOTATION = "gnnserve.dev/to-bring-back"
+"""On a claim that is retained: the fields by which a GNNService or GNNWorkerPool that is made again goes on with it."""
 ADOPT_ANNOTATION = "gnnserve.dev/adopt"
-"""On an object that has a child's name and no controller: the GNNService that may take it over. A person sets it, which
-shows the right to change that object; it is not part of the desired state, and stays."""
+"""On an object that has a child's name and no owner: the GNNService that may take it over. On a claim that was retained
+when its owner was deleted: the uid of that owner, so that it holds for one successor. A person sets it, which shows the
+right to change that object; it is not part of the desired state, and stays."""
 TERM_ANNOTATION = "gnnserve.dev/term"
 """On every child: the term of the leader that wrote it last, for the chart's ValidatingAdmissionPolicy. No part of what
 is desired, so that a new leader rewrites nothing."""

@@ -11,7 +11,7 @@ import msgspec
 
 from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.service import API_VERSION, KIND
-from gnnserve_operator.desired.labels import Component, labels_for, pool_labels, pool_selector, selector_for
+from gnnserve_operator.desired.labels import OWNER_UID, Component, labels_for, pool_labels, pool_selector, selector_for
 from gnnserve_operator.desired.names import pool_name, worker_name
 
 Manifest = dict[str, Any]
@@ -48,12 +48,15 @@ def child_metadata(
     *,
     recipe: str | None = None,
     annotations: dict[str, str] | None = None,
+    is_retained: bool = False,
 ) -> Manifest:
-    metadata: Manifest = {
-        "name": name,
-        "namespace": parent.namespace,
-        "labels": pool_labels(parent.name) if parent.is_pool else labels_for(parent.name, component, recipe),
-        "ownerReferences": [
+    """`is_retained`: it stays when its owner is deleted, and names it in a label alone (`belonging.py`)."""
+    labels = pool_labels(parent.name) if parent.is_pool else labels_for(parent.name, component, recipe)
+    metadata: Manifest = {"name": name, "namespace": parent.namespace, "labels": labels}
+    if is_retained:
+        metadata["labels"] = labels | {OWNER_UID: parent.uid}
+    else:
+        metadata["ownerReferences"] = [
             {
                 "apiVersion": API_VERSION,
                 "kind": parent.kind,
@@ -63,8 +66,7 @@ def child_metadata(
                 # True would need the right to update the owner's finalizers, without any use.
                 "blockOwnerDeletion": False,
             }
-        ],
-    }
+        ]
     return metadata if not annotations else metadata | {"annotations": annotations}
 
 

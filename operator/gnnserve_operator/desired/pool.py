@@ -46,8 +46,8 @@ from gnnserve_operator.desired.pod import (
 )
 from gnnserve_operator.desired.service import build_pod_monitor
 from gnnserve_operator.desired.tracing import port_of_receiver
-from gnnserve_operator.desired.updates import log_secret
-from gnnserve_operator.desired.volume_claim import build_volume_claim
+from gnnserve_operator.desired.updates import log_secret, log_uid_of
+from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
 from gnnserve_operator.settings import Settings
 
 _SERVICES_VOLUME = "services"
@@ -70,7 +70,7 @@ def as_service(pool: str, spec: GNNWorkerPoolSpec) -> GNNServiceSpec:
 
 
 def _place_of(spec: GNNWorkerPoolSpec) -> dict[str, object]:
-    return {"claim_name": spec.repository.claim_name, "claim": spec.repository.claim}
+    return {name: getattr(spec.repository, name) for name in type(spec.repository).model_fields}
 
 
 def secrets_of(spec: GNNServiceSpec) -> dict[CredentialKind, str]:
@@ -97,7 +97,7 @@ def entry_of(name: str, uid: str, spec: GNNServiceSpec, port: int) -> PoolServic
         tls=CredentialKind.TLS in secrets,
         tokens=CredentialKind.TOKENS in secrets,
         write_tokens=CredentialKind.WRITE_TOKENS in secrets,
-        log_uid="" if updates is None else updates.adopt or uid,
+        log_uid=log_uid_of(uid, updates),
         max_delta_bytes=max_delta_of(spec),
         grpc=spec.endpoint.grpc,
         tracing="" if tracing is None else tracing.endpoint,
@@ -121,7 +121,7 @@ class PoolInputs:
     secrets: Mapping[str, Mapping[CredentialKind, str]]
     """Names of the Secrets that pods mount, by service."""
     claim: MountedClaim
-    claim_storage: str
+    wanted_claim: WantedClaim
     pod_monitor_available: bool
     scrape_interval_s: int
     """The shortest interval in which the slow loop of one of the services looks at the load."""
@@ -143,7 +143,7 @@ def build_pool_children(given: PoolInputs) -> tuple[Manifest, ...]:
             with_database=any(CredentialKind.LOG in of for of in given.secrets.values()),
             receivers=sorted({port for of in given.services.services for port in port_of_receiver(of.tracing)}),
         ),
-        build_volume_claim(parent, spec.repository, pool_claim_name(parent.name), given.claim_storage),
+        build_volume_claim(parent, spec.repository, given.wanted_claim),
         build_services(parent, given.services),
         deployment_of(parent, like, given.claim, template),
         build_disruption_budget(parent),

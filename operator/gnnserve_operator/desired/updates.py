@@ -26,6 +26,11 @@ def log_secret(spec: GNNServiceSpec) -> str | None:
     return None if postgres is None else postgres.secret_name
 
 
+def log_uid_of(uid: str, updates: UpdatesSpec | None) -> str:
+    """The uid by which the log of changes of the GNNService with `uid` is known; empty: it has none."""
+    return "" if updates is None else updates.adopt or uid
+
+
 def keeps_log_in_repository(spec: GNNServiceSpec) -> bool:
     """Whether the log of changes is a file of the repository's volume, and goes with it."""
     return spec.updates is not None and spec.updates.log.sqlite is not None
@@ -93,7 +98,7 @@ def beside_worker(pod: Manifest, parent: Parent) -> Manifest:
 
 def _build_log(parent: Parent, updates: UpdatesSpec, folder: str) -> dict[str, str]:
     """`folder`: that of the service's SQLite logs."""
-    uid = updates.adopt or parent.uid
+    uid = log_uid_of(parent.uid, updates)
     log = {}
     if updates.log.sqlite is not None:
         log[pods.SQLITE_LOG_VARIABLE] = f"{folder}/{sqlite_file(uid)}"

@@ -1,26 +1,53 @@
-"""The claim that keeps revisions where the user names none; deleted with what it was made for."""
+"""The claim that keeps revisions where the user names none: deleted with what it was made for, or retained."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gnnserve_api.spec.repository import RepositoryClaim, RepositoryPlace
-from gnnserve_operator.desired.labels import Component
+from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION, Component
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 
 
-def build_volume_claim(parent: Parent, repository: RepositoryPlace, name: str, storage: str) -> Manifest | None:
-    """`storage`: what to ask for (`decide_claim_storage`)."""
+@dataclass(frozen=True, slots=True)
+class WantedClaim:
+    """What is decided of a claim that the operator makes."""
+
+    name: str
+    storage: str
+    """The storage to request, a quantity."""
+    is_retained: bool
+    """Whether it stays when its owner is deleted."""
+    log_uid: str = ""
+    """The uid by which the service's log of changes is known; empty: it has none."""
+
+
+def build_volume_claim(parent: Parent, repository: RepositoryPlace, wanted: WantedClaim) -> Manifest | None:
     if repository.claim_name is not None:
         return None
     claim = repository.claim or RepositoryClaim()
     claim_spec: Manifest = {
         "accessModes": [claim.access_mode.value],
-        "resources": {"requests": {"storage": storage}},
+        "resources": {"requests": {"storage": wanted.storage}},
     }
     if claim.storage_class_name is not None:
         claim_spec["storageClassName"] = claim.storage_class_name
+    way_back = {BRING_BACK_ANNOTATION: fields_to_bring_back(wanted.name, wanted.log_uid)}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": child_metadata(parent, name, Component.GENERATION),
+        "metadata": child_metadata(
+            parent,
+            wanted.name,
+            Component.GENERATION,
+            annotations=way_back if wanted.is_retained else None,
+            is_retained=wanted.is_retained,
+        ),
         "spec": claim_spec,
     }
+
+
+def fields_to_bring_back(claim: str, log_uid: str) -> str:
+    """The fields by which a GNNService or GNNWorkerPool that is made again under its name goes on with the claim."""
+    found = f"spec.repository.claimName: {claim}"
+    return f"{found} and spec.updates.adopt: {log_uid}" if log_uid else found

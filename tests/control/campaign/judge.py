@@ -19,11 +19,14 @@ from tests.support.fake_cluster import FakeCluster
 
 from gnnserve_api.routing import ROUTING_KEY, Route, RoutingMode
 from gnnserve_api.spec.service import GNNService
+from gnnserve_operator.belonging import owner_of
 from gnnserve_operator.desired.labels import (
     APPLIED_ANNOTATION,
+    BRING_BACK_ANNOTATION,
     CLAIM_ANNOTATION,
     COMPONENT,
     DIGEST_ANNOTATION,
+    OWNER_UID,
     REPAIR_ANNOTATION,
     TEMPLATE_ANNOTATION,
     TERM_ANNOTATION,
@@ -32,13 +35,14 @@ from gnnserve_operator.desired.labels import (
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.desired.routing import routing_digest
 from gnnserve_operator.kinds import CLAIM, ServiceKey
-from gnnserve_operator.reconcile import parse_service
+from gnnserve_operator.parsing import parse_service
 
 Manifest = dict[str, Any]
 _NOT_COMPARED = {"Event", "ReplicaSet", "Pod"}
 _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
 _POD_NAME = re.compile(r"(-worker-[0-9a-f]{8}|-generate-[0-9a-f]{8})-\d+")
 _CLAIM_NUMBER = re.compile(r"(-repository)-\d+|(-generate|-worker)-[0-9a-f]{8}")
+_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REPAIR = re.compile(r'"repair":\d+,')
 _GENERATING = re.compile(
     r"(?:^|[.)] )Job (\S+) (?:generates the revision|looks up revision|compacts the log of changes)"
@@ -245,12 +249,17 @@ class Judge:
         """What is there of services that are not."""
         return [
             f"{found['kind']} {found['metadata']['name']}" for found in self._objects()
-            if found["kind"] != "Event"
+            if found["kind"] != "Event" and not _is_retained(found)
             and (found["metadata"].get("labels") or {}).get("gnnserve.dev/service", "") not in {"", *services}
         ]  # fmt: skip
 
     def _objects(self) -> list[Manifest]:
         return list(self.cluster.objects.values())
+
+
+def _is_retained(found: Manifest) -> bool:
+    owner = owner_of(found)
+    return owner is not None and not owner.is_bound
 
 
 def without_generation(end: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,7 +363,12 @@ def _normal(found: Manifest, uids: Mapping[str, str]) -> Any:
         for name, value in (metadata.get("annotations") or {}).items()
         if name not in {APPLIED_ANNOTATION, TERM_ANNOTATION}  # the one has the owner's uid in it, the other who led
     }
+    if BRING_BACK_ANNOTATION in annotations:
+        told = annotations[BRING_BACK_ANNOTATION]
+        annotations[BRING_BACK_ANNOTATION] = _UID.sub(lambda uid: uids.get(uid[0], "gone"), told)
     metadata["annotations"] = annotations
+    if (owner := (metadata.get("labels") or {}).get(OWNER_UID)) is not None:
+        metadata["labels"] = {**metadata["labels"], OWNER_UID: uids.get(owner, "gone")}
     metadata["ownerReferences"] = [
         {**owner, "uid": uids.get(owner["uid"], "gone")} for owner in metadata.get("ownerReferences") or ()
     ]

@@ -23,6 +23,7 @@ from tests.control.campaign.world import KEY, MOST_RESTARTS, World
 from tests.support.fake_cluster import Fault, Refusal
 
 from gnnserve_api.pods import COMPACT_VARIABLE
+from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, OWNER_UID
 from gnnserve_operator.parsing import parse_service
 
 Scene = Callable[[World], Awaitable[None]]
@@ -56,6 +57,14 @@ def expect_event(world: World, reason: str) -> None:
     told = {event["reason"] for event in world.cluster.all("Event")}
     if reason not in told:
         world.judge.accuse(f"no event {reason} was told, but {sorted(told)}")
+
+
+def expect_claim(world: World) -> Manifest:
+    """The only claim."""
+    claims = world.plane.of_kind(CLAIM)
+    if len(claims) != 1:
+        world.judge.accuse(f"there are {len(claims)} claims, and not one")
+    return next(iter(claims), {})
 
 
 def recipe_of(world: World) -> str:
@@ -984,6 +993,45 @@ async def delete_and_apply_while_away(world: World) -> None:
     await world.settled()
 
 
+async def delete_with_changes(world: World) -> None:
+    """Its claim stays, also where it is only just released from its service."""
+    await serve(world, repository={"deletionPolicy": "Delete"}, updates=LIVING)
+    world.edit(lambda spec: spec.pop("repository"))
+    await world.settled()
+    world.delete()
+    await world.settled()
+    expect_claim(world)
+
+
+async def delete_and_apply_with_changes(world: World) -> None:
+    """The log of the first one is not hidden behind an empty one; it is gone on with once a person says so."""
+    await serve(world, updates=LIVING)
+    claim = expect_claim(world)
+    world.delete()
+    world.create(updates=LIVING)
+    await world.until(lambda: world.condition("Stalled").get("reason") == "RepositoryRetained")
+    await world.settled()
+    if world.plane.of_kind("Job") or expect_claim(world) != claim:
+        world.judge.accuse("something is begun beside what the first service left")
+    allowed = {ADOPT_ANNOTATION: claim["metadata"]["labels"][OWNER_UID]}
+    world.set(updates={**LIVING, "adopt": allowed[ADOPT_ANNOTATION]})
+    world.cluster.replace(
+        CLAIM, claim["metadata"]["name"], lambda found: found["metadata"]["annotations"].update(allowed)
+    )
+    await world.settled()
+    expect_ready(world)
+
+
+async def delete_and_begin_anew(world: World) -> None:
+    await serve(world, repository={"deletionPolicy": "Retain"})
+    world.delete()
+    world.create()
+    await world.until(lambda: world.condition("Stalled").get("reason") == "RepositoryRetained")
+    delete_claim(world)
+    await world.settled()
+    expect_ready(world)
+
+
 SCENES: tuple[Scene, ...] = (
     first_apply, objective, batching, replicas, new_recipe, recipe_and_back, gone_back, gone_back_to_nothing,
     new_image, image_during_generation,
@@ -1001,8 +1049,9 @@ SCENES: tuple[Scene, ...] = (
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
     delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,
-    delete_and_apply_while_away, scaled_through_the_service, only_metadata_changes, refused_pod, suspended_job,
+    scaled_through_the_service, only_metadata_changes, refused_pod, suspended_job,
     queued_job, preempted_job, queue_left,
+    delete_and_apply_while_away, delete_with_changes, delete_and_apply_with_changes, delete_and_begin_anew,
 )  # fmt: skip
 
 TIMED: Mapping[Scene, Mapping[str, int]] = {

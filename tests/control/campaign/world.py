@@ -99,7 +99,7 @@ class World:
 
     def _new_uid(self) -> str:
         self._uids += 1
-        return f"uid-{self._uids}"
+        return f"00000000-0000-0000-0000-{self._uids:012x}"
 
     # --- what people do
 

@@ -1,0 +1,75 @@
+"""The owner of a live object: the GNNService or GNNWorkerPool that it belongs to, said in one of two ways.
+
+An owner reference binds an object to its owner: Kubernetes deletes the one with the other. A claim that is to stay has
+none. It names the uid of its owner in a label instead, which deletes nothing, so that the operator knows its own claim
+and never takes that of an earlier service of the same name for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION, OWNER_UID, POOL, SERVICE
+from gnnserve_operator.desired.volume_claim import fields_to_bring_back
+from gnnserve_operator.kinds import CLAIM, GNNSERVICE, GNNWORKERPOOL, ObjectRef, Raw, controller_of
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    kind: str
+    name: str
+    uid: str
+    is_bound: bool = True
+    """Whether the object is deleted with its owner; False: it is retained."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An object that has a child's name, and is not controlled by this GNNService."""
+
+    ref: ObjectRef
+    owner: str | None = None
+    """Its controller, as `Kind name`; None: it has none."""
+    to_bring_back: str = ""
+    """Fields by which an owner that is made again goes on with a claim that an earlier one of its name left; empty: it
+    is no such claim."""
+    owner_uid: str = ""
+    """uid of that earlier one."""
+
+
+def owner_of(raw: Raw) -> Owner | None:
+    """The owner of a live object; None: it has none that controls it."""
+    controller = controller_of(raw)
+    if controller is not None:
+        return Owner(str(controller.get("kind")), str(controller.get("name")), str(controller.get("uid")))
+    labels = raw.get("metadata", {}).get("labels") or {}
+    uid = labels.get(OWNER_UID)
+    if raw.get("kind") != CLAIM.name or not uid:
+        return None
+    if POOL in labels:
+        return Owner(GNNWORKERPOOL.name, labels[POOL], uid, is_bound=False)
+    return Owner(GNNSERVICE.name, labels.get(SERVICE, ""), uid, is_bound=False)
+
+
+def belongs_to(raw: Raw, uid: str) -> bool:
+    """Whether the live object belongs to the GNNService or GNNWorkerPool of that uid."""
+    owner = owner_of(raw)
+    return owner is not None and owner.uid == uid
+
+
+def observed_conflict(ref: ObjectRef, raw: Raw, uid: str, *, is_retained: bool = False) -> Conflict | None:
+    """The conflict, or None where the live object `raw` belongs to the GNNService with that uid. `is_retained`: it is a
+    claim that an earlier one of that name left."""
+    owner = owner_of(raw)
+    if owner is None:
+        return Conflict(ref)
+    if owner.uid == uid:
+        return None
+    if not is_retained:
+        return Conflict(ref, str(owner))
+    annotations = raw.get("metadata", {}).get("annotations") or {}
+    told = str(annotations.get(BRING_BACK_ANNOTATION) or fields_to_bring_back(ref.name, ""))
+    return Conflict(ref, str(owner), told, owner.uid)

@@ -1,0 +1,107 @@
+"""Claims that outlive their GNNService or GNNWorkerPool: released before anything else, and told of when they stay.
+
+Kubernetes deletes a claim with its owner as long as it refers to it, also while no operator runs. So an operator that
+begins takes the owner from claims that the spec has retained before it looks at anything else, and each reconcile does
+so first. No finalizer holds the owner: when it is gone, an event says which claim stays and how it is brought back. An
+operator that was away then tells nothing; the claim has the same words in an annotation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+from gnnserve_operator.apply import Applier
+from gnnserve_operator.belonging import belongs_to, owner_of
+from gnnserve_operator.clock import Clock
+from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.events import retained_note
+from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION
+from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
+from gnnserve_operator.handlers.index import Index
+from gnnserve_operator.kinds import CLAIM, Manifest, ServiceKey, observed_ref
+from gnnserve_operator.logs import about
+from gnnserve_operator.observed import ObservedClaim, observed_claim
+from gnnserve_operator.report import build_event
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Retention:
+    index: Index
+    cluster: Cluster
+    applier: Applier
+    clock: Clock
+    _owners: dict[ServiceKey, Manifest] = field(default_factory=dict)
+    """The GNNServices or GNNWorkerPools that were looked at: what identifies them."""
+
+    async def release(self, key: ServiceKey, uid: str, build: Callable[[ObservedClaim], Manifest | None]) -> None:
+        """Take the owner from its claims that are to stay. `uid`: the owner's; `build`: the manifest that is wanted of
+        a claim. Raises RetryLaterError; a refusal is reported when the claim is applied with the other children."""
+        for raw in self.index.children(key, CLAIM):
+            owner = owner_of(raw)
+            if owner is None or not owner.is_bound or owner.uid != uid or _is_going(raw):
+                continue
+            wanted = build(observed_claim(raw))
+            if wanted is None or "ownerReferences" in wanted["metadata"]:
+                continue
+            try:
+                await self.applier.apply_ahead(key, wanted, raw)
+            except RefusedError as error:
+                logger.debug("not released: %s", error, extra=about(key, reason="NotReleased"))
+
+    async def tell(self, key: ServiceKey, live: Manifest | None) -> None:
+        """Post an event for each claim that the owner which was looked at last has left, if it is not `live`. Raises
+        RetryLaterError, and then tells the next time."""
+        before = self._owners.get(key)
+        if before is not None and (live is None or live["metadata"]["uid"] != before["metadata"]["uid"]):
+            await self._tell_of(key, before)
+        if live is None:
+            self._owners.pop(key, None)
+        else:
+            metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
+            self._owners[key] = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
+
+    async def _tell_of(self, key: ServiceKey, owner: Manifest) -> None:
+        for raw in self.index.children(key, CLAIM):
+            if not belongs_to(raw, owner["metadata"]["uid"]):
+                continue
+            # The watch may not know yet that it was released, or that it is deleted with its namespace.
+            ref = observed_ref(raw)
+            claim = await self.cluster.get(ref)
+            if claim is None or _is_going(claim) or not _is_retained_of(claim, owner):
+                continue
+            annotations = claim["metadata"].get("annotations") or {}
+            note = retained_note(owner["kind"], owner["metadata"]["name"], ref, annotations.get(BRING_BACK_ANNOTATION))
+            try:
+                await self.cluster.create_event(build_event(owner, note, claim["metadata"]["uid"], self.clock.utc()))
+            except (GoneError, RefusedError) as error:
+                logger.warning("an event is lost: %s", error, extra=about(key, reason="EventNotPosted"))
+            logger.info("%s", note.message, extra=about(key, reason=note.reason))
+
+
+def _is_going(claim: Manifest) -> bool:
+    return bool(claim["metadata"].get("deletionTimestamp"))
+
+
+def _is_retained_of(claim: Manifest, owner: Manifest) -> bool:
+    found = owner_of(claim)
+    return found is not None and not found.is_bound and found.uid == owner["metadata"]["uid"]
+
+
+async def release_all(
+    list_keys: Callable[[], Iterable[ServiceKey]], release: Callable[[ServiceKey], Awaitable[None]]
+) -> None:
+    """Release every claim that is to stay. What cannot be done now, reconciles do. Raises LostLeadershipError."""
+    for key in list(list_keys()):
+        try:
+            await release(key)
+            await asyncio.sleep(0)  # parsing hundreds of specs must not hold up the renewal of the Lease
+        except ConflictError:
+            continue
+        except RetryLaterError as error:
+            logger.warning("claims are released later: %s", error, extra=about(key, reason="NotReleased"))
+            return
