@@ -23,6 +23,7 @@ from tests.control.campaign.world import KEY, MOST_RESTARTS, World
 from tests.support.fake_cluster import Fault, Refusal
 
 from gnnserve_api.pods import COMPACT_VARIABLE
+from gnnserve_operator.decide.reverts import REVERTED
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, OWNER_UID
 from gnnserve_operator.parsing import parse_service
 
@@ -33,7 +34,7 @@ OTHER_MODEL = {"hidden": 32}
 BAD_GRAPH = {"source": {"npz": {"uri": BAD_PATH}}, "volume": {"claimName": "graphs"}}
 DIGITS = {"source": {"builtin": "Digits"}}
 TOLD_S = 5.0
-"""Within which a refusal is told after the service is applied."""
+"""Time after a service is applied within which the refusal of its pod is told."""
 
 
 def expect_ready(world: World) -> None:
@@ -46,11 +47,16 @@ def expect_stalled(world: World) -> None:
         world.judge.accuse(f"it is not said that it stands still: {world.condition('Stalled')}")
 
 
-def expect_queued(world: World) -> None:
+def is_queued(world: World) -> bool:
     """In line is no stall, however long it lasts."""
-    ready, stalled = world.condition("Ready"), world.condition("Stalled")
-    if ready.get("reason") != "Queued" or stalled.get("status") != "False":
-        world.judge.accuse(f"a Job that another suspends is not said to be queued: {ready}; {stalled}")
+    reason, stalled = world.condition("Ready").get("reason"), world.condition("Stalled").get("status")
+    return (reason, stalled) == ("Queued", "False")
+
+
+async def queue_up(world: World) -> None:
+    """Until the service says that its Job is in line, and for longer than a resync."""
+    await world.until(lambda: is_queued(world))
+    await world.run_for(RESYNC_S + 5)
 
 
 def expect_event(world: World, reason: str) -> None:
@@ -370,8 +376,7 @@ async def suspended_job(world: World) -> None:
     world.create()
     await world.until(lambda: is_generating(world))
     world.plane.hold_jobs()
-    await world.run_for(RESYNC_S + 5)
-    expect_queued(world)
+    await queue_up(world)
     world.plane.let_jobs_go()
     await world.settled()
     expect_ready(world)
@@ -385,9 +390,7 @@ async def queued_job(world: World) -> None:
     world.label(**QUEUE_LABELS)
     world.plane.is_queue_closed = True
     world.set(model=OTHER_MODEL)
-    await world.until(lambda: world.condition("Ready").get("reason") == "Queued")
-    await world.run_for(RESYNC_S + 5)
-    expect_queued(world)
+    await queue_up(world)
     world.judge.guarded = None
     world.plane.let_jobs_go()
     await world.settled()
@@ -405,9 +408,7 @@ async def preempted_job(world: World) -> None:
     world.set(suspend=True)
     await world.settled()
     world.set(suspend=False)
-    await world.until(lambda: world.plane.of_kind("Job"))
-    await world.run_for(5)
-    expect_queued(world)
+    await world.until(lambda: is_queued(world))
     world.plane.let_jobs_go()
     await world.settled()
     expect_ready(world)
@@ -419,7 +420,7 @@ async def queue_left(world: World) -> None:
     world.plane.is_queue_closed = True
     world.create()
     world.label(**QUEUE_LABELS)
-    await world.until(lambda: world.condition("Ready").get("reason") == "Queued")
+    await world.until(lambda: is_queued(world))
     world.plane.held_jobs.clear()
     world.label()
     await world.settled()
@@ -893,7 +894,7 @@ async def deployment_scaled_by_an_autoscaler(world: World) -> None:
     world.plane.autoscaled = None
     await world.settled()
     expect_ready(world)
-    expect_event(world, "SetBack")
+    expect_event(world, REVERTED)
 
 
 async def only_metadata_changes(world: World) -> None:
@@ -1049,9 +1050,9 @@ SCENES: tuple[Scene, ...] = (
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
     delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,
-    scaled_through_the_service, only_metadata_changes, refused_pod, suspended_job,
-    queued_job, preempted_job, queue_left,
     delete_and_apply_while_away, delete_with_changes, delete_and_apply_with_changes, delete_and_begin_anew,
+    scaled_through_the_service, only_metadata_changes, refused_pod, suspended_job, queued_job, preempted_job,
+    queue_left, deployment_scaled_by_an_autoscaler, rolled_without_room, rolled_one_at_a_time,
 )  # fmt: skip
 
 TIMED: Mapping[Scene, Mapping[str, int]] = {
