@@ -26,7 +26,7 @@ _FOLDERS = ("", "operator", "crds")
 UNIT = (
     "test_apply", "test_report", "test_cluster", "test_observed", "test_observe", "test_diff", "test_plan_edits",
     "test_plan_jobs", "test_plan_claims", "test_plan_repair", "test_plan_patience", "test_plan_routing", "test_loop",
-    "test_plan_status", "test_plan_queue", "test_job_refusals",
+    "test_plan_status", "test_plan_queue", "test_job_refusals", "test_reverts", "test_news",
 )  # fmt: skip
 """The quick ones first."""
 LIMIT_S = 600.0
@@ -101,6 +101,21 @@ GUARDS = (
           "if True:", "test_apply.py::test_what_a_queue_made_of_a_jobs_pod_template_is_left_though_its_labels_change"),
     Guard("a refusal of an earlier pod is not told", "job_refusals.py", " and _time_of(event) >= since[:_SECONDS]", "",
           "test_job_refusals.py::test_the_last_refusal_counts_unless_a_pod_was_created_after_it"),
+    Guard("what was set back is told", "apply.py",
+          "            changed = await self._changed_by_others(change)\n", "            changed = None\n",
+          "test_reverts.py::test_a_scaled_deployment_is_set_back_and_told_once"),
+    Guard("a change of the spec is not called another's change", "apply.py",
+          "if change.live is None or not may_be_reverted(change.live, change.digest):", "if change.live is None:",
+          "test_reverts.py::test_a_change_of_the_spec_is_told_as_no_revert"),
+    Guard("an edit of a child wakes its service", "handlers/news.py",
+          "    return _declarable(before) != _declarable(now) or read(before) != read(now)",
+          "    return read(before) != read(now)", "test_news.py::test_what_is_news"),
+    Guard("a status that another wrote wakes its service", "handlers/news.py",
+          "        if not self.is_own_status(key, now):", "        if False:",
+          "test_news.py::test_a_status_is_written_without_being_looked_at_for_it_and_set_back_where_another_writes_it"),
+    Guard("the queue's label of a service is read", "handlers/news.py",
+          " or queue_labels(now) != queue_labels(before)", "",
+          "test_news.py::test_what_is_news"),
     Guard("a failed Job is not tried for ever", "decide/generation.py",
           "if (exact.retries, exact.deadline_seconds) == (wanted.retries, wanted.deadline_seconds):", "if False:",
           "test_plan_jobs.py::test_a_failed_job_is_the_record_and_is_not_tried_again"),
