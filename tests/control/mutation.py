@@ -26,7 +26,7 @@ _FOLDERS = ("", "operator", "crds")
 UNIT = (
     "test_apply", "test_report", "test_cluster", "test_observed", "test_observe", "test_diff", "test_plan_edits",
     "test_plan_jobs", "test_plan_claims", "test_plan_repair", "test_plan_patience", "test_plan_routing", "test_loop",
-    "test_plan_status", "test_plan_queue", "test_job_refusals", "test_reverts", "test_news",
+    "test_plan_status", "test_plan_queue", "test_job_refusals", "test_reverts", "test_news", "test_retention",
 )  # fmt: skip
 """The quick ones first."""
 LIMIT_S = 600.0
@@ -102,7 +102,7 @@ GUARDS = (
     Guard("a refusal of an earlier pod is not told", "job_refusals.py", " and _time_of(event) >= since[:_SECONDS]", "",
           "test_job_refusals.py::test_the_last_refusal_counts_unless_a_pod_was_created_after_it"),
     Guard("what was set back is told", "apply.py",
-          "            changed = await self._changed_by_others(change)\n", "            changed = None\n",
+          "        changed = await self._changed_by_others(change)\n", "        changed = None\n",
           "test_reverts.py::test_a_scaled_deployment_is_set_back_and_told_once"),
     Guard("a change of the spec is not called another's change", "apply.py",
           "if change.live is None or not may_be_reverted(change.live, change.digest):", "if change.live is None:",
@@ -205,6 +205,9 @@ GUARDS = (
     Guard("what an earlier service left is taken over by one that a person allowed", "apply.py",
           "return Place.OURS if adoption == owner.uid else Place.RETAINED", "return Place.OURS",
           "test_apply.py::test_whose_place_it_is"),
+    Guard("a claim that was retained once stays so", "decide/repository.py",
+          "    return is_usual or (claim is not None and claim.is_retained)", "    return is_usual",
+          "test_retention.py::test_a_log_that_is_taken_out_of_the_spec_is_not_given_up"),
     Guard("a claim is released before anything else is looked at", "reconcile.py",
           "        await self._release(key, service, identity.uid)", "        pass",
           "test_retention.py::test_an_operator_that_begins_releases_claims_before_it_does_anything_else"),

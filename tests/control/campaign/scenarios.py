@@ -73,6 +73,11 @@ def expect_claim(world: World) -> Manifest:
     return next(iter(claims), {})
 
 
+def is_bound(world: World) -> bool:
+    """Whether a claim is deleted with its service."""
+    return any(claim["metadata"].get("ownerReferences") for claim in world.plane.of_kind(CLAIM))
+
+
 def recipe_of(world: World) -> str:
     assert world.service is not None
     parsed = parse_service(world.service)
@@ -1023,6 +1028,33 @@ async def delete_and_apply_with_changes(world: World) -> None:
     expect_ready(world)
 
 
+async def retention_edited(world: World) -> None:
+    """The claim follows the policy, and goes with its service by the last one."""
+    await serve(world, repository={"deletionPolicy": "Retain"})
+    for policy in ("Delete", "Retain", "Delete"):
+        world.set(repository={"deletionPolicy": policy})
+        await world.until(lambda p=policy: is_bound(world) == (p == "Delete"))  # type: ignore[misc]
+        await world.settled()
+        expect_ready(world)
+    world.delete()
+    await world.settled()
+    if world.plane.of_kind(CLAIM):
+        world.judge.accuse("the claim stays, and is to be deleted")
+
+
+async def claim_released_by_an_upgrade(world: World) -> None:
+    """An earlier operator gave the claim an owner, and the next one takes it away before the service is deleted."""
+    await serve(world, repository={"deletionPolicy": "Delete"}, updates=LIVING)
+    await world.stop_operators()
+    world.edit(lambda spec: spec.pop("repository"))
+    await world.run_for(5)
+    world.resume_operators()
+    await world.until(lambda: not is_bound(world))
+    world.delete()
+    await world.settled()
+    expect_claim(world)
+
+
 async def delete_and_begin_anew(world: World) -> None:
     await serve(world, repository={"deletionPolicy": "Retain"})
     world.delete()
@@ -1051,8 +1083,9 @@ SCENES: tuple[Scene, ...] = (
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
     delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,
     delete_and_apply_while_away, delete_with_changes, delete_and_apply_with_changes, delete_and_begin_anew,
-    scaled_through_the_service, only_metadata_changes, refused_pod, suspended_job, queued_job, preempted_job,
-    queue_left, deployment_scaled_by_an_autoscaler, rolled_without_room, rolled_one_at_a_time,
+    retention_edited, claim_released_by_an_upgrade, scaled_through_the_service, only_metadata_changes, refused_pod,
+    suspended_job, queued_job, preempted_job, queue_left, deployment_scaled_by_an_autoscaler, rolled_without_room,
+    rolled_one_at_a_time,
 )  # fmt: skip
 
 TIMED: Mapping[Scene, Mapping[str, int]] = {
