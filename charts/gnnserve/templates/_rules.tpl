@@ -1,7 +1,7 @@
 {{/*
 What the operator may do where it watches: exactly what it calls, nothing by wildcard, no secrets.
 Server-side apply needs "patch", and "create" where the object is not there yet. Deleted are
-Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer wanted; the rest goes with its GNNService or GNNWorkerPool.
+Jobs of old recipes, and NetworkPolicies and PodMonitors that are no longer wanted; the rest goes with its GNNService or GNNWorkerPool, or stays (a claim).
 */}}
 {{- define "gnnserve.rules" -}}
 - apiGroups: [gnnserve.dev]

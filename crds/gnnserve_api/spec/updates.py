@@ -32,7 +32,8 @@ class UpdatesLog(ApiModel):
     """The log that changes are kept in; exactly one member."""
 
     sqlite: SqliteLog | None = None
-    """A SQLite file in the repository, for one worker: `sqlite: {}`. It goes with the claim that it lies in."""
+    """A SQLite file in the repository, for one worker: `sqlite: {}`. It goes with its claim, which stays when the
+    service is deleted (`repository.deletionPolicy`)."""
     postgres: PostgresLog | None = None
     """A database of PostgreSQL 15 or newer, for any number of workers. In a cluster only; `gnnserve run` has
     `--postgres-uri-file`, and without it keeps changes in SQLite."""
