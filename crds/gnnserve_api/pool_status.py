@@ -15,6 +15,8 @@ from gnnserve_api.status import Condition, WorkersStatus
 class PoolConditionType(StrEnum):
     READY = "Ready"
     """As many workers as asked for are ready, and of the newest template."""
+    AVAILABLE = "Available"
+    """At least one worker is ready and answers for the services, of whatever template; Ready tells whether all are."""
     RECONCILING = "Reconciling"
     """Something is under way; wait."""
     STALLED = "Stalled"
@@ -33,6 +35,8 @@ class PoolServiceStatus(ApiModel):
     """Weight by which the service divides the workers' time with the others."""
     ready: bool = False
     """Whether the service's own condition Ready is true."""
+    available: bool = False
+    """Whether the service's own condition Available is true: the endpoint answers."""
     revision: Annotated[str, Field(max_length=63)] | None = None
     """Name of the revision that the workers are told to answer from; absent: none."""
     memory_bytes: Annotated[int, Field(ge=0)] | None = None
@@ -52,8 +56,8 @@ class GNNWorkerPoolStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """Conditions of the pool, each with reason and message: Ready, Reconciling, Stalled, ServicesFit. Empty: the
-    operator has not looked at the pool yet."""
+    """Conditions of the pool, each with reason and message: Ready, Available, Reconciling, Stalled, ServicesFit. Empty:
+    the operator has not looked at the pool yet."""
     service_names: Annotated[str, Field(max_length=64 * (MOST_SERVICES + 1))] | None = None
     """Names of the services of the pool, as one line. Absent: there are none."""
     services: Annotated[

@@ -15,6 +15,8 @@ class Reason(StrEnum):
     # All is well.
     SERVING = "Serving"
     """Every worker answers as declared, and so does the endpoint."""
+    ANSWERING = "Answering"
+    """The endpoint answers; Ready tells whether as declared."""
     PUBLISHED = "Published"
     """The revision of this spec is there."""
     WORKERS_READY = "WorkersReady"
@@ -52,6 +54,9 @@ class Reason(StrEnum):
     Job: the message tells which."""
     COMPACTING = "Compacting"
     """Wait: a Job makes the changes a part of the stored graph; requests are answered, and changes taken, meanwhile."""
+    COMPACTION_RETRYING = "CompactionRetrying"
+    """Wait, or do what the message says: an attempt to compact failed, and another one is made; requests are answered
+    meanwhile."""
     EMBEDDING = "Embedding"
     """Wait: a Job makes the embeddings of the revision; predictions are answered meanwhile."""
     CANARY_LOADING = "CanaryLoading"
@@ -111,7 +116,7 @@ class Reason(StrEnum):
     DECLARED = "Declared"
     """The spec says who answers, and the workers carry the load."""
     NOT_SERVING = "NotServing"
-    """Wait until a worker answers; nothing is measured before."""
+    """Wait until a worker answers: the message, or Ready, says what it waits for. Nothing is measured before."""
     NOT_MEASURED = "NotMeasured"
     """Wait for the next look at Prometheus, or see MetricsAvailable."""
     NO_OBJECTIVE = "NoObjective"

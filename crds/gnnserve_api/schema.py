@@ -85,6 +85,7 @@ SERVICE = Resource(
     ".spec.worker.replicas",
     (
         _column("Ready", "string", _condition(ConditionType.READY, "status")),
+        _column("Available", "string", _condition(ConditionType.AVAILABLE, "status")),
         _column("Reason", "string", _condition(ConditionType.READY, "reason")),
         _column("Variants", "string", ".status.variantNames"),
         _column("Base", "string", ".status.baseVariant"),
@@ -92,6 +93,7 @@ SERVICE = Resource(
         _column("Workers", "string", ".status.workers.ready"),
         _column("Age", "date", ".metadata.creationTimestamp"),
         _column("Architecture", "string", ".spec.model.architecture", wide=True),
+        _column("URL", "string", ".status.endpoint", wide=True),
         _column("Revision", "string", ".status.revision", wide=True),
         _column("Message", "string", _condition(ConditionType.READY, "message"), wide=True),
     ),
@@ -105,6 +107,7 @@ POOL = Resource(
     ".spec.replicas",
     (
         _column("Ready", "string", _condition(PoolConditionType.READY, "status")),
+        _column("Available", "string", _condition(PoolConditionType.AVAILABLE, "status")),
         _column("Reason", "string", _condition(PoolConditionType.READY, "reason")),
         _column("Services", "string", ".status.serviceNames"),
         _column("Fit", "string", _condition(PoolConditionType.SERVICES_FIT, "status")),

@@ -17,7 +17,10 @@ from gnnserve_api.variants import MAX_VARIANT_NAME, MAX_VARIANTS
 
 class ConditionType(StrEnum):
     READY = "Ready"
-    """The endpoint answers, from the revision that the spec declares, on every worker asked for."""
+    """All is as declared: every worker asked for answers from the revision that the spec declares, and so does the
+    endpoint."""
+    AVAILABLE = "Available"
+    """The endpoint answers, from whatever revision; Ready tells whether from what is declared."""
     RECONCILING = "Reconciling"
     """Something is under way; wait."""
     STALLED = "Stalled"
@@ -129,14 +132,14 @@ class GNNServiceStatus(ApiModel):
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
-            max_length=16,
+            max_length=24,
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()
-    """Conditions of the service, each with reason and message: Ready, Reconciling, Stalled, VariantsGenerated,
-    WorkersAvailable, RepositoryKept, CredentialsValid, AccuracyHolds, UpdatesFollowed, EmbeddingsPublished,
-    CanaryAnswers, MetricsAvailable, ObjectiveMet, CapacitySufficient. Empty: the operator has not looked at the service
-    yet."""
+    """Conditions of the service, each with reason and message: Ready, Available, Reconciling, Stalled,
+    VariantsGenerated, WorkersAvailable, RepositoryKept, CredentialsValid, AccuracyHolds, UpdatesFollowed,
+    EmbeddingsPublished, CanaryAnswers, MetricsAvailable, ObjectiveMet, CapacitySufficient. Empty: the operator has not
+    looked at the service yet."""
     endpoint: Annotated[str, Field(max_length=512)] | None = None
     """URL of the service inside the cluster. Absent: the Service is not made yet."""
     revision: Annotated[str, Field(max_length=63)] | None = None

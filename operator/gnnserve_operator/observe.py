@@ -17,11 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gnnserve_api.spec.pool import GNNWorkerPoolSpec
+from gnnserve_operator import kinds
 from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.labels import CHILDREN_SELECTOR, SERVICE
-from gnnserve_operator.desired.names import pool_name, routing_name, worker_name
+from gnnserve_operator.desired.names import pool_name, routing_name, service_name, worker_name
 from gnnserve_operator.handlers.index import Index, Kept, service_of
 from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.jobs_by_kind import observed_jobs
@@ -41,11 +42,14 @@ from gnnserve_operator.namespaces import Namespaces
 from gnnserve_operator.observe_pool import observe_pool
 from gnnserve_operator.observed import (
     Observed,
+    ObservedDeployment,
+    ObservedPlace,
     ObservedPod,
     Rejection,
     ServiceWait,
     observed_claim,
     observed_deployment,
+    observed_place,
     observed_pod,
     observed_routing,
 )
@@ -193,17 +197,10 @@ class Observer:
     ) -> Seen:
         """Observe a service. `service` is the live GNNService; the other arguments are remembered from earlier
         reconciles."""
-        pool_key = self._index.pool_of(key)
-        for _ in range(_LOOKS):
-            asked, pods = self._versions(key, pool_key), self._pods(key, service)
-            answers, listed = await asyncio.gather(
-                self._prober.ask(key, pods, tls=_wants_tls(service)), self._pod_monitors.listed()
-            )
-            if self._versions(key, pool_key) == asked:
-                break
+        answers, listed = await asyncio.gather(self._ask(key, service), self._pod_monitors.listed())
         # Read after asking the workers, which may take seconds: a write is valid only for the version that it was
         # decided on, and pods are judged together with their Deployment.
-        children = self._index.children(key)
+        pool_key, children = self._index.pool_of(key), self._index.children(key)
         known: dict[ObjectRef, Manifest | None] = {
             observed_ref(raw): raw for raw in children if raw["kind"] != POD.name
         }  # fmt: skip
@@ -222,16 +219,48 @@ class Observer:
         observed = self._observed(key, owned, claims, self._pods(key, service), answers)
         observed = await self._refusals.add(key.namespace, observed)
         if pool_key is not None:
-            theirs = {observed_ref(raw): raw for raw in self._index.children(pool_key, DEPLOYMENT)}
-            deployment = _named(theirs, DEPLOYMENT.name, pool_name(pool_key.name))
-            observed = replace(
-                observed, pool=pool, deployment=None if deployment is None else observed_deployment(deployment)
-            )
+            observed = replace(observed, pool=pool, deployment=self._deployment_of_pool(pool_key))
         observed = replace(
             observed, rejections=rejections, routed=routed, measured=measured, begun_job=begun_job, wait=wait,
             pod_monitor_available=listed is not None,
         )  # fmt: skip
         return Seen(observed, known)
+
+    async def observe_answers(self, key: ServiceKey, service: Manifest) -> Observed:
+        """Observe what answers for a service whose spec cannot be read: its routing table, its Deployment, its pods and
+        their answers. `service` is the live GNNService."""
+        answers = await self._ask(key, service, as_it_is=True)
+        uid, pool_key = service["metadata"]["uid"], self._index.pool_of(key)
+        children = self._index.children(key, CONFIG_MAP, DEPLOYMENT)
+        owned = {observed_ref(raw): raw for raw in children if belongs_to(raw, uid)}
+        observed = self._observed(key, owned, (), self._pods(key, service), answers)
+        if pool_key is None:
+            return observed
+        return replace(observed, pool=self.pool_of(key), deployment=self._deployment_of_pool(pool_key))
+
+    async def _ask(self, key: ServiceKey, service: Manifest, *, as_it_is: bool = False) -> Answers:
+        """Ask the pods and the Service. `as_it_is`: by the scheme that the live Service has, whatever the spec says."""
+        pool_key = self._index.pool_of(key)
+        place = self._place(key) if as_it_is else None
+        tls = _wants_tls(service) if place is None else place.speaks_tls
+        answers = Answers()
+        for _ in range(_LOOKS):
+            asked, pods = self._versions(key, pool_key), self._pods(key, service)
+            answers = await self._prober.ask(key, pods, tls=tls)
+            if self._versions(key, pool_key) == asked:
+                break
+        return answers
+
+    def _place(self, key: ServiceKey) -> ObservedPlace | None:
+        """The place to which the live Service leads."""
+        found = {observed_ref(raw): raw for raw in self._index.children(key, kinds.SERVICE)}
+        raw = _named(found, kinds.SERVICE.name, service_name(key.name))
+        return None if raw is None else observed_place(raw)
+
+    def _deployment_of_pool(self, pool_key: ServiceKey) -> ObservedDeployment | None:
+        theirs = {observed_ref(raw): raw for raw in self._index.children(pool_key, DEPLOYMENT)}
+        raw = _named(theirs, DEPLOYMENT.name, pool_name(pool_key.name))
+        return None if raw is None else observed_deployment(raw)
 
     def _versions(self, key: ServiceKey, pool_key: ServiceKey | None) -> frozenset[tuple[str, str]]:
         found = self._index.versions(key, _WORKLOAD)
@@ -243,9 +272,12 @@ class Observer:
         pool_key = self._index.pool_of(key)
         if pool is None or pool_key is None or service["spec"].get("suspend"):
             return own
-        tls = _wants_tls(service)
+        place = ObservedPlace(pool.port or 0, _wants_tls(service))
+        if pool.spec is None:
+            # Without its list, the Service tells where the pods that are left answer.
+            place = self._place(key) or place
         theirs = (observed_pod(raw) for raw in self._index.children(pool_key, POD))
-        return (*own, *(replace(pod, port=pool.port or 0, speaks_tls=tls) for pod in theirs))
+        return (*own, *(replace(pod, port=place.port, speaks_tls=place.speaks_tls) for pod in theirs))
 
     def _observed(
         self, key: ServiceKey, owned: Mapping[ObjectRef, Manifest], claims: Iterable[Manifest],

@@ -98,7 +98,8 @@ def observe_member(index: Index, key: ServiceKey) -> ObservedMember:
     service = parse_service(raw) if raw.get("spec") else "it is gone"
     spec = service.spec if isinstance(service, GNNService) else None
     conditions = (raw.get("status") or {}).get("conditions") or ()
-    ready: Raw = next((found for found in conditions if found["type"] == ConditionType.READY), {})
+    told_of: dict[str, Raw] = {found["type"]: found for found in conditions}
+    ready, available = (told_of.get(kind, {}) for kind in (ConditionType.READY, ConditionType.AVAILABLE))
     told = _config_map(index, key, routing_name(key.name))
     routing = None if told is None else observed_routing(told)
     table, result = (None, None) if routing is None else (routing.table, routing.result)
@@ -113,6 +114,7 @@ def observe_member(index: Index, key: ServiceKey) -> ObservedMember:
         deleting=bool(metadata.get("deletionTimestamp")),
         spec=spec,
         ready=is_ready,
+        available=available.get("status") == "True",
         message="" if is_ready else str(ready.get("message", "")),
         is_refused=not is_ready and ready.get("reason") == Reason.POOL_FULL,
         revision=None if table is None else table.revision,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
-from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTPS_PORT_NAME
+from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTP_PORT_NAME, HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
 from gnnserve_operator.belonging import Conflict, owner_of
 from gnnserve_operator.desired.embeddings import embeddings_made_by
@@ -247,6 +247,8 @@ class WorkerAnswer:
     """Why there is no route: the text of a 503, or why nothing came back."""
     damaged: Damage | None = None
     """Damage that it found in the revision that it should answer from."""
+    is_silent: bool = False
+    """Whether nothing came back at all, not even a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,24 @@ class Observed:
     """The pool that the service names, to which Deployment and workers belong then; None: it has pods of its own."""
     endpoint_answers: Route | None = None
     """The answer of the Service's address to `GET /v1/route`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPlace:
+    """The place to which the live Service leads."""
+
+    port: int
+    """Port of the workers; 0: the one that pods have a name for."""
+    speaks_tls: bool
+
+
+def observed_place(raw: Raw) -> ObservedPlace | None:
+    """The place of requests over HTTP; None: the Service leads nowhere that the operator knows."""
+    for port in (raw.get("spec") or {}).get("ports") or ():
+        if port.get("name") in {HTTP_PORT_NAME, HTTPS_PORT_NAME}:
+            target = port.get("targetPort")
+            return ObservedPlace(target if isinstance(target, int) else 0, port["name"] == HTTPS_PORT_NAME)
+    return None
 
 
 def observed_routing(raw: Raw) -> ObservedRouting:

@@ -38,6 +38,8 @@ class ObservedMember:
     """None: it cannot be read."""
     ready: bool = False
     """Whether its condition Ready is true."""
+    available: bool = False
+    """Whether its condition Available is true."""
     message: str = ""
     """That of its condition Ready, where it is not true."""
     is_refused: bool = False

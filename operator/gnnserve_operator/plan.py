@@ -22,12 +22,12 @@ from gnnserve_operator.decide.compaction import decide_compaction
 from gnnserve_operator.decide.embeddings import EmbeddingsDecision, WantedEmbeddings, decide_embeddings
 from gnnserve_operator.decide.events import EventNote, decide_events
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, WantedJob, decide_generation
-from gnnserve_operator.decide.next_look import next_look_s
+from gnnserve_operator.decide.next_look import next_look_at_answers_s, next_look_s
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_names_good_s, decide_obstacle, may_begin
 from gnnserve_operator.decide.pool import decide_pool_missing, within_room
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published, decide_published
-from gnnserve_operator.decide.readiness import Situation, decide_conditions, refuse, without_pool
+from gnnserve_operator.decide.readiness import Conditions, Situation, decide_conditions, refuse, without_pool
 from gnnserve_operator.decide.repair import decide_repair
 from gnnserve_operator.decide.repository import (
     RepositoryDecision,
@@ -133,7 +133,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     parent, place = Parent(service.metadata.name, service.metadata.namespace, identity.uid), None
     if (pool := observed.pool) is not None:
         if pool.spec is None:
-            return _plan_without_pool(pool, identity, now)
+            return _plan_without_pool(pool, identity, observed, now)
         service = service.model_copy(update={"spec": pool.spec.lend(service.spec, pool.claim)})
         place = PoolPlace(pool.name, pool.port)
     spec = service.spec
@@ -212,21 +212,22 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         repository.uid if published is None else published.claim_uid,
         spec,
     )
+    # No workers wanted: do not report the base variant of workers that are gone.
+    base_before = identity.status.get("baseVariant") if workers.wanted else None
+    base_variant = routing.base_variant or decide_base_variant(workers.ready, observed, base_before)
     situation = Situation(
         parent.name, spec, observed, published, declared, generation, workers, rollout, obstacle, kept, repair,
-        compaction, embeddings.verdict,
+        compaction, embeddings.verdict, base_variant,
     )  # fmt: skip
     conditions = with_namespace(decide_conditions(situation) | routing.conditions, parent.namespace)
     wait = decide_wait(conditions, work, observed, is_in_turn=rollout.is_in_line, now=now)
     conditions = end_wait(conditions, wait, identity.status, now)
     service_ref = next((ref for ref in refs if ref.kind == SERVICE.name), None)
-    # No workers wanted: do not report the base variant of workers that are gone.
-    base_before = identity.status.get("baseVariant") if workers.wanted else None
     is_job_made = any(ref.kind == JOB.name and _is_named(ref, job) for ref in appliable)
     status = build_status(
         conditions,
         result=result,
-        base_variant=routing.base_variant or decide_base_variant(workers.ready, observed, base_before),
+        base_variant=base_variant,
         repository_storage=least_storage(repository.made),
         workers=workers,
         selector=selector_text(parent.workers_selector if pool is None else pool_selector(pool.name)),
@@ -268,24 +269,31 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     )
 
 
-def _plan_without_pool(pool: ObservedPool, identity: ServiceIdentity, now: datetime) -> Plan:
+def _plan_without_pool(pool: ObservedPool, identity: ServiceIdentity, observed: Observed, now: datetime) -> Plan:
     """The plan for a service whose pool is not there: its children stay as they are, and so does what it published."""
     problem = decide_pool_missing(pool) or Problem(Reason.WORKER_POOL_MISSING, "", needs_person=True)
-    status: Status = with_conditions(without_pool(problem), identity.generation, identity.status, now)
-    return Plan(
-        status=None if is_said_already(status, identity.status) else status,
-        events=decide_events(identity.status, status, None, None),
-    )
+    conditions = without_pool(problem, observed, identity.status.get("baseVariant"))
+    return _plan_conditions_alone(conditions, identity, observed, now)
 
 
-def plan_for_invalid(identity: ServiceIdentity, problem: str, now: datetime) -> Plan:
-    """The plan for an object that the CRD accepted and that cannot be parsed: its children stay as they are."""
+def plan_for_invalid(identity: ServiceIdentity, problem: str, observed: Observed, now: datetime) -> Plan:
+    """The plan for an object that the CRD accepted and that cannot be parsed: its children stay as they are.
+    `observed`: at least what answers."""
     if identity.deleting:
         return Plan()
-    status: Status = with_conditions(refuse(problem), identity.generation, identity.status, now)
+    conditions = refuse(problem, observed, identity.status.get("baseVariant"))
+    return _plan_conditions_alone(conditions, identity, observed, now)
+
+
+def _plan_conditions_alone(
+    conditions: Conditions, identity: ServiceIdentity, observed: Observed, now: datetime
+) -> Plan:  # fmt: skip
+    """The plan that changes nothing but what is said."""
+    status: Status = with_conditions(conditions, identity.generation, identity.status, now)
     return Plan(
         status=None if is_said_already(status, identity.status) else status,
         events=decide_events(identity.status, status, None, None),
+        look_again_s=next_look_at_answers_s(conditions, observed, status, now),
     )
 
 

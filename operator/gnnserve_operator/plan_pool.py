@@ -16,7 +16,8 @@ from gnnserve_api.pool_status import GNNWorkerPoolStatus, PoolConditionType, Poo
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
 from gnnserve_api.status import Condition, ConditionStatus, WorkersStatus
-from gnnserve_operator.decide.events import NORMAL, WARNING, EventNote
+from gnnserve_operator.decide.availability import decide_pool_availability, ready_workers
+from gnnserve_operator.decide.events import NORMAL, WARNING, EventNote, decide_available_event
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
 from gnnserve_operator.decide.pool import (
     PoolMembership,
@@ -46,6 +47,7 @@ from gnnserve_routing.verdict import Verdict
 _LOOK_AGAIN_S = 2.0
 """Seconds to the next look while something is under way."""
 _LONGEST_MESSAGE = 1024
+_STATUS_OF = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}
 PoolConditions = dict[PoolConditionType, Verdict]
 
 
@@ -99,7 +101,8 @@ def plan_pool(
     appliable = decide_appliable(refs, observed.conflicts)
     waits = rollout.waits is not None or (observed.deployment is not None and observed.deployment.deleting)
     held = {DEPLOYMENT.name} if waits else set()
-    conditions = _decide_conditions(workers, rollout, membership, view.members, obstacle)
+    available = decide_pool_availability(len(workers.ready), workers.wanted, workers.verdict, view.members)
+    conditions = _decide_conditions(workers, rollout, membership, view.members, obstacle, available)
     status = _build_status(parent, spec, view, membership, workers, conditions, identity, now)
     is_settled = conditions[PoolConditionType.RECONCILING].holds is False
     return Plan(
@@ -115,14 +118,20 @@ def plan_pool(
     )
 
 
-def plan_for_unreadable_pool(identity: ServiceIdentity, problem: str, now: datetime) -> Plan:
-    """The plan for a pool that the CRD accepted and that cannot be parsed: its children stay as they are."""
+def plan_for_unreadable_pool(identity: ServiceIdentity, problem: str, view: PoolView, now: datetime) -> Plan:
+    """The plan for a pool that the CRD accepted and that cannot be parsed: its children stay as they are. `view`: at
+    least its Deployment, its pods and its services."""
     if identity.deleting:
         return Plan()
     words = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
     no, still = Verdict(False, Reason.INVALID_SPEC, words), Verdict(False, Reason.INVALID_SPEC, "See Stalled.")
+    deployment = view.observed.deployment
+    available = decide_pool_availability(
+        len(ready_workers(view.observed)), 0 if deployment is None else deployment.replicas, no, view.members
+    )
     conditions = {
         PoolConditionType.READY: no,
+        PoolConditionType.AVAILABLE: available,
         PoolConditionType.RECONCILING: still,
         PoolConditionType.STALLED: Verdict(True, Reason.INVALID_SPEC, words),
         PoolConditionType.SERVICES_FIT: Verdict(None, Reason.INVALID_SPEC, "Nothing is looked at."),
@@ -146,6 +155,7 @@ def _decide_conditions(
     membership: PoolMembership,
     members: tuple[ObservedMember, ...],
     obstacle: Problem | None,
+    available: Verdict,
 ) -> PoolConditions:
     ready = _decide_ready(workers, obstacle)
     problems = [problem for problem in (obstacle, workers.problem) if problem is not None and problem.needs_person]
@@ -161,6 +171,7 @@ def _decide_conditions(
         going = Verdict(False, Reason.SETTLED, "Nothing is under way.")
     return {
         PoolConditionType.READY: ready,
+        PoolConditionType.AVAILABLE: available,
         PoolConditionType.RECONCILING: going,
         PoolConditionType.STALLED: Verdict(False, Reason.SETTLED, "No person has to act.")
         if stalled is None
@@ -243,6 +254,7 @@ def _service_status(member: ObservedMember, membership: PoolMembership) -> PoolS
         port=None if entry is None else entry.port,
         share=1 if member.spec is None else member.spec.worker.share,
         ready=member.ready,
+        available=member.available,
         revision=member.revision,
         memory_bytes=member.counted_bytes or None,
         message=message[:_LONGEST_MESSAGE] or None,
@@ -252,7 +264,7 @@ def _service_status(member: ObservedMember, membership: PoolMembership) -> PoolS
 def _conditions(conditions: PoolConditions, identity: ServiceIdentity, now: datetime) -> list[dict[str, Any]]:
     built = []
     for kind, verdict in conditions.items():
-        holds = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[verdict.holds]
+        holds = _STATUS_OF[verdict.holds]
         before = _condition_in(identity.status, kind)
         since = before.get("lastTransitionTime") if before.get("status") == holds.value else None
         built.append(
@@ -273,7 +285,12 @@ def _condition_in(status: Mapping[str, Any], kind: PoolConditionType) -> Mapping
 
 
 def _decide_events(before: Mapping[str, Any], conditions: PoolConditions) -> tuple[EventNote, ...]:
-    notes = []
+    notes: list[EventNote] = []
+    kind = PoolConditionType.AVAILABLE
+    told = conditions[kind]
+    available = {"status": _STATUS_OF[told.holds], "reason": told.reason, "message": told.message}
+    if (note := decide_available_event(available, _condition_in(before, kind))) is not None:
+        notes.append(note)
     ready, was_ready = conditions[PoolConditionType.READY], _condition_in(before, PoolConditionType.READY)
     if ready.holds and was_ready.get("status") != "True":
         notes.append(EventNote(NORMAL, "Ready", ready.message))

@@ -27,6 +27,8 @@ from gnnserve_operator.observed import ObservedPod, WorkerAnswer
 
 _AT_ONCE = 64
 _LONGEST_PROBLEM = 300
+_MORE_ATTEMPTS = 3
+"""Times that the endpoint is asked again; each goes to any ready worker."""
 _MOST_ANSWER_BYTES = 65_536
 """Largest answer; a route of a dozen variants has 4,000 bytes, and its messages end up in a status."""
 
@@ -63,6 +65,7 @@ class _Reply:
     route: Route | None = None
     problem: str | None = None
     damaged: Damage | None = None
+    is_silent: bool = False
 
 
 @dataclass(slots=True)
@@ -99,11 +102,23 @@ class Prober:
         with_endpoint = [endpoint] if any(pod.ready and pod.speaks_tls == tls for pod in asked) else []
         urls = [*(self.addresses.of_pod(pod) for pod in asked), *with_endpoint]
         replies = await asyncio.gather(*map(self._ask_one, urls))
-        workers = (
-            WorkerAnswer(pod.name, reply.route, reply.problem, reply.damaged)
+        workers = tuple(
+            WorkerAnswer(pod.name, reply.route, reply.problem, reply.damaged, reply.is_silent)
             for pod, reply in zip(asked, replies, strict=False)
-        )  # fmt: skip
-        return Answers(tuple(workers), replies[-1].route if with_endpoint else None)
+        )
+        if not with_endpoint:
+            return Answers(workers)
+        ready = {pod.name for pod in asked if pod.ready}
+        is_silence_theirs = len({worker.route is None for worker in workers if worker.pod in ready}) > 1
+        return Answers(workers, replies[-1].route or (await self._ask_again(endpoint) if is_silence_theirs else None))
+
+    async def _ask_again(self, url: str) -> Route | None:
+        """Ask an endpoint whose silence may be that of a worker which does not answer, while others do."""
+        for _ in range(_MORE_ATTEMPTS):
+            reply = await self._ask_one(url)
+            if reply.route is not None:
+                return reply.route
+        return None
 
     async def _ask_one(self, url: str) -> _Reply:
         async with self._slots:
@@ -117,11 +132,11 @@ class Prober:
                 problem = _problem(*((ready_code, ready_text) if ready_code != 200 else (code, text)))
                 return _Reply(problem=problem, damaged=_damaged(text) if code == 503 else None)
             except TimeoutError:
-                return _Reply(problem="it does not answer in time")
+                return _Reply(problem="it does not answer in time", is_silent=True)
             except aiohttp.ClientConnectorError:
-                return _Reply(problem="it takes no connection")
+                return _Reply(problem="it takes no connection", is_silent=True)
             except aiohttp.ClientError:
-                return _Reply(problem="it hung up without an answer")
+                return _Reply(problem="it hung up without an answer", is_silent=True)
             except _NOT_UNDERSTOOD as error:
                 return _Reply(problem=f"its answer is not understood: {error}"[:_LONGEST_PROBLEM])
 

@@ -93,7 +93,9 @@ class Reconciler:
         if isinstance(service, str):
             self.fleet.recount(key)
             self.slow_loop.follow(key, None)
-            planned = plan_for_invalid(identity, service, self.clock.utc())
+            observed = await self.observer.observe_answers(key, raw)
+            raw = self._newest(key, raw)
+            planned = plan_for_invalid(self._identity(key, raw), service, observed, self.clock.utc())
             untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
             return _soonest(planned.look_again_s, untold_s)
         await self._release(key, service, identity.uid)

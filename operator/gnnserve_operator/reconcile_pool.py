@@ -87,13 +87,12 @@ class PoolReconciler:
         parsed = parse_pool(raw)
         if isinstance(parsed, str):
             self.fleet.recount(key)
-            planned = plan_for_unreadable_pool(identity, parsed, self.clock.utc())
+            view = self._view(key, identity.uid, self._children(key), [], has_monitors=False)
+            planned = plan_for_unreadable_pool(identity, parsed, view, self.clock.utc())
             return await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
         await self._release(key, parsed, identity.uid)
         listed = await self.pod_monitors.listed()
-        known: dict[ObjectRef, Manifest | None] = {
-            observed_ref(found): found for found in self.index.children(key) if found["kind"] != POD.name
-        }
+        known = self._children(key)
         known |= {} if listed is None else listed.of(key)
         told = [raw for ref, raw in known.items() if ref.kind == CLAIM.name and raw is not None]
         claims = await self.claims.of_pool(key.namespace, parsed.spec, told)
@@ -138,6 +137,9 @@ class PoolReconciler:
             return build_volume_claim(parent, place, decide_pool_claim(key.name, place, claim))
 
         await self.retention.release(key, uid, wanted)
+
+    def _children(self, key: ServiceKey) -> dict[ObjectRef, Manifest | None]:
+        return {observed_ref(found): found for found in self.index.children(key) if found["kind"] != POD.name}
 
     async def _write(
         self,

@@ -439,6 +439,12 @@ def test_the_crd_names_what_people_type() -> None:
     assert [v["name"] for v in crd["spec"]["versions"] if v["served"] and v["storage"]] == ["v1alpha1"]
 
 
+def test_kubectl_shows_whether_it_answers_and_where() -> None:
+    columns = {column["name"]: column for column in schema.crd()["spec"]["versions"][0]["additionalPrinterColumns"]}
+    assert list(columns)[:3] == ["Ready", "Available", "Reason"]
+    assert columns["URL"] == {"name": "URL", "type": "string", "jsonPath": ".status.endpoint", "priority": 1}
+
+
 def test_the_schema_is_structural() -> None:
     assert list(violations(ROOT)) == []
 
@@ -450,7 +456,7 @@ def test_the_crd_of_pools_is_structural_and_names_what_people_type() -> None:
     assert crd["metadata"]["name"] == "gnnworkerpools.gnnserve.dev"
     assert crd["spec"]["names"]["shortNames"] == ["gnnp"]
     assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.replicas"
-    assert [column["name"] for column in version["additionalPrinterColumns"]][:3] == ["Ready", "Reason", "Services"]
+    assert [column["name"] for column in version["additionalPrinterColumns"]][:3] == ["Ready", "Available", "Reason"]
 
 
 def test_a_pool_needs_no_spec_and_lends_its_pods() -> None:

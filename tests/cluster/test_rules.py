@@ -125,6 +125,7 @@ HEALTHY = {
     f"gnnserve_operator_routing_metrics_available{{{SERVICE}}}": constant(1),
     'gnnserve_operator_services{ready="True"}': constant(1),
     condition("Ready", "True", "Serving"): constant(1),
+    condition("Available", "True", "Answering"): constant(1),
     condition("Stalled", "False", "Settled"): constant(1),
     condition("RepositoryKept", "True", "RepositoryKept"): constant(1),
     condition("UpdatesFollowed", "True", "Following"): constant(1),
@@ -250,6 +251,15 @@ CASES: dict[str, Case] = {
     "a generation that takes an hour": Case(turned("Ready", "False", "Generating", 60)),
     "a service that was suspended an hour ago": Case(turned("Ready", "False", "Suspended", 60)),
     "a rollout of ten minutes": Case(turned("Ready", "False", "RollingOut", 10)),
+    "an endpoint that was away for a minute": Case(turned("Available", "False", "WorkerCrashing", 1)),
+    "a service that was suspended, and answers nothing": Case(
+        {**turned("Ready", "False", "Suspended", 60), **turned("Available", "False", "Suspended", 60)}
+    ),
+    "a service without workers": Case(turned("Available", "False", "ScaledToZero", 60)),
+    "a first generation that takes an hour": Case(
+        {**turned("Ready", "False", "Generating", 60), **turned("Available", "False", "WaitingForRevision", 60)}
+    ),
+    "an endpoint of which nothing is known": Case(turned("Available", "Unknown", "EndpointUnreachable", 60)),
     "a suspended service": Case({**NO_WORKERS, DECLARED: constant(0)}, without=OF_THE_LOAD),
     # Speaking
     "a fifth is late for an hour": Case(missed((60, 0.2)), ("GnnserveObjectiveMissed",)),
@@ -314,6 +324,25 @@ CASES: dict[str, Case] = {
     "a Secret with one bad token": Case({REFUSED: for_the_last(10, 1, 0)}, ("GnnserveCredentialsRefused",)),
     "a certificate that has expired, though nothing was put in its place": Case(
         {USABLE: for_the_last(10, 0, 1)}, ("GnnserveCredentialsUnusable",)
+    ),
+    "an endpoint at which nothing answers": Case(
+        {**turned("Available", "False", "WorkerCrashing", 20), **turned("Ready", "False", "WorkerCrashing", 20)},
+        ("GnnserveUnavailable",),
+    ),
+    "an outage whose reason changes": Case(
+        {
+            **turned("Available", "False", "WorkerCrashing", 4),
+            condition("Available", "False", "WorkerCrashing"): f"_x{MINUTES - 4} 1x1 stale",
+            condition("Available", "False", "WorkersStarting"): f"_x{MINUTES - 2} 1x1",
+        },
+        ("GnnserveUnavailable",),
+    ),
+    "an outage of a service that cannot be read": Case(
+        turned("Available", "False", "InvalidSpec", 4), ("GnnserveUnavailable",)
+    ),
+    "no token is accepted, and so nothing answered": Case(
+        {USABLE: for_the_last(10, 0, 1), **turned("Available", "False", "CredentialsUnusable", 10)},
+        ("GnnserveCredentialsUnusable",),
     ),
     "a Job that failed, while workers answer": Case(
         {**turned("Stalled", "True", "GenerationFailed", 20), **turned("Ready", "False", "GenerationFailed", 20)},

@@ -117,7 +117,7 @@ def test_a_service_becomes_ready_with_these_writes_and_then_nothing_is_written(c
         run_workers(cluster)
         await operator.until_condition("Ready", "True")
         await operator.resync()
-        assert set(writes_of(cluster)) <= {STATUS, "create Event Ready"}
+        assert set(writes_of(cluster)) <= {STATUS, "create Event Ready", "create Event Available"}
         status = cluster.get("GNNService", "digits")["status"]
         assert (status["revision"], status["baseVariant"], status["workers"]["ready"]) == ("r1", "x1", "1/1")
 
@@ -190,7 +190,9 @@ def test_a_changed_objective_reaches_the_workers_by_one_write(cluster: FakeClust
         await operator.resync()
         table = decode_routing(cluster.get("ConfigMap", "digits-routing")["data"][ROUTING_KEY])
         assert table.objective.latency_ms == 7.5
-        assert set(writes_of(cluster)) - {STATUS, "create Event Ready"} == {"apply ConfigMap digits-routing"}
+        assert set(writes_of(cluster)) - {STATUS, "create Event Ready", "create Event Available"} == {
+            "apply ConfigMap digits-routing"
+        }
 
     play(cluster, scene)
 
@@ -308,6 +310,8 @@ def test_a_service_that_this_operator_does_not_understand_keeps_what_it_has(clus
         cluster.replace("GNNService", "digits", lambda found: found["spec"].update(quantum={"qubits": 3}))
         stalled = await operator.until_condition("Stalled", "True", "InvalidSpec")
         assert "quantum" in stalled["message"]
+        available = await operator.until_condition("Available", "True")
+        assert "answer from revision" in available["message"]
         await operator.resync()
         assert {write.kind for write in cluster.writes} <= {"GNNService", "Event"}
         assert len(cluster.all("Pod")) == 2

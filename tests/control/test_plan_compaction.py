@@ -426,7 +426,7 @@ def test_a_failure_is_told_and_workers_answer_on() -> None:
     namespace.fail_job(4, "no space left on device")
     planned = namespace.settle()
     assert namespace.jobs() == jobs, "it stays as the record"
-    assert (namespace.reason(), namespace.reason("Stalled")) == ("True Serving", "False Settled")
+    assert (namespace.reason(), namespace.reason("Stalled")) == ("True Serving", "False CompactionFailed")
     assert namespace.reason("Reconciling") == "False Settled"
     assert namespace.reason("UpdatesFollowed") == "False CompactionFailed"
     said = message(namespace, "UpdatesFollowed")
@@ -435,6 +435,43 @@ def test_a_failure_is_told_and_workers_answer_on() -> None:
     assert "By itself it is tried again an hour after that." in said
     assert namespace.events == [("Normal", "CompactionStarted"), ("Warning", "CompactionFailed")]
     assert planned.look_again_s == 15.0, "no event tells of the end of the hour"
+
+
+def test_the_first_attempt_that_fails_is_told_and_the_last_one_too() -> None:
+    namespace = compacting()
+    _, job = namespace.jobs()
+    namespace.fail_attempt(4, "no space left on device")
+    namespace.settle()
+    assert namespace.reason() == "True Serving"
+    assert namespace.reason("UpdatesFollowed") == "False CompactionRetrying"
+    said = message(namespace, "UpdatesFollowed")
+    assert f"an attempt of Job {job} failed, pod {job}-" in said
+    assert "no space left on device" in said
+    assert namespace.reason("Reconciling") == "True Compacting"
+    namespace.fail_job(4, "no space left on device")
+    namespace.settle()
+    assert namespace.reason("UpdatesFollowed") == "False CompactionFailed"
+    assert namespace.events[1:] == [("Warning", "CompactionRetrying"), ("Warning", "CompactionFailed")]
+
+
+def test_an_attempt_that_failed_is_forgotten_once_another_one_is_done() -> None:
+    namespace = compacting()
+    namespace.fail_attempt(4, "no space left on device")
+    namespace.settle()
+    namespace.finish_job("rev-2", offset=9)
+    namespace.settle()
+    switch(namespace, base=9)
+    assert namespace.reason("UpdatesFollowed") == "True Following"
+    assert namespace.reason("Stalled") == "False Settled"
+
+
+def test_what_failed_beside_the_answers_is_not_called_done() -> None:
+    namespace = compacting()
+    namespace.fail_job(4, "no space left on device")
+    namespace.settle()
+    assert message(namespace, "Stalled") == (
+        "No person has to act so that requests are answered; not all is done: see UpdatesFollowed."
+    )
 
 
 def test_a_failed_job_is_made_again_after_an_hour_while_changes_take_as_much() -> None:
@@ -518,7 +555,7 @@ def test_a_pod_that_cannot_start_is_told_and_ready_stays() -> None:
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
     namespace.add_pod(namespace.job(), state=waiting)
     namespace.settle()
-    assert (namespace.reason(), namespace.reason("Stalled")) == ("True Serving", "False Settled")
+    assert (namespace.reason(), namespace.reason("Stalled")) == ("True Serving", "False CompactionFailed")
     assert namespace.reason("UpdatesFollowed") == "False CompactionFailed"
     assert "not found" in message(namespace, "UpdatesFollowed")
 
@@ -550,7 +587,7 @@ def test_a_job_that_the_api_server_refuses_is_no_obstacle_to_answers() -> None:
     del namespace.objects["Job", ref.name]
     namespace.rejections = (Rejection(ref, "exceeded quota: count/jobs.batch"),)
     namespace.settle()
-    assert (namespace.reason(), namespace.reason("Stalled")) == ("True Serving", "False Settled")
+    assert (namespace.reason(), namespace.reason("Stalled")) == ("True Serving", "False CompactionFailed")
     assert namespace.reason("UpdatesFollowed") == "False CompactionFailed"
     assert "exceeded quota" in message(namespace, "UpdatesFollowed")
 

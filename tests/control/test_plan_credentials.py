@@ -108,17 +108,18 @@ def test_ready_is_false_where_no_request_can_be_answered_and_true_again_afterwar
     namespace = secured(endpoint)
     tell(namespace, state)
     assert namespace.settle().look_again_s == 15.0
+    assert namespace.reason("Available") == "False CredentialsUnusable"
     for kind in ("Ready", "CredentialsValid"):
         assert namespace.reason(kind) == "False CredentialsUnusable"
         assert all(word in message(namespace, kind) for word in words)
     assert namespace.reason("Stalled") == "True CredentialsUnusable"
     assert namespace.reason("WorkersAvailable") == "True WorkersReady"
-    assert namespace.events == [("Warning", "CredentialsUnusable"), ("Warning", "NotReady")]
+    assert namespace.events == [("Warning", reason) for reason in ("CredentialsUnusable", "Unavailable", "NotReady")]
     tell(namespace)
     namespace.settle()
     assert namespace.reason() == "True Serving"
     assert namespace.reason("CredentialsValid") == "True CredentialsInUse"
-    assert namespace.events[2:] == [("Normal", "CredentialsInUse"), ("Normal", "Ready")]
+    assert namespace.events[3:] == [("Normal", reason) for reason in ("CredentialsInUse", "Available", "Ready")]
 
 
 def test_what_is_wrong_with_the_other_secret_is_told_too() -> None:

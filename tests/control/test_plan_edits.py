@@ -202,9 +202,11 @@ def test_suspending_keeps_the_data_and_resuming_goes_on() -> None:
     assert namespace.events == [
         ("Normal", "GenerationStarted"),
         ("Normal", "RevisionPublished"),
+        ("Normal", "Available"),
         ("Normal", "Ready"),
         ("Normal", "Suspended"),
         ("Normal", "Resumed"),
+        ("Normal", "Available"),
         ("Normal", "Ready"),
     ]
 

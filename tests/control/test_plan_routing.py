@@ -431,16 +431,30 @@ def test_a_variant_that_may_be_left_out_is_known_after_training_only() -> None:
     assert namespace.table().base_variant == "x4"
 
 
+def test_measurements_that_are_lost_and_back_are_told_once_each() -> None:
+    namespace = serving()
+    tick(namespace, HIGH)
+    namespace.events.clear()
+    for reason in (Reason.UNREACHABLE, Reason.UNREACHABLE, Reason.INVALID, Reason.INVALID, Reason.UNREACHABLE):
+        tick(namespace, Silence(reason, "Prometheus does not tell."))
+    assert [event for event in namespace.events if "Metrics" in event[1]] == [("Warning", "MetricsUnavailable")]
+    for _ in range(3):
+        tick(namespace, HIGH)
+    told = [event for event in namespace.events if "Metrics" in event[1]]
+    assert told == [("Warning", "MetricsUnavailable"), ("Normal", "MetricsAvailable")]
+
+
 def test_a_spec_that_cannot_be_read_measures_nothing() -> None:
     namespace = serving()
     tick(namespace, HIGH)
     identity = ServiceIdentity("uid", 2, False, namespace.status)
-    planned = plan_for_invalid(identity, "spec.quantum is not known", namespace.now)
+    planned = plan_for_invalid(identity, "spec.quantum is not known", namespace.observed(), namespace.now)
     assert planned.status is not None
     said = {c["type"]: (c["status"], c["reason"]) for c in planned.status["conditions"]}
     assert {said[kind] for kind in CONDITIONS} == {("Unknown", "InvalidSpec")}
     assert planned.question is None
-    again = plan_for_invalid(replace(identity, status=planned.status), "spec.quantum is not known", namespace.now)
+    told = replace(identity, status=planned.status)
+    again = plan_for_invalid(told, "spec.quantum is not known", namespace.observed(), namespace.now)
     assert again.status is None
 
 

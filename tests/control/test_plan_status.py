@@ -167,7 +167,7 @@ def test_ready_is_true_only_if_everything_answers_as_declared(sighting: tuple[GN
     assert not {"Reconciling", "Stalled"} <= is_true
     if "Ready" not in is_true:
         return
-    assert is_true == {"Ready", "VariantsGenerated", "WorkersAvailable"}
+    assert is_true == {"Ready", "Available", "VariantsGenerated", "WorkersAvailable"}
     assert planned.look_again_s is None
     routing, deployment = observed.routing, observed.deployment
     assert routing is not None
@@ -623,9 +623,8 @@ def test_a_job_is_announced_once_although_the_watch_is_behind() -> None:
 
 def test_a_spec_that_cannot_be_read_stalls_and_touches_nothing() -> None:
     namespace = serving()
-    planned = plan_for_invalid(
-        ServiceIdentity(UID, 9, False, namespace.status), "spec.model.kind: unknown field", START
-    )
+    problem, observed = "spec.model.kind: unknown field", namespace.observed()
+    planned = plan_for_invalid(ServiceIdentity(UID, 9, False, namespace.status), problem, observed, START)
     assert (planned.apply, planned.delete, planned.look_again_s) == ((), (), None)
     assert planned.status is not None
     GNNServiceStatus.model_validate(planned.status)
@@ -635,7 +634,7 @@ def test_a_spec_that_cannot_be_read_stalls_and_touches_nothing() -> None:
     assert (stalled["status"], stalled["reason"]) == ("True", "InvalidSpec")
     assert "spec.model.kind: unknown field" in stalled["message"]
     assert [event.reason for event in planned.events] == ["Stalled"]
-    again = plan_for_invalid(ServiceIdentity(UID, 9, False, planned.status), "spec.model.kind: unknown field", START)
+    again = plan_for_invalid(ServiceIdentity(UID, 9, False, planned.status), problem, observed, START)
     assert (again.status, again.events) == (None, ())
 
 

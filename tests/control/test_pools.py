@@ -205,15 +205,26 @@ class Scene:
         status = {"observedGeneration": generation, **counts}
         self.cluster.replace("Deployment", name, lambda found: found.update(status=status))
 
+    def _port_of(self, name: str) -> int | None:
+        """The port at which workers answer for a service: also that of a list which is gone."""
+        if "shared-pool-services" in self.of_kind("ConfigMap"):
+            entry = self.services().of(name)
+            return None if entry is None else entry.port
+        service = self.of_kind("Service").get(name)
+        return None if service is None else int(service["spec"]["ports"][0]["targetPort"])
+
     def answer(self, key: ServiceKey, pods: Iterable[ObservedPod]) -> Answers:
         asked = [pod for pod in pods if pod.can_be_asked]
         told = self.of_kind("ConfigMap").get(f"{key.name}-routing")
-        is_pool_there = "shared-pool-services" in self.of_kind("ConfigMap")
-        entry = self.services().of(key.name) if is_pool_there else None
-        if told is None or entry is None or key.name in self.silent:
+        port = self._port_of(key.name)
+        if told is None or port is None or key.name in self.silent:
             return Answers(tuple(WorkerAnswer(pod.name, None, "it is loading") for pod in asked))
         route = make_route(decode_routing(told["data"][ROUTING_KEY]))
-        assert {pod.port for pod in asked} <= {entry.port}
+        if any(pod.port != port for pod in asked):
+            # The list of a pool that was made again may give it another than that to which its Service leads.
+            return Answers(
+                tuple(WorkerAnswer(pod.name, None, "it takes no connection", is_silent=True) for pod in asked)
+            )
         is_reached = key.name in self.of_kind("Service") and bool(asked)
         return Answers(tuple(WorkerAnswer(pod.name, route) for pod in asked), route if is_reached else None)
 
@@ -266,6 +277,7 @@ def test_two_services_answer_from_the_pods_of_one_pool(scene: Scene) -> None:
         assert {"name": "repository", "persistentVolumeClaim": {"claimName": "shared-pool-repository"}} in volumes
     status = scene.pool_status()
     assert scene.condition("shared", "Ready", "GNNWorkerPool")[:2] == ("True", "WorkersReady")
+    assert scene.condition("shared", "Available", "GNNWorkerPool")[:2] == ("True", "Answering")
     assert sorted(status["serviceNames"].split()) == ["papers", "reviews"]
     assert status["workers"]["ready"] == "2/2"
     assert status["memory"] == "520 MiB of 2,048 MiB"
@@ -310,6 +322,13 @@ def test_a_service_without_its_pool_says_so_and_goes_on_once_it_is_there(scene: 
     scene.cluster.delete("GNNWorkerPool", "shared")
     scene.settle()
     assert scene.condition("reviews", "Ready")[1] == "WorkerPoolMissing"
+    status, reason, message = scene.condition("reviews", "Available")
+    assert (status, reason) == ("True", "Answering"), "the pods are left, and its Service leads to them"
+    assert message.startswith("2 workers and the endpoint answer from revision r-")
+    for pod in [name for name in scene.of_kind("Pod") if name.startswith("shared-pool-")]:
+        scene.cluster.delete("Pod", pod)
+    scene.settle()
+    assert scene.condition("reviews", "Available")[:2] == ("False", "WorkerPoolMissing")
     assert "reviews-routing" in scene.of_kind("ConfigMap")
 
 
@@ -355,6 +374,9 @@ def test_a_pool_with_a_device_says_which_field_to_change_and_its_services_answer
     status, reason, message = scene.condition("shared", "Stalled", "GNNWorkerPool")
     assert (status, reason) == ("True", "InvalidSpec")
     assert "found resources.limits.nvidia.com/gpu" in message
+    assert scene.condition("shared", "Available", "GNNWorkerPool")[:2] == ("True", "Answering")
+    assert scene.condition("reviews", "Available")[0] == "True"
+    assert scene.condition("reviews", "Ready")[0] == "False"
     assert scene.of_kind("Deployment")["shared-pool"]["spec"] == pods
     assert scene.services().of("reviews") is not None
 
@@ -371,6 +393,11 @@ def test_one_service_that_does_not_load_leaves_the_others_ready(scene: Scene) ->
     told = {one["name"]: one for one in scene.pool_status()["services"]}
     assert told["papers"]["ready"] is False
     assert "it is loading" in told["papers"]["message"]
+    assert (told["papers"].get("available"), told["reviews"]["available"]) == (False, True)
+    assert scene.condition("papers", "Available")[:2] == ("False", "NotServing")
+    assert "is ready and does not: it is loading" in scene.condition("papers", "Available")[2]
+    status, _, message = scene.condition("shared", "Available", "GNNWorkerPool")
+    assert (status, "Nothing answers for papers" in message) == ("True", True)
 
 
 def test_pods_mount_the_secrets_of_services_before_these_join(scene: Scene) -> None:

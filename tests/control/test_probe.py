@@ -73,6 +73,48 @@ def test_what_is_no_word_of_damage_is_none(damaged: Any) -> None:
     assert (answers.workers[0].damaged, answers.workers[0].problem) == (None, "away")
 
 
+class _Apart(Addresses):
+    """Two workers, and the Service, each at an address of its own."""
+
+    def __init__(self, pods: dict[str, str], service: str) -> None:
+        super().__init__("cluster.local")
+        self._pods, self._service = pods, service
+
+    def of_pod(self, pod: ObservedPod) -> str:
+        return self._pods[pod.name]
+
+    def of_service(self, key: ServiceKey) -> str:
+        return self._service
+
+
+@pytest.mark.parametrize(
+    ("second", "silences", "asked", "answers"),
+    [
+        pytest.param(Told(hang_up=True), 2, 3, True, id="a silent worker, which the Service led to twice"),
+        pytest.param(Told(hang_up=True), 9, 4, False, id="a silent worker, and a silent Service"),
+        pytest.param(SERVED, 9, 1, False, id="a silent Service alone"),
+    ],
+)
+def test_an_endpoint_whose_silence_may_be_a_worker_s_is_asked_again(
+    second: Told, silences: int, asked: int, answers: bool
+) -> None:
+    left = iter([Told(500, b"away")] * silences)
+
+    async def run(pods: dict[str, str], service: str) -> Answers:
+        async with Prober(_Apart(pods, service)) as prober:
+            return await prober.ask(KEY, [pod(name) for name in pods])
+
+    with (
+        fake_server(tell(SERVED)) as one,
+        fake_server(tell(second)) as other,
+        fake_server(lambda _: next(left, SERVED)) as service,
+    ):
+        found = asyncio.run(run({"w-0": one.url, "w-1": other.url}, service.url))
+        assert len(service.asked) == asked
+    assert (found.endpoint is not None) is answers
+    assert [worker.is_silent for worker in found.workers] == [False, second is not SERVED]
+
+
 def test_a_service_without_a_ready_worker_is_not_asked() -> None:
     answers, paths = ask(tell(SERVED), pod(ready=False))
     assert answers.endpoint is None

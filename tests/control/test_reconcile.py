@@ -22,7 +22,7 @@ from gnnserve_operator.handlers.index import Kept
 from gnnserve_operator.kinds import CLAIM, EVENT, JOB, POD_MONITOR
 from gnnserve_operator.probe import Answers
 
-STARTED, PUBLISHED, READY = "GenerationStarted", "RevisionPublished", "Ready"
+STARTED, PUBLISHED, AVAILABLE, READY = "GenerationStarted", "RevisionPublished", "Available", "Ready"
 REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError"}
 
 
@@ -124,7 +124,7 @@ def test_every_turning_point_is_told_once_whatever_is_answered_to_a_write() -> N
     untrue = {}
     for matches, number, fault in faults():
         told = play(Scene(matches, number, fault)).told()
-        if told != {STARTED: 1, PUBLISHED: 1, READY: 1}:
+        if told != {STARTED: 1, PUBLISHED: 1, AVAILABLE: 1, READY: 1}:
             untrue[matches.__name__, number, fault] = told
     assert untrue == {}
 

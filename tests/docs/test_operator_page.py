@@ -8,7 +8,7 @@ from tests.support.pages import read_page
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
-from gnnserve_operator.decide.events import TURNING
+from gnnserve_operator.decide.events import LOSSES, TURNING
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 
@@ -35,7 +35,13 @@ def test_every_condition_whose_turns_are_events_is_named() -> None:
     _, _, after = PAGE.partition("Events tell the turning points: ")
     events, _, _ = after.partition("\n\n")
     named = re.findall(r"`(\w+)`", events)
-    assert [name for name in named if name in set(ConditionType)] == ["Ready", "Stalled", *TURNING]
+    assert [name for name in named if name in set(ConditionType)] == [
+        "Ready",
+        "Available",
+        "Stalled",
+        *LOSSES,
+        *TURNING,
+    ]
 
 
 def test_every_metric_is_listed() -> None:

@@ -28,6 +28,7 @@ from gnnserve_operator.decide.generation import (
     decide_job,
     records_of,
 )
+from gnnserve_operator.decide.job_failure import describe_attempt, last_failure
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.published import Published, is_result_awaited, read_result
 from gnnserve_operator.decide.repair import Repair
@@ -61,7 +62,10 @@ def decide_compaction(
     decision = decide_job(wanted, jobs, service, spec, observed, now)
     if exact is not None and decision.stage is not GenerationStage.SUSPENDED and exact.is_over:
         decision = _after_the_end(exact, decision, jobs, observed, is_due=is_due, now=now)
-    return replace(decision, compacts=True)
+    failed = (
+        None if exact is None or decision.stage is not GenerationStage.RUNNING else last_failure(exact, observed.pods)
+    )
+    return replace(decision, compacts=True, failed_attempt="" if failed is None else describe_attempt(failed))
 
 
 def is_under_way(decision: GenerationDecision) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.availability import NOT_YET_OR_NOT_WANTED
 from gnnserve_operator.decide.generation import GenerationDecision, GenerationStage, words_of_start
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.volume_claim import fields_to_bring_back
@@ -38,6 +39,11 @@ TURNING = (
     ConditionType.CANARY_ANSWERS,
 )
 """Conditions whose turns are events, called as the condition's reason is."""
+LOSSES: Mapping[ConditionType, tuple[str, str]] = {
+    ConditionType.METRICS_AVAILABLE: ("MetricsUnavailable", "MetricsAvailable"),
+}
+"""Conditions that may be false for as long as a service lives, so that only a loss, and its end, are events; each with
+their names. Another reason is no event: the reasons of one trouble alternate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ def decide_events(
         _revision_damaged(before, now),
         _revision_published(before, now),
         *(_turned(before, now, kind) for kind in TURNING),
+        *(_lost(before, now, kind) for kind in LOSSES),
+        decide_available_event(*(condition_in(status, ConditionType.AVAILABLE) for status in (now, before))),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),
@@ -144,6 +152,18 @@ def _revision_published(before: Mapping[str, Any], now: Mapping[str, Any]) -> Ev
     )
 
 
+def decide_available_event(available: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | None:
+    """The event of a service, or a pool, whose Available turns between true and false. That it is not known is none:
+    it is looked at again."""
+    turn = (was.get("status", "False"), available["status"])
+    if turn == ("False", "True"):
+        return EventNote(NORMAL, "Available", available["message"])
+    is_lost = turn in {("True", "False"), ("Unknown", "False")}
+    if is_lost and available["reason"] not in NOT_YET_OR_NOT_WANTED:
+        return EventNote(WARNING, "Unavailable", available["message"])
+    return None
+
+
 def _ready(ready: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | None:
     if ready["status"] == was.get("status", "False"):
         return None
@@ -164,6 +184,16 @@ def _turned(before: Mapping[str, Any], now: Mapping[str, Any], kind: ConditionTy
     if told.get("status") == "True" and was.get("status") == "False":
         return EventNote(NORMAL, told["reason"], told["message"])
     return None
+
+
+def _lost(before: Mapping[str, Any], now: Mapping[str, Any], kind: ConditionType) -> EventNote | None:
+    """An event when a condition that was true is false, and when it is true again."""
+    told, was = (condition_in(status, kind) for status in (now, before))
+    lost, back = LOSSES[kind]
+    turn = (was.get("status"), told.get("status"))
+    if turn == ("True", "False") and told["reason"] != Reason.NOT_CONFIGURED:
+        return EventNote(WARNING, lost, told["message"])
+    return EventNote(NORMAL, back, told["message"]) if turn == ("False", "True") else None
 
 
 def _stalled(before: Mapping[str, Any], now: Mapping[str, Any]) -> EventNote | None:

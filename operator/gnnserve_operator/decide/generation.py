@@ -72,6 +72,8 @@ class GenerationDecision:
     """The Job that generates, is about to, or is queued."""
     compacts: bool = False
     """Whether it is about a Job that compacts the log of changes."""
+    failed_attempt: str = ""
+    """The last attempt of a running Job that failed; empty: none has."""
     standing: Standing = IDLE
     """Standing among the services whose Jobs may not all run at once."""
 

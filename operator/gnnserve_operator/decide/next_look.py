@@ -12,6 +12,7 @@ from typing import Any
 
 from gnnserve_api.reasons import Reason
 from gnnserve_api.status import ConditionType
+from gnnserve_operator.decide.availability import AWAITED, ready_workers
 from gnnserve_operator.decide.generation import GenerationStage
 from gnnserve_operator.decide.readiness import Conditions, Situation
 from gnnserve_operator.decide.status import Status, condition_in
@@ -37,10 +38,30 @@ _PATIENCE = timedelta(minutes=5)
 _GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})
 
 
-def next_look_s(  # noqa: PLR0911 - a ladder, one rung a reason
+def next_look_s(
     situation: Situation, conditions: Conditions, wait: ServiceWait | None, status: Status, now: datetime
 ) -> float | None:
     """Seconds to the next look; None: what is waited for sends an event, or the next resync is soon enough."""
+    delays_s = (
+        _next_look_at_work_s(situation, conditions, wait, status, now),
+        next_look_at_answers_s(conditions, situation.observed, status, now),
+    )
+    return min((delay_s for delay_s in delays_s if delay_s is not None), default=None)
+
+
+def next_look_at_answers_s(
+    conditions: Conditions, observed: Observed, status: Status, now: datetime
+) -> float | None:  # fmt: skip
+    """Seconds to the next look at whether the endpoint answers; None: it does, or an event tells when it may."""
+    available = conditions[ConditionType.AVAILABLE]
+    if available.holds or available.reason not in AWAITED or not ready_workers(observed):
+        return None
+    return _SOON_S if _is_recent(condition_in(status, ConditionType.AVAILABLE), now) else _LATER_S
+
+
+def _next_look_at_work_s(  # noqa: PLR0911 - a ladder, one rung a reason
+    situation: Situation, conditions: Conditions, wait: ServiceWait | None, status: Status, now: datetime
+) -> float | None:
     if situation.obstacle is not None and situation.obstacle.reason == Reason.NAME_TAKEN:
         return _TAKEN_S if _is_recent(condition_in(status, ConditionType.STALLED), now) else _LATER_S
     deployment = situation.observed.deployment

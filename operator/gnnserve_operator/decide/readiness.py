@@ -1,11 +1,13 @@
 """What is the state of the service? All conditions except those about load, from the other decisions.
 
 The first reason that applies is reported, in a fixed order: suspension and the like, obstacles, generation, the
-workers, their answers. Ready is true only if none applies.
+workers, their answers. Ready is true only if none applies. Whether the endpoint answers all the same is another
+question (`availability.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gnnserve_api.reasons import Reason
@@ -14,6 +16,7 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.decide.accuracy import decide_accuracy
 from gnnserve_operator.decide.answers import decide_answers, describe_devices, find_open_worker, find_switching
+from gnnserve_operator.decide.availability import decide_availability, expect_by_children, expect_by_spec
 from gnnserve_operator.decide.canary import decide_canary
 from gnnserve_operator.decide.compaction import is_under_way
 from gnnserve_operator.decide.credentials import decide_credentials, find_unusable
@@ -52,6 +55,8 @@ class Situation:
     """About the Job that compacts the log of changes; None: there is none, and none is due."""
     embeddings: Verdict | None = None
     """Whether the embeddings of the published revision are made; None: the spec asks for none."""
+    base_variant: str | None = None
+    """The base variant that the status tells; None: it tells of none."""
 
     @property
     def work(self) -> GenerationDecision:
@@ -94,32 +99,52 @@ def decide_conditions(situation: Situation) -> Conditions:
     still = Verdict(False, Reason.SETTLED, "Nothing is under way.")
     if stalled is not None:
         still = Verdict(False, stalled.reason, "Nothing goes on until a person acts; see Stalled.")
-    quiet = Reason.PROGRESSING if is_reconciling else Reason.SETTLED
     credentials = decide_credentials(situation.spec, situation.workers.is_rolled_out, situation.observed)
     accuracy = decide_accuracy(situation.spec, situation.observed)
     updates = decide_updates(
         situation.spec, situation.workers.is_rolled_out, situation.compaction, situation.observed
     )  # fmt: skip
     canary = decide_canary(situation.spec, situation.declared, situation.workers.ready, situation.observed)
+    done_beside = {
+        ConditionType.UPDATES_FOLLOWED: updates,
+        ConditionType.EMBEDDINGS_PUBLISHED: situation.embeddings,
+        ConditionType.CANARY_ANSWERS: canary,
+    }
+    available = decide_availability(
+        expect_by_spec(
+            ready, situation.workers, situation.declared is not None, situation.observed, situation.base_variant
+        ),
+        situation.observed,
+    )
     return {
         ConditionType.READY: ready,
+        ConditionType.AVAILABLE: available,
         ConditionType.RECONCILING: under_way if is_reconciling else still,
         ConditionType.STALLED: Verdict(True, stalled.reason, stalled.message)
         if stalled is not None
-        else Verdict(
-            False,
-            quiet,
-            "It may go on by itself; Ready tells what is waited for." if is_reconciling else "All is done.",
-        ),
+        else _decide_not_stalled(is_reconciling, done_beside),
         ConditionType.VARIANTS_GENERATED: generated,
         ConditionType.WORKERS_AVAILABLE: situation.workers.verdict,
         ConditionType.REPOSITORY_KEPT: situation.repository_kept,
         **({} if credentials is None else {ConditionType.CREDENTIALS_VALID: credentials}),
         **({} if accuracy is None else {ConditionType.ACCURACY_HOLDS: accuracy}),
-        **({} if updates is None else {ConditionType.UPDATES_FOLLOWED: updates}),
-        **({} if situation.embeddings is None else {ConditionType.EMBEDDINGS_PUBLISHED: situation.embeddings}),
-        **({} if canary is None else {ConditionType.CANARY_ANSWERS: canary}),
+        **{kind: verdict for kind, verdict in done_beside.items() if verdict is not None},
     }
+
+
+def _decide_not_stalled(is_reconciling: bool, beside: Mapping[ConditionType, Verdict | None]) -> Verdict:
+    """Stalled where no person has to act before it goes on. `beside`: conditions about what is done beside answering,
+    which Ready does not tell of."""
+    if is_reconciling:
+        return Verdict(False, Reason.PROGRESSING, "It may go on by itself; Ready tells what is waited for.")
+    for kind, verdict in beside.items():
+        if verdict is not None and verdict.holds is False:
+            return Verdict(
+                False,
+                verdict.reason,
+                f"No person has to act so that requests are answered; not all is done: see {kind}.",
+            )
+    return Verdict(False, Reason.SETTLED, "All is done.")
 
 
 def _find_beside(situation: Situation) -> Verdict | None:
@@ -133,13 +158,16 @@ def _find_beside(situation: Situation) -> Verdict | None:
     return Verdict(True, reason, (compaction.problem or compaction).message)
 
 
-def refuse(problem: str) -> Conditions:
-    """Conditions of a spec that cannot be read."""
+def refuse(problem: str, observed: Observed, base_variant: str | None) -> Conditions:
+    """Conditions of a spec that cannot be read. `observed`: at least what answers; `base_variant`: as the status
+    tells it."""
     message = f"The spec cannot be read: {problem}. Correct it; until then everything stays as it is."
-    no = Verdict(False, Reason.INVALID_SPEC, message)
+    invalid = Problem(Reason.INVALID_SPEC, message, needs_person=True)
+    no = invalid.to_verdict()
     unknown = Verdict(None, Reason.INVALID_SPEC, "Nothing is looked at while the spec cannot be read.")
     return {
         ConditionType.READY: no,
+        ConditionType.AVAILABLE: decide_availability(expect_by_children(invalid, observed, base_variant), observed),
         ConditionType.RECONCILING: Verdict(
             False, Reason.INVALID_SPEC, "Nothing goes on until a person acts; see Stalled."
         ),
@@ -153,12 +181,13 @@ def refuse(problem: str) -> Conditions:
     }
 
 
-def without_pool(problem: Problem) -> Conditions:
-    """Conditions of a service whose pool is not there."""
+def without_pool(problem: Problem, observed: Observed, base_variant: str | None) -> Conditions:
+    """Conditions of a service whose pool is not there. `base_variant`: as the status tells it."""
     no = problem.to_verdict()
     unknown = Verdict(None, problem.reason, "Nothing is looked at without the pool; see Ready.")
     return {
         ConditionType.READY: no,
+        ConditionType.AVAILABLE: decide_availability(expect_by_children(problem, observed, base_variant), observed),
         ConditionType.RECONCILING: Verdict(False, problem.reason, "Nothing goes on until a person acts; see Stalled."),
         ConditionType.STALLED: Verdict(True, problem.reason, problem.message),
         ConditionType.VARIANTS_GENERATED: unknown,

@@ -104,10 +104,20 @@ def _read(status: Mapping[str, Any]) -> UpdatesStatus | None:
 
 
 def _find_failure(compaction: GenerationDecision | None) -> Verdict | None:
-    """A Job that has failed, or does not start before a person acts."""
-    problem = None if compaction is None else compaction.problem
-    if problem is None or not problem.needs_person:
+    """A Job that has failed, does not start before a person acts, or of which an attempt has failed."""
+    if compaction is None:
         return None
+    problem = compaction.problem
+    if problem is None or not problem.needs_person:
+        if not compaction.failed_attempt:
+            return None
+        # Not `compaction.message`, which is as long and says the same for people who follow the Job.
+        words = (
+            f"The log of changes is not compacted yet: an attempt of Job {compaction.job} failed, "
+            f"{compaction.failed_attempt}. Another one is made, as often as spec.generation.retries says; changes go "
+            "on taking memory until one is done."
+        )
+        return Verdict(False, Reason.COMPACTION_RETRYING, words)
     words = f"The log of changes is not compacted. {problem.message} Until then changes go on taking memory."
     return Verdict(False, Reason.COMPACTION_FAILED, words)
 
