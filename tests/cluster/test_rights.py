@@ -58,3 +58,11 @@ def test_nobody_may_read_secrets_or_enter_pods() -> None:
     roles = [found for found in render() if found["kind"] in {"Role", "ClusterRole"}]
     resources = {resource for role in roles for _, resource, _ in rights(role)}
     assert not resources & {"secrets", "pods/exec", "pods/log", "pods/attach", "pods/portforward", "*", "nodes/proxy"}
+
+
+@pytest.mark.parametrize("resource", ["gnnservices/scale", "gnnworkerpools/scale"])
+def test_who_may_edit_a_namespace_may_scale_in_it(resource: str) -> None:
+    """And so may an autoscaler that acts with the rights of its user."""
+    label = "rbac.authorization.k8s.io/aggregate-to-edit"
+    (edit,) = (found for found in render() if found["metadata"].get("labels", {}).get(label) == "true")
+    assert {verb for _, found, verb in rights(edit) if found == resource} == {"get", "update", "patch"}
