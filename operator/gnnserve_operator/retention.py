@@ -12,13 +12,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.events import retained_note
+from gnnserve_operator.decide.events import EventNote, log_note, retained_note
 from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION
+from gnnserve_operator.desired.volume_claim import fields_to_bring_back
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, Manifest, ServiceKey, observed_ref
@@ -29,14 +31,37 @@ from gnnserve_operator.report import build_event
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    manifest: Manifest
+    """The part of it that identifies it."""
+    log_fields: str = ""
+    """Fields by which one that is made again goes on with its log of changes, where that lies in what the operator does
+    not delete: a claim of the user's or of a pool, beside a database. Empty: there is none, or its claim tells."""
+
+    @classmethod
+    def of(cls, live: Manifest) -> Self:
+        metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
+        manifest = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
+        spec = live.get("spec") or {}
+        updates, claim = spec.get("updates"), (spec.get("repository") or {}).get("claimName")
+        if not updates:
+            return cls(manifest)
+        uid = updates.get("adopt") or metadata["uid"]
+        if claim:
+            return cls(manifest, fields_to_bring_back(claim, uid))
+        is_pooled = bool((spec.get("worker") or {}).get("poolRef"))
+        return cls(manifest, f"spec.updates.adopt: {uid}" if is_pooled else "")
+
+
 @dataclass(slots=True)
 class Retention:
     index: Index
     cluster: Cluster
     applier: Applier
     clock: Clock
-    _owners: dict[ServiceKey, Manifest] = field(default_factory=dict)
-    """The GNNServices or GNNWorkerPools that were looked at: what identifies them."""
+    _owners: dict[ServiceKey, _Owner] = field(default_factory=dict)
+    """The GNNServices or GNNWorkerPools that were looked at last."""
 
     async def release(self, key: ServiceKey, uid: str, build: Callable[[ObservedClaim], Manifest | None]) -> None:
         """Take the owner from its claims that are to stay. `uid`: the owner's; `build`: the manifest that is wanted of
@@ -54,18 +79,20 @@ class Retention:
                 logger.debug("not released: %s", error, extra=about(key, reason="NotReleased"))
 
     async def tell(self, key: ServiceKey, live: Manifest | None) -> None:
-        """Post an event for each claim that the owner which was looked at last has left, if it is not `live`. Raises
-        RetryLaterError, and then tells the next time."""
+        """Post an event for each claim, and for the log of changes, that the owner which was looked at last has left,
+        if it is not `live`. Raises RetryLaterError, and then tells the next time."""
         before = self._owners.get(key)
-        if before is not None and (live is None or live["metadata"]["uid"] != before["metadata"]["uid"]):
-            await self._tell_of(key, before)
+        if before is not None and (live is None or live["metadata"]["uid"] != before.manifest["metadata"]["uid"]):
+            await self._tell_of_claims(key, before.manifest)
+            if before.log_fields:
+                note = log_note(before.manifest["metadata"]["name"], before.log_fields)
+                await self._post(key, before.manifest, note, before.log_fields)
         if live is None:
             self._owners.pop(key, None)
         else:
-            metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
-            self._owners[key] = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
+            self._owners[key] = _Owner.of(live)
 
-    async def _tell_of(self, key: ServiceKey, owner: Manifest) -> None:
+    async def _tell_of_claims(self, key: ServiceKey, owner: Manifest) -> None:
         for raw in self.index.children(key, CLAIM):
             if not belongs_to(raw, owner["metadata"]["uid"]):
                 continue
@@ -76,11 +103,14 @@ class Retention:
                 continue
             annotations = claim["metadata"].get("annotations") or {}
             note = retained_note(owner["kind"], owner["metadata"]["name"], ref, annotations.get(BRING_BACK_ANNOTATION))
-            try:
-                await self.cluster.create_event(build_event(owner, note, claim["metadata"]["uid"], self.clock.utc()))
-            except (GoneError, RefusedError) as error:
-                logger.warning("an event is lost: %s", error, extra=about(key, reason="EventNotPosted"))
-            logger.info("%s", note.message, extra=about(key, reason=note.reason))
+            await self._post(key, owner, note, claim["metadata"]["uid"])
+
+    async def _post(self, key: ServiceKey, owner: Manifest, note: EventNote, about_what: str) -> None:
+        try:
+            await self.cluster.create_event(build_event(owner, note, about_what, self.clock.utc()))
+        except (GoneError, RefusedError) as error:
+            logger.warning("an event is lost: %s", error, extra=about(key, reason="EventNotPosted"))
+        logger.info("%s", note.message, extra=about(key, reason=note.reason))
 
 
 def _is_going(claim: Manifest) -> bool:

@@ -160,6 +160,10 @@ def test_an_operator_that_begins_releases_all_claims_before_it_reconciles_one(cl
         await operator.until(lambda: len(cluster.writes) > len(claims))
         assert sorted(map(str, cluster.writes[: len(claims)])) == [f"apply {CLAIM} {claim}" for claim in sorted(claims)]
         assert all("ownerReferences" not in found["metadata"] for found in cluster.all(CLAIM))
+        await operator.resync()
+        cluster.delete("GNNService", "papers")
+        await operator.until(lambda: [e for e in cluster.all("Event") if e["reason"] == "RepositoryRetained"])
+        assert cluster.get(CLAIM, "papers-repository")
 
     play(cluster, before)
     for name in ("digits", "papers", "reviews"):

@@ -558,6 +558,18 @@ def test_a_pool_that_is_made_again_hides_no_models_of_an_earlier_one(scene: Scen
         assert scene.condition(name, "Ready")[:2] == ("True", "Serving")
 
 
+def test_the_log_of_a_service_in_a_pool_can_be_gone_on_with(scene: Scene) -> None:
+    scene.add_pool()
+    scene.add("reviews", updates={"log": {"postgres": {"secretName": "log"}}})
+    scene.settle()
+    uid = scene.of_kind("GNNService")["reviews"]["metadata"]["uid"]
+    scene.cluster.delete("GNNService", "reviews")
+    scene.settle()
+    (event,) = [found for found in scene.of_kind("Event").values() if found["reason"] == "ChangesRetained"]
+    assert event["involvedObject"]["uid"] == uid
+    assert f"make GNNService reviews again with spec.updates.adopt: {uid}." in event["message"]
+
+
 def test_a_pool_may_have_its_claim_deleted_with_it(scene: Scene) -> None:
     scene.add_pool(repository={"deletionPolicy": "Delete"})
     scene.settle()

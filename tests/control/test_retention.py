@@ -125,6 +125,8 @@ def test_a_claim_with_a_log_stays_when_its_service_is_deleted_and_an_event_says_
         assert claim_of(world)["metadata"]["uid"] == before["metadata"]["uid"]
         await deleted(world)
         assert claim_of(world)["metadata"]["uid"] == before["metadata"]["uid"], "a claim of the user's stays"
+        (told,) = [event for event in world.cluster.all("Event") if event["reason"] == "ChangesRetained"]
+        assert _FIELDS.findall(told["message"]) == [(NAME, uid)], "the log is still known by its first service"
 
     play(scene)
 

@@ -224,3 +224,12 @@ def retained_note(kind: str, name: str, claim: ObjectRef, fields: str | None) ->
         f"bring it back, make {kind} {name} again with {again}. To be rid of it: "
         f"`kubectl delete -n {claim.namespace} {claim.kind.lower()}/{claim.name}`.",
     )
+
+
+def log_note(name: str, fields: str) -> EventNote:
+    """The event of a log of changes that stays after its GNNService was deleted, where nothing else keeps its uid.
+    `fields`: those that go on with it."""
+    words = (
+        f"GNNService {name} is deleted, and its log of changes stays. To go on with it, make GNNService {name} again"
+    )
+    return EventNote(NORMAL, "ChangesRetained", f"{words} with {fields}.")
