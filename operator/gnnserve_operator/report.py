@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from gnnserve_operator.apply import last_version
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.declared import without_empty
@@ -45,7 +47,8 @@ class _Written:
     version: str
     overtaken: frozenset[str]
     """Versions before the last one of an unbroken series of the operator's own writes."""
-    status: Manifest
+    status: bytes
+    """As JSON, a quarter of what it takes decoded: it is read while a watch lags behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class Reporter:
         written = self._written.get(key)
         metadata = service["metadata"]
         if written and written.uid == metadata["uid"] and metadata["resourceVersion"] in written.overtaken:
-            return written.status
+            return dict(msgspec.json.decode(written.status))
         return service.get("status") or {}
 
     def is_echo(self, key: ServiceKey, service: Manifest) -> bool:
@@ -122,7 +125,8 @@ class Reporter:
                 untold.unanswered = [*untold.unanswered, _Unanswered(status, notes, now)][-_LONGEST_ROW:]
                 raise
             version = answer["metadata"]["resourceVersion"]
-            self._written[key] = _Written(metadata["uid"], version, overtaken - {version}, status)
+            said = msgspec.json.encode(status)
+            self._written[key] = _Written(metadata["uid"], version, overtaken - {version}, said)
             untold.unanswered.clear()  # else it would have been refused
         self._tell(key, service, notes, version, now, untold)
         return await self._post(key, untold, now)

@@ -60,14 +60,15 @@ class Kept:
 
 
 def service_of(body: Manifest) -> ServiceKey:
-    """The service, or the pool, of an object; its name is empty where the label was removed."""
+    """The service, or the pool, of an object; its name is empty where the label was removed. The texts are shared: the
+    index keeps a key for each object."""
     metadata, kind = body["metadata"], str(body.get("kind"))
-    if body.get("apiVersion") == GNNSERVICE.api_version and kind in _RECONCILED:
-        return ServiceKey(metadata["namespace"], metadata["name"], kind)
-    labels = metadata.get("labels") or {}
+    namespace, labels = intern(metadata["namespace"]), metadata.get("labels") or {}
+    if _is_reconciled(str(body.get("apiVersion")), kind):
+        return ServiceKey(namespace, intern(metadata["name"]), intern(kind))
     if POOL in labels:
-        return ServiceKey(metadata["namespace"], labels[POOL], GNNWORKERPOOL.name)
-    return ServiceKey(metadata["namespace"], labels.get(SERVICE, ""))
+        return ServiceKey(namespace, intern(labels[POOL]), GNNWORKERPOOL.name)
+    return ServiceKey(namespace, intern(labels.get(SERVICE, "")))
 
 
 Objects = dict[ServiceKey, dict[str, Kept]]
