@@ -95,9 +95,25 @@ async def invalid(world: World) -> None:
     world.set(generator={"of": "a later version"})
 
 
+async def held_by_a_queue(world: World) -> None:
+    world.create()
+    await world.until(lambda: world.plane.of_kind("Job"))
+    name = world.plane.of_kind("Job")[0]["metadata"]["name"]
+    world.cluster.replace("Job", name, lambda found: found["spec"].update(suspend=True))
+
+
 @pytest.mark.parametrize(
     "state",
-    [running, suspended, suspended_from_the_start, suspended_while_generating, scaled_to_zero, failed, invalid],
+    [
+        held_by_a_queue,
+        running,
+        suspended,
+        suspended_from_the_start,
+        suspended_while_generating,
+        scaled_to_zero,
+        failed,
+        invalid,
+    ],
 )
 def test_a_service_at_rest_reads_nothing_at_a_resync(state: Callable[[World], Awaitable[None]]) -> None:
     async def scene(world: World) -> None:
