@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -176,19 +176,25 @@ class Applier:
         refs_ahead = [observed_ref(manifest) for manifest in ahead.manifests]
         before = self._free.pop(service, {})
         still_free = {ref: before[ref] for ref in refs_ahead if ref in before and before[ref] >= ahead.not_before}
-        unknown = [ref for ref in (*refs, *refs_ahead) if ref not in known and ref not in still_free]
-        fetched = dict(zip(unknown, await asyncio.gather(*map(self.cluster.get, unknown)), strict=True))
-        found_free = {ref: ahead.now for ref in refs_ahead if ref in fetched and fetched[ref] is None}
+        live = await self._fetch((*refs, *refs_ahead), known, still_free)
+        found_free = {ref: ahead.now for ref in refs_ahead if ref not in still_free and live[ref] is None}
         if still_free or found_free:
             self._free[service] = still_free | found_free
-        live = {ref: fetched[ref] if ref in fetched else known.get(ref) for ref in (*refs, *refs_ahead)}
-        places = {ref: classify_place(found, service.name, uid, service.kind) for ref, found in live.items()}
-        found = [
-            observed_conflict(ref, raw, uid, is_retained=places[ref] is Place.RETAINED)
-            for ref, raw in live.items()
-            if raw is not None and places[ref] in {Place.TAKEN, Place.RETAINED}
-        ]
-        return Survey(live, places, tuple(conflict for conflict in found if conflict is not None))
+        return _survey_of(service, uid, live)
+
+    async def look_again(
+        self, service: ServiceKey, uid: str, taken: Iterable[ObjectRef], known: Mapping[ObjectRef, Manifest | None]
+    ) -> Survey:
+        """Survey places that had another owner before, and no others."""
+        return _survey_of(service, uid, await self._fetch(tuple(taken), known))
+
+    async def _fetch(
+        self, refs: Sequence[ObjectRef], known: Mapping[ObjectRef, Manifest | None], free: Container[ObjectRef] = ()
+    ) -> dict[ObjectRef, Manifest | None]:
+        """The live objects, those from the API server that no watch has reported; `free`: names without one."""
+        unknown = [ref for ref in refs if ref not in known and ref not in free]
+        fetched = dict(zip(unknown, await asyncio.gather(*map(self.cluster.get, unknown)), strict=True))
+        return {ref: fetched[ref] if ref in fetched else known.get(ref) for ref in refs}
 
     def changes(self, service: ServiceKey, desired: Iterable[Manifest], survey: Survey) -> tuple[Change, ...]:
         """The objects that differ, in order. Drops records of objects that are no longer desired."""
@@ -276,6 +282,16 @@ class Applier:
                 if _KNOWS_NO_TRIALS not in error.message:
                     rejections.append(Rejection(ref, error.message))
         return tuple(rejections)
+
+
+def _survey_of(service: ServiceKey, uid: str, live: Mapping[ObjectRef, Manifest | None]) -> Survey:
+    places = {ref: classify_place(found, service.name, uid, service.kind) for ref, found in live.items()}
+    found = [
+        observed_conflict(ref, raw, uid, is_retained=places[ref] is Place.RETAINED)
+        for ref, raw in live.items()
+        if raw is not None and places[ref] in {Place.TAKEN, Place.RETAINED}
+    ]
+    return Survey(live, places, tuple(conflict for conflict in found if conflict is not None))
 
 
 def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: Applied | None) -> bool:

@@ -224,6 +224,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     conditions = end_wait(conditions, wait, identity.status, now)
     service_ref = next((ref for ref in refs if ref.kind == SERVICE.name), None)
     is_job_made = any(ref.kind == JOB.name and _is_named(ref, job) for ref in appliable)
+    standing = IDLE if work.stage in _BEFORE_THE_JOB and not is_job_made else work.standing
     status = build_status(
         conditions,
         result=result,
@@ -243,7 +244,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
             child for child, ref in zip(children, refs, strict=True) if _is_applied(ref, appliable, rollout, observed)
         ),
         to_come=to_come,
-        to_come_good_s=decide_names_good_s(work.standing, is_job_new=is_job_new),
+        to_come_good_s=decide_names_good_s(standing, begins=is_job_new and not is_hindered),
         tries_out=is_job_new and bool(to_come) and not observed.conflicts,
         delete=_deletions(parent, (*work.delete, *embeddings.delete), refs, observed),
         status=None if is_said_already(status, identity.status) else status,
@@ -256,7 +257,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
             spec.revision,
         ),
         standings=Standings(
-            IDLE if work.stage in _BEFORE_THE_JOB and not is_job_made else work.standing,
+            standing,
             rollout.standing if any(ref.kind == DEPLOYMENT.name for ref in appliable) else IDLE,
         ),
         followed=rollout.followed,

@@ -42,6 +42,8 @@ from gnnserve_operator.settings import Settings
 from gnnserve_operator.slow_loop import RoutingMemory, SlowLoop
 
 _TAKE_TURNS = {JOB.name, DEPLOYMENT.name}
+ServiceVersion = tuple[str, int]
+"""uid and generation of a GNNService."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,8 @@ class Reconciler:
     """Memory of pools that is counted for services since their last plan, which the watch may not tell of yet."""
     _waits: dict[ServiceKey, tuple[str, ServiceWait]] = field(default_factory=dict)
     """Waits of the services, with the uid of the GNNService."""
+    _taken: dict[ServiceKey, tuple[ServiceVersion, tuple[ObjectRef, ...]]] = field(default_factory=dict)
+    """Names that had another owner at the last look, for the spec that wants them."""
     retention: Retention = field(init=False)
 
     def __post_init__(self) -> None:
@@ -179,7 +183,14 @@ class Reconciler:
         """Plan, and plan again for each place that has another owner or an object about to go, and for children to come
         that the API server would refuse: these refusals are returned too."""
         refused: tuple[Rejection, ...] | None = None
-        began = self.clock.now()
+        began, version = self.clock.now(), (identity.uid, identity.generation)
+        wanted_by, taken = self._taken.pop(key, (version, ()))
+        if taken and wanted_by == version:
+            # First, so that nothing else is looked up that is not applied as long as they are.
+            again = await self.applier.look_again(key, identity.uid, taken, seen.known)
+            self._taken[key] = (version, tuple(conflict.ref for conflict in again.conflicts))
+            observed = replace(seen.observed, conflicts=again.conflicts, leaving=again.leaving)
+            seen = Seen(observed, {**seen.known, **again.live})
         while True:
             # Turns are read and standings noted in one step: no other service is planned in between.
             observed = replace(
@@ -195,6 +206,7 @@ class Reconciler:
             going = [ref for ref in survey.leaving if ref not in seen.observed.leaving]
             if found or going:
                 conflicts, leaving = (*seen.observed.conflicts, *found), (*seen.observed.leaving, *going)
+                self._taken[key] = (version, tuple(conflict.ref for conflict in conflicts))
                 seen = replace(seen, observed=replace(seen.observed, conflicts=conflicts, leaving=leaving))
                 continue
             if refused is not None or not planned.tries_out:
@@ -237,6 +249,7 @@ class Reconciler:
         self._rejections.pop(key, None)
         self._begun_jobs.pop(key, None)
         self._waits.pop(key, None)
+        self._taken.pop(key, None)
         self._granted.pop(key, None)
         self.fleet.forget(key)
         self.slow_loop.follow(key, None)

@@ -80,6 +80,10 @@ async def suspended_while_generating(world: World) -> None:
     world.set(suspend=True)
 
 
+async def with_a_log_in_its_claim(world: World) -> None:
+    world.create(updates={"log": {"sqlite": {}}})
+
+
 async def scaled_to_zero(world: World) -> None:
     world.create(worker={"replicas": 0})
 
@@ -167,7 +171,37 @@ def reads_of_pool(scene: PoolScene) -> list[str]:
     return ["/".join(path.rsplit("/", 2)[1:]) for path in asked]
 
 
-# --- names that others may take, of children that come later
+# --- names that others have, or may take
+
+
+@pytest.mark.parametrize(
+    ("foreign", "resource"),
+    [
+        pytest.param(FOREIGN, "poddisruptionbudgets/digits-worker", id="of a child that comes later"),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "digits", "namespace": "default"}, "spec": {}},
+            "services/digits",
+            id="of a child that is made first",
+        ),
+    ],
+)
+def test_of_a_service_whose_name_is_taken_that_name_alone_is_looked_up(foreign: dict[str, Any], resource: str) -> None:
+    async def scene(world: World) -> None:
+        world.cluster.create(foreign)
+        world.create()
+        await world.until(lambda: world.condition("Stalled").get("reason") == "NameTaken", limit_s=5)
+        await world.run_for(5)
+        world.calls.clear()
+        await world.run_for(RESYNC_S)
+        assert set(reads(world.calls)) == {resource}
+        await world.run_for(300)
+        world.calls.clear()
+        await world.run_for(RESYNC_S)
+        assert reads(world.calls) == [resource] * 6
+        world.cluster.delete(foreign["kind"], foreign["metadata"]["name"])
+        await world.until(lambda: world.condition("Ready").get("status") == "True")
+
+    play(scene)
 
 
 def test_names_of_later_children_are_looked_up_again_when_a_job_is_about_to_begin() -> None:

@@ -40,10 +40,11 @@ def may_begin(refs: Iterable[ObjectRef], to_come: Iterable[ObjectRef], observed:
     return taken.isdisjoint(refs) and refused.isdisjoint(to_come)
 
 
-def decide_names_good_s(generation: Standing, *, is_job_new: bool) -> float:
+def decide_names_good_s(generation: Standing, *, begins: bool) -> float:
     """Seconds for which the name of a child to come counts as free, once no object was found there. While nothing is
-    generated it counts as free until a Job is about to begin, so that a service at rest asks for nothing."""
-    if is_job_new:
+    generated it counts as free until a Job is about to begin, so that a service at rest asks for nothing. `begins`: one
+    is, and nothing hinders it."""
+    if begins:
         return 0.0  # hours of training are lost where the name is taken
     return _NAMES_GOOD_S if generation.stance is Stance.UNDER_WAY else math.inf
 
