@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 import typer
 
+from gnnserve_api.decoding import decode, decoder
 from gnnserve_api.device import Device
 from gnnserve_api.errors import RepositoryError, ResourceError
 from gnnserve_api.manifest import Document, folder_of, name_of, parse_document
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "gnnserve_cli.generation_process"
 """Module that the process runs."""
-_READY = b"ready\n"
-"""First line of the process: from then on a signal ends it in order."""
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+"""Signals that wait until the process can be ended by them in order, and is known to the one that started it."""
 _ORPHAN_END_S = 10.0
 """Time in which a process whose server is gone ends in order."""
 
@@ -146,6 +147,7 @@ def _outcome(stored: Repository, answer: GenerationAnswer) -> RevisionManifest |
 def in_a_process(request: GenerationRequest) -> list[GenerationAnswer]:
     """Have another process generate what is wanted. It has said what went wrong where this raises typer.Exit."""
     reading, writing = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     with open(reading, "rb") as answers:  # noqa: PTH123 - a descriptor
         try:
             # -P: not with modules of the folder that this one was started in, such as a user's random.py. A session of
@@ -154,12 +156,13 @@ def in_a_process(request: GenerationRequest) -> list[GenerationAnswer]:
                 [sys.executable, "-P", "-m", PROGRAM, str(writing)],
                 stdin=subprocess.PIPE, pass_fds=(writing,), start_new_session=True,
             )  # fmt: skip
+        except BaseException:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise
         finally:
             os.close(writing)
-        said: list[GenerationAnswer] = []
         try:
-            _ask(process, request, answers, said)
-            code = process.wait()
+            code, said = _ask(process, request, answers, before)
         finally:
             _end(process)
     if code > 0:
@@ -172,28 +175,25 @@ def in_a_process(request: GenerationRequest) -> list[GenerationAnswer]:
 
 
 def _ask(
-    process: subprocess.Popen[bytes], request: GenerationRequest, answers: BinaryIO, said: list[GenerationAnswer]
-) -> None:
-    """Send the request, and add the answers to `said` as they come, until the process has ended."""
+    process: subprocess.Popen[bytes], request: GenerationRequest, answers: BinaryIO, signals: Collection[int]
+) -> tuple[int, list[GenerationAnswer]]:
+    """Send the request. Returns the exit status of the process, and what it has answered. `signals`: those to be
+    blocked from now on."""
     assert process.stdin is not None  # noqa: S101  (it was asked for)
-    decode = msgspec.json.Decoder(GenerationAnswer).decode
-    is_ready = False
+    read = decoder(GenerationAnswer).decode
     try:
-        try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        with suppress(BrokenPipeError):  # it ended already, and its exit status says why
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it ended already, and its exit status says why
-        is_ready = answers.readline() == _READY
-        said.extend(decode(line) for line in answers)
+        said = [read(line) for line in answers]
+        return process.wait(), said
     except KeyboardInterrupt:
-        if not is_ready:
-            process.kill()  # it has done nothing, and would answer with a stack trace
-            raise
         process.send_signal(signal.SIGINT)
-        said.extend(decode(line) for line in answers)
-        if process.wait() == ExitCode.OK:
+        code = process.wait()
+        if code == ExitCode.OK:
             raise  # it was done
+        return code, []
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -226,8 +226,8 @@ def main() -> None:
     code = int(ExitCode.OK)
     try:
         with errors_as_exit_codes():
-            answers.write(_READY)
-            request = msgspec.json.decode(sys.stdin.buffer.readline(), type=GenerationRequest)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+            request = decode(sys.stdin.buffer.readline(), GenerationRequest)
             threading.Thread(target=_end_with_server, daemon=True).start()
             carry_out(request, lambda answer: answers.write(msgspec.json.encode(answer) + b"\n"))
     except typer.Exit as end:

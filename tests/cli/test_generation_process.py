@@ -128,7 +128,7 @@ def test_process_draws_its_bars_on_the_terminal_of_the_program() -> None:
 def examples() -> list[Path]:
     """Files that hold one service and nothing else."""
     found = {path: path.read_text() for path in sorted((ROOT / "examples").rglob("*.yaml"))}
-    return [path for path, text in found.items() if "kind: GNNService\n" in text and "\n---\n" not in text]
+    return [path for path, text in found.items() if "\nkind: GNNService\n" in f"\n{text}" and "\n---\n" not in text]
 
 
 @pytest.mark.parametrize("path", examples(), ids=lambda path: path.stem)

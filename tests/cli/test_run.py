@@ -656,6 +656,7 @@ def run_and_ask(manifest: Path, repository: Path) -> Run:
                 [*command, "predict", url, "--nodes", "0,1,2", "--json"], capture_output=True, text=True, check=False
             )
             assert asked.returncode == 0, asked.stderr
+            assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text(), "the server trained by itself"
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=WAIT_S)
