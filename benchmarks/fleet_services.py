@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -57,12 +58,22 @@ class Fleet:
         wait_for("services to answer", lambda: all(map(self._is_ready, later)), patience_s, every_s=0.5)
         self._each(later, lambda number: self._patch(number, {"spec": state_of(number).later}))
 
-    def label(self) -> None:
-        """Give every service a label and then an annotation, as a tool for deployments does."""
+    def label(self, until: float) -> int:
+        """Give every service a label and then an annotation, as a tool for deployments does; returns the number of
+        changes. None begins after that time."""
         self._labels += 1
+        changes = 0
+
+        def add(number: int, metadata: Manifest) -> None:
+            nonlocal changes
+            if time.monotonic() < until:
+                self._patch(number, {"metadata": metadata})
+                changes += 1
+
         for field_name in ("labels", "annotations"):
             metadata = {field_name: {"fleet.example/change": str(self._labels)}}
-            self._each(range(self.size), partial(self._patch, patch={"metadata": metadata}))
+            self._each(range(self.size), partial(add, metadata=metadata))
+        return changes
 
     def change(self) -> None:
         """Give every service another objective."""

@@ -1,0 +1,15 @@
+"""Services at rest in every state, on a real API server, cost it nothing; nor do labels and annotations of theirs."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.fleet import QUICK, measure_fleet
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def test_services_at_rest_and_their_labels_cost_the_api_server_nothing() -> None:
+    result = measure_fleet(QUICK)
+    missed = {name: verdict for name, verdict in result["verdicts"].items() if not verdict["passed"]}
+    assert missed == {}
+    assert result["labels"]["changes"] > 0
