@@ -131,7 +131,7 @@ class ControlPlane:
     is_queue_closed: bool = False
     """Whether Jobs that name a queue are suspended when they are created."""
     held_jobs: set[str] = field(default_factory=set)
-    """Names of Jobs that another than the operator suspends."""
+    """uids of Jobs that another than the operator suspends."""
     room: int | None = None
     """Workers that the nodes have room for; None: any number."""
     autoscaled: int | None = None
@@ -193,21 +193,21 @@ class ControlPlane:
         is_queued = (metadata.get("labels") or {}).items() >= QUEUE_LABELS.items()
         if manifest["kind"] == "Job" and is_new and is_queued and self.is_queue_closed:
             manifest["spec"]["suspend"] = True
-            self.held_jobs.add(metadata["name"])
+            self.held_jobs.add(metadata["uid"])
 
     def hold_jobs(self) -> None:
         """Suspend every Job that is not done, and such that come."""
         self.is_queue_closed = True
         for job in self.of_kind("Job"):
             if not _has_condition(job, "Complete") and not _has_condition(job, "Failed"):
-                self.held_jobs.add(job["metadata"]["name"])
+                self.held_jobs.add(job["metadata"]["uid"])
                 self._suspend(job, suspend=True)
 
     def let_jobs_go(self) -> None:
         self.is_queue_closed = False
-        names, self.held_jobs = self.held_jobs, set()
+        held, self.held_jobs = self.held_jobs, set()
         for job in self.of_kind("Job"):
-            if job["metadata"]["name"] in names:
+            if job["metadata"]["uid"] in held:
                 self._suspend(job, suspend=False)
 
     def _suspend(self, job: Manifest, *, suspend: bool) -> None:

@@ -125,7 +125,7 @@ class Judge:
                 if not routes or any(route is None or not _is_of(route.revision, self.guarded) for route in routes):
                     self.accuse(f"the old revision {self.guarded} stopped answering")
         for job in self.plane.of_kind("Job"):
-            if job["metadata"]["name"] in self.plane.held_jobs and not job["spec"].get("suspend"):
+            if job["metadata"]["uid"] in self.plane.held_jobs and not job["spec"].get("suspend"):
                 self.accuse(f"Job {job['metadata']['name']} was let go, and another holds it")
 
     def untold_availability_of(self, service: Manifest) -> str | None:

@@ -28,7 +28,7 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "model": (None, {"hidden": 32}, {"hidden": 64}),
     "objective": (None, {"latencyMs": 20}, {"latencyMs": 5.5, "accuracyTolerancePermille": 10}),
     "worker": (None, {"replicas": 2}, {"replicas": 0}, {"batching": {"maxSeeds": 64}},
-               {"resources": {"requests": {"cpu": "500m"}}}),
+               {"resources": {"requests": {"cpu": "500m"}}}, {"replicas": 2, "rollout": {"maxUnavailable": 1}}),
     "image": (None, "registry.example/worker:2", MISSING_IMAGE),
     "suspend": (False, True),
     "routing": (None, {"mode": "Static", "variant": "x2"}, {"mode": "Static", "variant": "x9"},
@@ -47,7 +47,10 @@ _CHILDREN = (
 REPOSITORY = "PersistentVolumeClaim digits-repository"
 _REPOSITORY_NAME = re.compile(r"digits-repository-\d+")
 _REPAIR = re.compile(r',"repair":\d+')
-_OTHERS = ("delete job", "delete claim", "lose claim", "damage", "delete", "restart", "away")
+_OTHERS = (
+    "delete job", "hold jobs", "let jobs go", "refuse pods", "scale", "delete claim", "lose claim", "damage", "delete",
+    "restart", "away",
+)  # fmt: skip
 _TROUBLES = (*CRASHES, *FAULTS, *VIEWS)
 
 
@@ -101,6 +104,8 @@ async def live(life: Life) -> list[str]:
             world.create()
         spec = _last_spec(life)
         world.replace_spec(spec)
+        world.plane.quota = None
+        world.plane.let_jobs_go()
         await world.settled()
         await _suspend(world, life)
         await rest(world)
@@ -163,6 +168,14 @@ async def _do(world: World, act: Act) -> None:
         case "delete job":
             for job in world.plane.of_kind("Job"):
                 world.cluster.delete("Job", job["metadata"]["name"])
+        case "hold jobs":
+            world.plane.hold_jobs()
+        case "let jobs go":
+            world.plane.let_jobs_go()
+        case "refuse pods":
+            world.plane.quota = "exceeded quota: compute, requested: pods=1, used: 4, limited: 4"
+        case "scale" if world.cluster.find("Deployment", "digits-worker") is not None:
+            world.cluster.replace("Deployment", "digits-worker", lambda found: found["spec"].update(replicas=5))
         case "delete claim":
             delete_claim(world)
         case "lose claim":
