@@ -27,6 +27,7 @@ UNIT = (
     "test_apply", "test_report", "test_cluster", "test_observed", "test_observe", "test_diff", "test_plan_edits",
     "test_plan_jobs", "test_plan_claims", "test_plan_repair", "test_plan_patience", "test_plan_routing", "test_loop",
     "test_plan_status", "test_plan_queue", "test_job_refusals", "test_reverts", "test_news", "test_retention",
+    "test_plan_availability",
 )  # fmt: skip
 """The quick ones first."""
 LIMIT_S = 600.0
@@ -182,6 +183,18 @@ GUARDS = (
     Guard("Ready needs workers of the declared objective", "decide/answers.py",
           '("the objective", route.objective == declared.objective)', '("the objective", True)',
           "test_plan_status.py::test_an_edited_objective_is_not_ready_before_workers_have_it"),
+    Guard("Available needs the endpoint", "decide/availability.py",
+          "    if endpoint is None or not endpoint.revision:", "    if endpoint is None and not answering:",
+          "test_plan_availability.py::test_it_is_decided_by_answers"),
+    Guard("Available needs credentials that workers can use", "decide/availability.py",
+          "    if not all(locked):", "    if True:",
+          "test_plan_availability.py::test_credentials_count_where_no_request_is_answered_without"),
+    Guard("workers that only the kubelet hears are not called unavailable", "decide/availability.py",
+          "    if observed.pool is None and all(_is_silent(pod, observed) for pod in ready):", "    if False:",
+          "test_plan_availability.py::test_it_is_decided_by_answers"),
+    Guard("an endpoint that does not answer is looked at again", "decide/next_look.py",
+          "    if available.holds or available.reason not in AWAITED or not ready_workers(observed):", "    if True:",
+          "test_plan_availability.py::test_an_endpoint_that_does_not_answer_while_workers_do_is_looked_at_again_though_an_edit_failed"),
     Guard("Ready needs the end of a rollout", "decide/readiness.py",
           "    if not workers.is_rolled_out:", "    if False:",
           "test_plan_status.py::test_a_rolling_update_is_not_ready_before_it_is_done"),

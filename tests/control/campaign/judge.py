@@ -132,21 +132,23 @@ class Judge:
         """Why Available is not true, or is not told though requests are answered; None: it is as it is told."""
         metadata = service["metadata"]
         conditions = (service.get("status") or {}).get("conditions") or ()
+        if not conditions:
+            return None
         told = next((found for found in conditions if found["type"] == "Available"), None)
         if told is None:
-            return None
+            return "Available is not told"
         routes = self.plane.endpoint_routes(ServiceKey(metadata["namespace"], metadata["name"]))
         answers = any(route is not None for route in routes)
         if told["status"] == "True" and not answers:
             return f"Available is True, and nothing answers: {told['message']}"
-        if told["status"] == "False" and answers:
-            return f"Available is False, and requests are answered: {told['message']}"
+        if told["status"] != "True" and answers:
+            return f"Available is {told['status']}, and requests are answered: {told['message']}"
         return None
 
     def lie_of(self, service: Manifest) -> str | None:  # noqa: PLR0911 - a ladder, one rung a lie
         """Why Ready=True of this generation is not true; None: it is, or is not said."""
         status, metadata = service.get("status") or {}, service["metadata"]
-        if status.get("observedGeneration") != metadata["generation"] or not _says_ready(status):
+        if status.get("observedGeneration") != metadata["generation"] or not _says(status, "Ready"):
             return None
         parsed = self._parse(service)
         if isinstance(parsed, str):
@@ -206,11 +208,14 @@ class Judge:
                 self.accuse(f"the operator deleted {kind} {name}")
         is_status = request.method == "PATCH" and request.path.endswith("/status")
         self.written[kind, name] += request.method == "PATCH" and not is_status
-        if not (is_status and is_strict and _says_ready((request.body or {}).get("status") or {})):
-            return
         found = next((s for s in self.plane.of_kind("GNNService") if s["metadata"]["name"] == name), None)
-        if found is not None and (lie := self.lie_of(found)) is not None:
+        if not (is_status and is_strict) or found is None:
+            return
+        written = (request.body or {}).get("status") or {}
+        if _says(written, "Ready") and (lie := self.lie_of(found)) is not None:
             self.accuse(f"Ready=True was written, but {lie}")
+        if _says(written, "Available") and (untold := self.untold_availability_of(found)) is not None:
+            self.accuse(f"Available=True was written: {untold}")
 
     def _parse(self, service: Manifest) -> GNNService | str:
         key = (service["metadata"]["uid"], service["metadata"]["generation"])
@@ -337,8 +342,9 @@ def _is_of(revision: str, first: str) -> bool:
     return revision == first or revision.startswith(f"{first}-")
 
 
-def _says_ready(status: Mapping[str, Any]) -> bool:
-    return any((c["type"], c["status"]) == ("Ready", "True") for c in status.get("conditions") or ())
+def _says(status: Mapping[str, Any], kind: str) -> bool:
+    """Whether the condition is told to be true."""
+    return any((c["type"], c["status"]) == (kind, "True") for c in status.get("conditions") or ())
 
 
 def _shown(route: Route) -> str:

@@ -42,6 +42,11 @@ def expect_ready(world: World) -> None:
         world.judge.accuse(f"it does not come to be ready: {world.condition('Ready')}")
 
 
+def expect_available(world: World) -> None:
+    if world.condition("Available").get("status") != "True":
+        world.judge.accuse(f"it is not said that requests are answered: {world.condition('Available')}")
+
+
 def expect_stalled(world: World) -> None:
     if world.condition("Stalled").get("status") != "True":
         world.judge.accuse(f"it is not said that it stands still: {world.condition('Stalled')}")
@@ -234,10 +239,9 @@ async def rolled_without_room(world: World) -> None:
     await serve(world)
     world.judge.guarded = revision_of(recipe_of(world))
     world.set(image="registry.example/worker:2")
-    await world.settled()
-    expect_stalled(world)
-    if "spec.worker.rollout.maxUnavailable" not in world.condition("Stalled").get("message", ""):
-        world.judge.accuse(f"it is not said what makes room: {world.condition('Stalled')}")
+    await world.until(lambda: "spec.worker.rollout.maxUnavailable" in world.condition("Ready").get("message", ""))
+    await world.run_for(RESYNC_S + 5)
+    expect_available(world)
     world.judge.guarded = None
     world.set(worker={"rollout": {"maxUnavailable": 1}})
     await world.settled()
@@ -316,6 +320,20 @@ async def failed_recipe_while_serving(world: World) -> None:
     await world.settled()
     world.set(graph=DIGITS)
     await world.settled()
+
+
+async def worker_lost_while_an_edit_is_wrong(world: World) -> None:
+    """Ready tells of the edit, Available whether requests are answered."""
+    await serve(world)
+    world.set(graph=BAD_GRAPH)
+    await world.settled()
+    expect_stalled(world)
+    expect_available(world)
+    for pod in world.plane.ready_workers(KEY):
+        delete_child(world, "Pod", pod["metadata"]["name"])
+    await world.settled()
+    expect_stalled(world)
+    expect_available(world)
 
 
 async def invalid_and_reverted(world: World) -> None:
@@ -1085,17 +1103,18 @@ SCENES: tuple[Scene, ...] = (
     delete_and_apply_while_away, delete_with_changes, delete_and_apply_with_changes, delete_and_begin_anew,
     retention_edited, claim_released_by_an_upgrade, scaled_through_the_service, only_metadata_changes, refused_pod,
     suspended_job, queued_job, preempted_job, queue_left, deployment_scaled_by_an_autoscaler, rolled_without_room,
-    rolled_one_at_a_time,
+    rolled_one_at_a_time, worker_lost_while_an_edit_is_wrong,
 )  # fmt: skip
 
 TIMED: Mapping[Scene, Mapping[str, int]] = {
     children_edited: {"Pod": 3}, lost_claim_at_once: {"Job": 1, "Pod": 1}, delete_at_the_first_child: {"Pod": 1},
-    damaged_and_another_model: {"Job": 1},
+    damaged_and_another_model: {"Job": 1}, deployment_scaled_by_an_autoscaler: {"Pod": 14},
 }  # fmt: skip
 """So many more of a kind than in peace may be made, and deleted: it depends on how soon the operator looks, rightly. An
-edited Deployment has three pods too many until then; a claim that comes back in a later second than its Job was made
-in may not have what that generated; a Job that comes to be before its service is deleted may get its pod; the Job of a
-repair may have come to be before another model is asked for, but not its pod."""
+edited Deployment has pods too many until then, one that an autoscaler scales again and again each time; a claim that
+comes back in a later second than its Job was made in may not have what that generated; a Job that comes to be before
+its service is deleted may get its pod; the Job of a repair may have come to be before another model is asked for, but
+not its pod."""
 
 LAGGING: Mapping[Scene, Mapping[str, int]] = {
     image_during_generation: {"Job": 1, "Pod": 1}, claim_deleted_and_another_model: {"Job": 1, "Pod": 1},
