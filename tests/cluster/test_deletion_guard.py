@@ -44,6 +44,14 @@ def delete(cluster: Cluster, name: str, *more: str, namespace: str = NAMESPACE) 
     return ""
 
 
+def is_served(cluster: Cluster) -> bool:
+    try:
+        cluster.kubectl("get", "gnnworkerpools.gnnserve.dev", "--all-namespaces")
+    except HarnessError:
+        return False
+    return True
+
+
 def is_there(cluster: Cluster, what: str, namespace: str = NAMESPACE) -> bool:
     return bool(cluster.kubectl("--namespace", namespace, "get", what, "--ignore-not-found", "--output=name").strip())
 
@@ -54,7 +62,7 @@ def cluster() -> Iterator[Cluster]:
         cluster.kubectl("create", "namespace", NAMESPACE)
         for resource in RESOURCES:
             cluster.kubectl("apply", "--server-side", "--filename=-", stdin=crd_yaml(resource))
-        cluster.kubectl("wait", "--for=condition=Established", "crd/gnnworkerpools.gnnserve.dev", "--timeout=60s")
+        wait_for("pools to be served", lambda: is_served(cluster))
         cluster.apply(*(found for found in render() if found["kind"] in KINDS))
         add_pool(cluster, "probe", ["reviews"])
         # A policy holds a moment after it was made; a trial deletes nothing.
