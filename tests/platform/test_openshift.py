@@ -1,0 +1,135 @@
+"""As on OpenShift: an admission gives each pod a user of the namespace's range, and refuses pods that name another."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.harness.client import Cluster, Namespace, wait_for
+from tests.cluster.harness.commands import HarnessError
+from tests.cluster.harness.installation import RELEASE, Installation
+from tests.cluster.harness.pods import python_pod
+from tests.cluster.harness.services import SMALL_SPEC, Service
+from tests.platform.admission import mutating, validating
+
+USER = 1_000_680_000
+TOKEN = "a-token-that-writes-0123456789"  # noqa: S105 - of the tests
+SPEC: Mapping[str, Any] = {
+    **SMALL_SPEC,
+    "generation": {"retries": 0},
+    "updates": {"log": {"sqlite": {}}, "maxDelta": "256Mi"},
+    "endpoint": {"writeTokens": {"secretName": "writing"}},
+}
+GIVEN = (
+    f'[JSONPatch{{op: "add", path: "/spec/securityContext/runAsUser", value: {USER}}}, '
+    f'JSONPatch{{op: "add", path: "/spec/securityContext/fsGroup", value: {USER}}}]'
+)
+IN_RANGE = f"object.spec.securityContext.?runAsUser.orValue(0) == {USER}"
+REFUSAL = "unable to validate against any security context constraint: runAsUser must be in the ranges"
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, operator: Installation) -> Iterator[Namespace]:
+    made = cluster.create_workspace(f"openshift-{uuid.uuid4().hex[:4]}")
+    made.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "writing"}, "stringData": {"token": TOKEN}})
+    with ExitStack() as policies:
+        given = mutating(cluster, GIVEN, ["!has(object.spec.securityContext.runAsUser)"])
+        for policy in (given, validating(cluster, IN_RANGE, REFUSAL)):
+            held = policies.enter_context(policy)
+            for place in (made, operator.namespace):
+                held.hold_in(place)
+                policies.callback(held.end_in, place)
+        wait_for("the policies to hold", lambda: is_refused(made))
+        yield made
+    made.delete()
+
+
+def is_refused(namespace: Namespace) -> bool:
+    """Whether a pod that names its user is."""
+    pod = python_pod(namespace.cluster, "trial", "pass")
+    try:
+        namespace.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
+    except HarnessError as error:
+        return REFUSAL in str(error)
+    return False
+
+
+def folder_of(service: Service) -> Path:
+    """The folder of this machine that is the repository's volume."""
+    node = service.namespace.cluster.node
+    assert node is not None
+    claim = service.namespace.get(f"pvc/{service.name}-repository")
+    return node.layout.volumes / f"claim-{claim['metadata']['uid']}"
+
+
+def change(service: Service, **parts: object) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection(service.address(), 80, timeout=30)
+    try:
+        headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
+        connection.request("POST", "/v1/changes", json.dumps(parts), headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def test_every_pod_runs_as_the_user_that_the_platform_gives_it_trains_answers_and_writes_changes(
+    namespace: Namespace, operator: Installation, cluster: Cluster
+) -> None:
+    if cluster.node is None:
+        pytest.skip("about files of a volume on this machine; KUBECONFIG names a cluster on others")
+    service = Service(namespace, "digits")
+    with operator.alone():
+        service.apply(SPEC)
+        # As the chart comes, pods name 65532, and the platform has its say.
+        told = service.wait_for("Ready", "PodsForbidden", "False")
+        assert REFUSAL in told
+        operator.upgrade({"podSecurity": {"runAs": "Platform"}})
+        assert operator.pod()["spec"]["securityContext"]["runAsUser"] == USER
+        assert "Succeeded" in cluster.helm("test", RELEASE, "--namespace", operator.namespace.name, "--timeout=2m")
+
+        # The volume is a folder of user 65532's, and of a kind that knows no fsGroup.
+        told = service.wait_for("Ready", "GenerationFailed", "False")
+        folder = folder_of(service)
+        owner = folder.stat()
+        assert "/repository/" in told
+        assert "cannot be written: Permission denied" in told
+        assert f"runs as user {USER} and group 0 (and {USER})" in told
+        assert f"/repository belongs to user {owner.st_uid} and group {owner.st_gid} with mode 770" in told
+        assert "by chmod or chown (in a cluster, fsGroup does so, but not on NFS and host paths)" in told
+        assert "Traceback" not in told
+
+        shutil.chown(folder, user=owner.st_uid, group=USER)
+        namespace.kubectl("delete", "jobs", "--all")
+        service.wait_until_ready()
+        for pod in service.children("pods"):
+            assert pod["spec"]["securityContext"]["runAsUser"] == USER
+        (worker,) = service.worker_pod_names()
+        ids = "import os; print(os.getuid(), os.getgid(), *os.getgroups())"
+        assert namespace.kubectl("exec", worker, "--", "python", "-c", ids).split()[:2] == [str(USER), "0"]
+        assert service.predict(0, 1, 2)["nodes"]
+        status, answer = change(service, edges=[[0, 1]])
+        assert (status, answer["offset"]) == (200, 1)
+        assert service.restarts() == 0
+
+        # A log that may not be written any more is told by the worker, which answers on.
+        (log,) = (path for path in folder.rglob("log.sqlite") if path.is_file())
+        for path in (log.parent, *log.parent.iterdir()):
+            os.chown(path, 0, 0)
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        wait_for("the change to be refused", lambda: change(service, edges=[[1, 2]])[0] != 200)
+        told = change(service, edges=[[1, 2]])[1]["error"]["message"]
+        assert f"runs as user {USER}" in told
+        assert "belongs to user 0 and group 0" in told
+        assert service.predict(0)["nodes"]
+        jobs = {job["metadata"]["name"] for job in service.children("jobs")}
+    # Back to a user that pods name: another template, the same revision, and no other Job.
+    assert {job["metadata"]["name"] for job in service.children("jobs")} == jobs
