@@ -395,6 +395,13 @@ def test_a_quota_that_forbids_pods_stalls() -> None:
     assert namespace.reason() == "False PodsForbidden"
     assert namespace.reason("Stalled") == "True PodsForbidden"
     assert "exceeded quota" in namespace.condition("Ready")["message"]
+    assert "Raise the quota" in namespace.condition("Ready")["message"]
+    failure["message"] = (
+        'pods "digits-worker-x" is forbidden: unable to validate against any security context constraint: [provider '
+        "restricted-v2: .spec.securityContext.fsGroup: Invalid value: []int64{65532}: 65532 is not an allowed group]"
+    )
+    namespace.settle()
+    assert "Set the chart's podSecurity.runAs to Platform" in namespace.condition("Ready")["message"]
 
 
 def test_a_bad_image_stalls_while_the_old_workers_answer() -> None:

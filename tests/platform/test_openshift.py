@@ -92,6 +92,7 @@ def test_every_pod_runs_as_the_user_that_the_platform_gives_it_trains_answers_an
         # As the chart comes, pods name 65532, and the platform has its say.
         told = service.wait_for("Ready", "PodsForbidden", "False")
         assert REFUSAL in told
+        assert "Set the chart's podSecurity.runAs to Platform" in told
         operator.upgrade({"podSecurity": {"runAs": "Platform"}})
         assert operator.pod()["spec"]["securityContext"]["runAsUser"] == USER
         assert "Succeeded" in cluster.helm("test", RELEASE, "--namespace", operator.namespace.name, "--timeout=2m")

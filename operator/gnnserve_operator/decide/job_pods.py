@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from gnnserve_api.reasons import Reason
+from gnnserve_operator.decide.forbidden import remedy_of_refusal
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.observed import ObservedJob
@@ -56,7 +57,7 @@ def explain_refusal(job: ObservedJob) -> Problem | None:
     words = re.sub(rf'"{re.escape(job.name)}-[a-z0-9]*"', f'"{job.name}-…"', job.refusal.removeprefix(_PREFIX))
     return Problem(
         Reason.PODS_FORBIDDEN,
-        f"Job {job.name} gets no pod: {sentence(words)}. Raise the quota or relax the namespace's policy, or ask for "
-        "less in spec.generation; it is tried again by itself.",
+        f"Job {job.name} gets no pod: {sentence(words)}. {remedy_of_refusal(words, 'spec.generation')}; it is tried "
+        "again by itself.",
         needs_person=any(word in words for word in _LASTING),
     )

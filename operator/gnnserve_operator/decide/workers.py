@@ -12,6 +12,7 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.answers import repair_words
 from gnnserve_operator.decide.credentials import describe_waiting
+from gnnserve_operator.decide.forbidden import remedy_of_refusal
 from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.deployment import most_unavailable, wanted_replicas
@@ -95,8 +96,9 @@ def _find_problem(service: str, spec: GNNServiceSpec, live: list[ObservedPod], o
         found.append(
             Problem(
                 Reason.PODS_FORBIDDEN,
-                f"Worker pods cannot be created: {sentence(deployment.replica_failure)}. Raise the quota or relax the "
-                f"namespace's policy, or ask for less in spec.worker.{_words_without_room(spec, live, observed)}",
+                f"Worker pods cannot be created: {sentence(deployment.replica_failure)}. "
+                f"{remedy_of_refusal(deployment.replica_failure, 'spec.worker')}."
+                f"{_words_without_room(spec, live, observed)}",
                 needs_person=True,
             )
         )
