@@ -78,7 +78,7 @@ def remedy_of(error: OSError, otherwise: str) -> str:
 
 
 def permission_remedy(path: object) -> str:
-    """What to do about a path that this process may not use: as whom it runs, and whose the path is."""
+    """Remedy for a path that this process may not use: as whom the process runs, and whose the path is."""
     others = sorted({*os.getgroups()} - {os.getegid()})
     also = f" (and {', '.join(map(str, others))})" if others else ""
     return (
@@ -89,7 +89,7 @@ def permission_remedy(path: object) -> str:
 
 
 def _owner_words(path: object) -> str:
-    """Whose the path is, or the nearest folder above it that can be looked at; empty where none can."""
+    """Owner of the path, or of the nearest folder above that can be looked at; empty where none can."""
     if not isinstance(path, str | os.PathLike):
         return ""
     for found in (Path(path), *Path(path).parents):

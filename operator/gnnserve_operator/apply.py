@@ -55,7 +55,7 @@ class Place(Enum):
     LEAVING = auto()
     """It is being deleted, or belongs to a deleted service of the same name: it will be gone soon."""
     RETAINED = auto()
-    """It is a claim that a deleted service of the same name left: it stays, and is never touched."""
+    """A claim that a deleted service of the same name left: it stays, and is never touched."""
     TAKEN = auto()
     """It has another owner, and is never touched."""
 

@@ -32,7 +32,7 @@ class Conflict:
 
     ref: ObjectRef
     owner: str | None = None
-    """Its controller, as `Kind name`; None: it has none."""
+    """Controller of the object, as `Kind name`; None: it has none."""
     to_bring_back: str = ""
     """Fields by which an owner that is made again goes on with a claim that an earlier one of its name left; empty: it
     is no such claim."""

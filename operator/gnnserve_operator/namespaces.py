@@ -34,11 +34,11 @@ class Namespaces:
     def __init__(self, named: Iterable[str] = ()) -> None:
         self.named = tuple(named)
         self.refusals: dict[str, str] = {}
-        """What the API server says of the closed ones, by namespace."""
+        """Refusals of the API server, by namespace without rights."""
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Those of the settings in which the operator has its rights."""
+        """Namespaces of the settings in which the operator has its rights."""
         return tuple(name for name in self.named if name not in self.refusals)
 
     @property
@@ -52,7 +52,7 @@ class Namespaces:
 
     @property
     def remark(self) -> str:
-        """What people who look at the operator should know; empty: all is watched."""
+        """Note for people who look at the operator; empty: all is watched."""
         return f"not watched for lack of rights: {', '.join(self.refusals)}" if self.refusals else ""
 
 
@@ -119,7 +119,7 @@ class NamespaceRights:
                 logger.warning("cannot tell whether a namespace may be watched: %s", error)
 
     async def _refusal(self, namespace: str, kinds: Iterable[Kind] = (*RECONCILED, *WATCHED_CHILDREN)) -> str | None:
-        """What the API server says to the first list that it refuses; None: it refuses none."""
+        """Refusal of the first list that the API server refuses; None: it refuses none."""
         for kind in kinds:
             if (refusal := await self._cluster.refusal_of_list(kind, namespace)) is not None:
                 return refusal

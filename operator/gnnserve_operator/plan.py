@@ -90,7 +90,7 @@ class ServiceIdentity:
     status: Mapping[str, Any]
     """The present status; {} when there is none yet."""
     queue_labels: Mapping[str, str] = field(default_factory=dict)
-    """Its labels that put its Jobs into a queue of the cluster."""
+    """Labels of the GNNService that put its Jobs into a queue of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)

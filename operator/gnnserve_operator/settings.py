@@ -49,7 +49,7 @@ class LogLevel(StrEnum):
 
 
 class RunAs(StrEnum):
-    """Who decides as which user pods run."""
+    """Choice of the user that pods run as."""
 
     FIXED = "Fixed"
     """User, group and fsGroup 65532, as every pod names them."""
@@ -105,7 +105,7 @@ class Settings(ApiModel):
     worker_extra_env: KubernetesObjects = ()
     """Added to their container."""
     run_as: RunAs = RunAs.FIXED
-    """Who decides as which user generation and worker pods run."""
+    """Choice of the user that generation and worker pods run as."""
     namespaces: tuple[str, ...] = ()
     """Namespaces watched for GNNServices; empty: all."""
     namespace_grant: NamespaceGrant | None = None

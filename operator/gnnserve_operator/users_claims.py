@@ -29,7 +29,7 @@ _Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """What the API server said of a claim."""
+    """Answer of the API server about a claim."""
 
     claim: Kept | None
     good_until: float

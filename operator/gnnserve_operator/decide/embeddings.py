@@ -28,7 +28,7 @@ class WantedEmbeddings:
 
     name: str
     makes: tuple[str, str]
-    """What it makes embeddings of, and which."""
+    """Revision and part of the spec that embeddings are made of."""
     claim: str
     """Name of the claim that holds the revision, and gets the index."""
     queue: str = ""

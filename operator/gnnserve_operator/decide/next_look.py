@@ -34,7 +34,7 @@ _WORKERS_WORD = frozenset({ConditionType.CREDENTIALS_VALID, ConditionType.UPDATE
 _LINGERING = timedelta(minutes=1)
 """An object that is not deleted by then is held by something, and is looked at less often."""
 _PATIENCE = timedelta(minutes=5)
-"""How long something is looked for every second; after that, less often."""
+"""Time for which something is looked for every second; after that, less often."""
 _GENERATES = frozenset({Reason.GENERATING, Reason.REVISION_DAMAGED})
 
 

@@ -27,7 +27,7 @@ _CLAIM_PENDING = re.compile(
 )
 _EXTENDED_RESOURCE = re.compile(r"Insufficient ([a-z0-9.-]+/[A-Za-z0-9._-]*[A-Za-z0-9_-])")
 _NO_ROOM = re.compile(r"Insufficient |Too many pods|free ports|anti-affinity")
-"""What nodes lack as long as other pods are on them."""
+"""Words of the scheduler for what nodes lack as long as other pods are on them."""
 _PREEMPTION = re.compile(r"[.,]?\s*(no new claims to deallocate[.,]?\s*)?preemption: .*$", re.DOTALL)
 """The scheduler's remark about preemption, which is cut off."""
 _PREFILTER = re.compile(r"\. not found$")

@@ -11,7 +11,7 @@ from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """What is decided of a claim that the operator makes."""
+    """Decision about a claim that the operator makes."""
 
     name: str
     storage: str

@@ -105,7 +105,8 @@ class Intake:
     def _concerned(
         self, key: ServiceKey, before: Kept, after: Kept, concerned: dict[ServiceKey, None]
     ) -> dict[ServiceKey, None]:
-        """Those of the concerned whose decisions may differ by a change of an object, as the index keeps it."""
+        """Services and pools among the concerned whose decisions may differ by a change of an object, as the index
+        keeps it."""
         was, now = before.body(), after.body()
         if before.writers != after.writers or is_news(was, now):
             return concerned
