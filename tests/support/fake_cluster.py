@@ -126,6 +126,8 @@ class FakeCluster:
     """PersistentVolumeClaims get the finalizer kubernetes.io/pvc-protection, as on a real cluster."""
     missing_namespaces: set[str] = field(default_factory=set)
     terminating_namespaces: set[str] = field(default_factory=set)
+    edited: set[tuple[str, str]] = field(default_factory=set)
+    """Kinds and names of objects of which `replace` changed more than the status."""
     paths: list[str] = field(default_factory=list)
     """What was asked for, in order."""
     objects: dict[Key, Manifest] = field(default_factory=dict)
@@ -182,6 +184,8 @@ class FakeCluster:
             live = self.objects[kind, namespace, name]
             edited = copied(live)
             change(edited)
+            if {**edited, "status": None} != {**live, "status": None}:
+                self.edited.add((kind, name))
             return self._update(live, edited, Manager(manager, "Update", live["apiVersion"]))
 
     # --- what a client does

@@ -20,6 +20,7 @@ from tests.support.fake_cluster import FakeCluster
 from gnnserve_api.routing import ROUTING_KEY, Route, RoutingMode
 from gnnserve_api.spec.service import GNNService
 from gnnserve_operator.belonging import owner_of
+from gnnserve_operator.decide.reverts import REVERTED
 from gnnserve_operator.desired.labels import (
     APPLIED_ANNOTATION,
     BRING_BACK_ANNOTATION,
@@ -119,6 +120,8 @@ class Judge:
                 and (untruth := self._untruth_of(status)) is not None
             ):
                 self.accuse(untruth)
+            if (false_revert := self._false_revert()) is not None:
+                self.accuse(false_revert)
             if self.guarded is not None:
                 key = ServiceKey(metadata["namespace"], metadata["name"])
                 routes = self.plane.endpoint_routes(key)
@@ -143,6 +146,15 @@ class Judge:
             return f"Available is True, and nothing answers: {told['message']}"
         if told["status"] != "True" and answers:
             return f"Available is {told['status']}, and requests are answered: {told['message']}"
+        return None
+
+    def _false_revert(self) -> str | None:
+        """The event of a revert of what nobody changed; None: there is none."""
+        for event in self.plane.of_kind("Event"):
+            if event["reason"] == REVERTED:
+                kind, name = event["message"].split()[:2]
+                if (kind, name) not in self.cluster.edited:
+                    return f"nobody changed it, but an event says: {event['message']}"
         return None
 
     def lie_of(self, service: Manifest) -> str | None:  # noqa: PLR0911 - a ladder, one rung a lie
