@@ -72,7 +72,7 @@ def test_services_share_a_worker_and_leave_each_other_alone(cluster: Cluster, na
         papers.wait_until_ready()
         assert papers.predict(0)["revision"] == papers.status()["revision"]
         line = namespace.kubectl("get", "gnnp").splitlines()[1]
-        assert line.split()[:2] == ["shared", "True"]
+        assert line.split()[:3] == ["shared", "True", "True"]
         assert "reviews papers" in line
         assert "of 1,024 MiB" in line
 
@@ -98,6 +98,7 @@ def test_services_share_a_worker_and_leave_each_other_alone(cluster: Cluster, na
     assert reviews.predict(0, 1)["labels"]
     namespace.kubectl("annotate", "gnnworkerpools/shared", "gnnserve.dev/allow-deletion=true")
     namespace.kubectl("delete", "gnnworkerpools/shared", "--wait=true")
+    reviews.wait_for("Available", "WorkerPoolMissing", status="False", timeout_s=90)
     reviews.wait_for("Ready", "WorkerPoolMissing", status="False", timeout_s=60)
     assert namespace.exists("configmaps/reviews-routing")
     told = wait_for("what stays to be told", lambda: retained_in(namespace))

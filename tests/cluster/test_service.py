@@ -56,6 +56,7 @@ def test_apply_becomes_a_running_endpoint(service: Service, cluster: Cluster) ->
     assert status["baseVariant"] == service.route()["baseVariant"]
     assert {c["type"]: c["status"] for c in status["conditions"]} == {
         "Ready": "True",
+        "Available": "True",
         "Reconciling": "False",
         "Stalled": "False",
         "VariantsGenerated": "True",
@@ -81,12 +82,13 @@ def test_workers_have_their_kernels_from_the_image(service: Service) -> None:
 
 def test_kubectl_tells_the_story(service: Service) -> None:
     header, line = service.namespace.kubectl("get", "gnns").splitlines()
-    assert header.split() == ["NAME", "READY", "REASON", "VARIANTS", "BASE", "LOAD", "WORKERS", "AGE"]
+    assert header.split() == ["NAME", "READY", "AVAILABLE", "REASON", "VARIANTS", "BASE", "LOAD", "WORKERS", "AGE"]
     assert line.split()[:2] == ["digits", "True"]
     assert "x1 x4" in line
     assert "1/1" in line
     service.namespace.kubectl("wait", "gnns/digits", "--for=condition=Ready", "--timeout=5s")
-    assert {event["reason"] for event in service.events()} == {"GenerationStarted", "RevisionPublished", "Ready"}
+    told = {event["reason"] for event in service.events()}
+    assert told == {"GenerationStarted", "RevisionPublished", "Available", "Ready"}
 
 
 def test_applying_it_again_changes_nothing(service: Service) -> None:
@@ -279,6 +281,7 @@ def test_a_failed_generation_says_why_and_leaves_the_old_traffic_alone(service: 
     said = service.wait_for("Stalled", "GenerationFailed")
     assert "spec.graph.source.npz.uri" in said
     assert "/data/none.npz" in said
+    assert service.condition("Available")["status"] == "True"
     assert service.condition("Ready")["status"] == "False"
     assert service.predict(1)["revision"] == old
     failed = [job["status"]["failed"] for job in service.children("jobs") if job["status"].get("failed")]
