@@ -286,10 +286,9 @@ def _condition_in(status: Mapping[str, Any], kind: PoolConditionType) -> Mapping
 
 def _decide_events(before: Mapping[str, Any], conditions: PoolConditions) -> tuple[EventNote, ...]:
     notes: list[EventNote] = []
-    kind = PoolConditionType.AVAILABLE
-    told = conditions[kind]
+    told = conditions[PoolConditionType.AVAILABLE]
     available = {"status": _STATUS_OF[told.holds], "reason": told.reason, "message": told.message}
-    if (note := decide_available_event(available, _condition_in(before, kind))) is not None:
+    if (note := decide_available_event(before, available)) is not None:
         notes.append(note)
     ready, was_ready = conditions[PoolConditionType.READY], _condition_in(before, PoolConditionType.READY)
     if ready.holds and was_ready.get("status") != "True":

@@ -214,6 +214,14 @@ def test_the_last_worker_that_is_lost_is_an_event_and_so_is_the_first_that_is_ba
     assert namespace.events[2:] == [("Normal", "Available"), ("Normal", "Ready")]
 
 
+def test_an_upgrade_from_a_release_that_did_not_tell_of_it_is_no_event() -> None:
+    namespace = serving()
+    told = [condition for condition in namespace.status["conditions"] if condition["type"] != "Available"]
+    namespace.status = {**namespace.status, "conditions": told}
+    namespace.settle()
+    assert (namespace.reason("Available"), namespace.events) == (ANSWERING, [])
+
+
 def test_no_worker_after_an_edit_that_failed_is_told_with_what_is_wrong_with_the_workers() -> None:
     """Ready tells of the edit."""
     namespace = serving()

@@ -74,7 +74,7 @@ def decide_events(
         _revision_published(before, now),
         *(_turned(before, now, kind) for kind in TURNING),
         *(_lost(before, now, kind) for kind in LOSSES),
-        decide_available_event(*(condition_in(status, ConditionType.AVAILABLE) for status in (now, before))),
+        decide_available_event(before, condition_in(now, ConditionType.AVAILABLE)),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),
@@ -152,10 +152,12 @@ def _revision_published(before: Mapping[str, Any], now: Mapping[str, Any]) -> Ev
     )
 
 
-def decide_available_event(available: Mapping[str, Any], was: Mapping[str, Any]) -> EventNote | None:
+def decide_available_event(before: Mapping[str, Any], available: Mapping[str, Any]) -> EventNote | None:
     """The event of a service, or a pool, whose Available turns between true and false. That it is not known is none:
-    it is looked at again."""
-    turn = (was.get("status", "False"), available["status"])
+    it is looked at again. `before`: the status as it was."""
+    # What an earlier release wrote does not tell of it.
+    untold = "Unknown" if before.get("conditions") else "False"
+    turn = (condition_in(before, ConditionType.AVAILABLE).get("status", untold), available["status"])
     if turn == ("False", "True"):
         return EventNote(NORMAL, "Available", available["message"])
     is_lost = turn in {("True", "False"), ("Unknown", "False")}
