@@ -19,6 +19,8 @@ from tests.cluster.harness.layout import Layout
 KUBERNETES_VERSION = "1.36.3"
 HELM_VERSION = "4.3.1"
 COREDNS_VERSION = "1.15.0"
+KUEUE_VERSION = "0.17.0"
+KUEUE_MODULE = f"sigs.k8s.io/kueue@v{KUEUE_VERSION}"
 
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 # In the order in which a query passes them. All 60 of CoreDNS would bring the clients of every cloud with them.
@@ -29,6 +31,8 @@ STAMPS = {
     "coredns": f"{COREDNS_VERSION} with {' '.join(COREDNS_PLUGINS)}",
     "pause": "1",
 }
+EXTRAS = {"kueue": KUEUE_VERSION}
+"""Programs that few scenes need, compiled when one of them asks."""
 
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -buildvcs=false", "GOWORK": "off"}
 
@@ -64,13 +68,17 @@ def build(layout: Layout, names: Iterable[str] = tuple(STAMPS)) -> None:
         kubernetes = [name for name in missing if name in KUBERNETES]
         if kubernetes:
             _timed(layout, kubernetes, _build_kubernetes)
-        for name, maker in (("helm", _build_helm), ("coredns", _build_coredns), ("pause", _build_pause)):
+        for name, maker in _MAKERS.items():
             if name in missing:
                 _timed(layout, [name], maker)
 
 
 def _missing(layout: Layout, names: Iterable[str]) -> list[str]:
-    return [name for name in names if not (layout.bin / name).is_file() or _stamp(layout, name) != STAMPS[name]]
+    return [name for name in names if not (layout.bin / name).is_file() or _stamp(layout, name) != _wanted(name)]
+
+
+def _wanted(name: str) -> str:
+    return {**STAMPS, **EXTRAS}[name]
 
 
 def _stamp(layout: Layout, name: str) -> str:
@@ -82,10 +90,10 @@ def _stamp(layout: Layout, name: str) -> str:
 
 def _timed(layout: Layout, names: list[str], make: Callable[[Layout, Sequence[str]], None]) -> None:
     began = time.monotonic()
-    say(f"compiling {', '.join(f'{name} {STAMPS[name]}' for name in names)}")
+    say(f"compiling {', '.join(f'{name} {_wanted(name)}' for name in names)}")
     make(layout, names)
     for name in names:
-        (layout.bin / f".{name}.version").write_text(STAMPS[name] + "\n")
+        (layout.bin / f".{name}.version").write_text(_wanted(name) + "\n")
     say(f"compiled {', '.join(names)} in {time.monotonic() - began:.0f} s")
 
 
@@ -113,6 +121,16 @@ def _build_helm(layout: Layout, _names: Sequence[str]) -> None:
     )
 
 
+def _build_kueue(layout: Layout, _names: Sequence[str]) -> None:
+    path, _, version = KUEUE_MODULE.partition("@")
+    run_logged(
+        "compiling kueue",
+        layout.logs / "build-kueue.log",
+        *("nice", "-n", "19", "go", "install", "-trimpath", "-ldflags", "-s -w", f"{path}/cmd/kueue@{version}"),
+        env={**GO_ENVIRONMENT, "GOBIN": str(layout.bin)},
+    )
+
+
 def _build_coredns(layout: Layout, _names: Sequence[str]) -> None:
     folder = layout.source / "coredns"
     _wrap(folder, f"github.com/coredns/coredns v{COREDNS_VERSION}")
@@ -132,6 +150,15 @@ def _build_pause(layout: Layout, _names: Sequence[str]) -> None:
     _write(folder / "go.mod", "module pause\n\ngo 1.21\n")
     _write(folder / "main.go", PAUSE_SOURCE)
     _go_build(layout, "pause", folder, layout.bin / "pause", ".")
+
+
+_MAKERS = {"helm": _build_helm, "coredns": _build_coredns, "pause": _build_pause, "kueue": _build_kueue}
+
+
+def module_folder(module: str) -> Path:
+    """Where Go keeps the module's files, downloaded if they are not there."""
+    asked = output_of("go", "-C", "/", "mod", "download", "-json", module, timeout_s=900)
+    return Path(json.loads(asked)["Dir"])
 
 
 def _wrap(folder: Path, module: str, staging: str = "") -> None:
