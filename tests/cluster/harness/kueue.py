@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,10 +79,9 @@ def kueue(cluster: Cluster, namespace: Namespace, folder: Path) -> Iterator[Kueu
         cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"--filename={crd}" for crd in crds))
         process.start(
             [
-                str(layout.bin / "kueue"),
-                f"--config={folder / 'kueue.yaml'}",
-                f"--kubeconfig={cluster.kubeconfig}",
-                "--feature-gates=VisibilityOnDemand=false",
+                *_with_own_etc(folder),
+                *(str(layout.bin / "kueue"), f"--config={folder / 'kueue.yaml'}"),
+                *(f"--kubeconfig={cluster.kubeconfig}", "--feature-gates=VisibilityOnDemand=false"),
             ]
         )
         wait_for("Kueue to be ready", _is_ready, _START_S)
@@ -96,6 +96,16 @@ def kueue(cluster: Cluster, namespace: Namespace, folder: Path) -> Iterator[Kueu
         # Kueue takes its finalizers off what is deleted, as long as it runs.
         cluster.kubectl("delete", "--ignore-not-found", "--timeout=60s", *(f"--filename={crd}" for crd in crds))
         process.stop()
+
+
+def _with_own_etc(folder: Path) -> tuple[str, ...]:
+    """Beginning of a command that sees another /etc than the machine: Kueue reads a certificate there, by a fixed path,
+    for metrics that are not served."""
+    certificates = folder / "etc/kueue/metrics/certs"
+    certificates.mkdir(parents=True)
+    for name in ("tls.crt", "tls.key"):
+        shutil.copy2(folder / name, certificates)
+    return "unshare", "--mount", "sh", "-c", f'mount --bind {folder / "etc"} /etc && exec "$@"', "kueue"
 
 
 def _is_ready() -> bool:
