@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,6 +105,10 @@ class World:
 
     def create(self, **spec: Any) -> None:
         self.cluster.create(gnnservice(**copy.deepcopy(spec)))
+
+    def create_labelled(self, labels: Mapping[str, str], **spec: Any) -> None:
+        service = gnnservice(**copy.deepcopy(spec))
+        self.cluster.create({**service, "metadata": {**service["metadata"], "labels": dict(labels)}})
 
     def edit(self, change: Callable[[Manifest], None]) -> None:
         """`change` alters the spec."""

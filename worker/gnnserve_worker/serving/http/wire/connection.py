@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._lingers = False
         """The request that is being read was answered: what comes of it is discarded."""
         self._is_ending = False
-        """Linger behind the last answer, and close then."""
+        """Whether the connection lingers behind its last answer, and is closed then."""
         self._discardable_bytes = 0
         """Bytes that may still come while it lingers."""
         self._linger_end_s = 0.0
