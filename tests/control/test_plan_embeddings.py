@@ -180,3 +180,16 @@ def test_an_endpoints_secret_is_no_sinks() -> None:
 def test_a_section_that_asks_for_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="index must be true where there are no sinks"):
         make_service(embeddings={"index": False})
+
+
+def test_a_sidecar_that_holds_the_job_is_told_and_predictions_are_answered() -> None:
+    namespace = serving(embeddings=SINKS)
+    (job,) = embedding_jobs(namespace)
+    pod = namespace.add_pod(job, phase="Running")
+    pod["spec"]["containers"].append({"name": "istio-proxy"})
+    ended = {"exitCode": 0, "message": "embeddings by x1"}
+    pod["status"]["containerStatuses"] = [{"name": "embeddings", "state": {"terminated": ended}}]
+    namespace.settle()
+    assert namespace.reason(KIND) == "False SidecarHoldsJob"
+    assert "container istio-proxy of pod" in namespace.condition(KIND)["message"]
+    assert namespace.reason() == "True Serving"

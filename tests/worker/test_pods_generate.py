@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,3 +245,47 @@ def test_message_is_cut_to_what_kubernetes_keeps(message: str, kept: str) -> Non
     found = generate.cut(message)
     assert found.decode() == kept
     assert len(found) <= MAX_TERMINATION_MESSAGE_BYTES
+
+
+# --- as another user
+
+USER, GROUP = 1_000_680_000, 0
+"""As OpenShift gives them: no file of the image knows the user, who owns nothing."""
+
+
+AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={GROUP}", f"--groups={USER}", "--no-new-privs"]
+
+
+def run_as_user(folder: Path, manifest: str) -> subprocess.CompletedProcess[str]:
+    """Run the pod's program as that user, with the fsGroup of the same number."""
+    environ = {**environ_of(folder, manifest), "HOME": str(folder), "GNNSERVE_PROFILE_SECONDS": "0.1"}
+    command = [*AS_USER, *COMMAND]
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a program as another user")
+def test_a_user_without_a_name_is_told_what_it_may_not_write_and_trains_where_it_may() -> None:
+    if subprocess.run([*AS_USER, sys.executable, "-c", "pass"], capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"another user cannot run {sys.executable}")
+    # Not below pytest's folders, which are its user's alone.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        manifest = manifest_of(folder)
+        repository = folder / "repository"
+        repository.mkdir()
+        repository.chmod(0o770)
+        os.chown(repository, 65_532, 65_532)
+        ended = run_as_user(folder, manifest)
+        told = (folder / "termination-log").read_text()
+        assert ended.returncode == PodExit.RESOURCE, ended.stderr
+        assert "cannot be written: Permission denied; the published revisions are untouched" in told
+        assert f"runs as user {USER} and group {GROUP} (and {USER}), and {repository} belongs to user 65532" in told
+        assert "with mode 770: give one of them the right to it" in told
+        assert "Traceback" not in ended.stderr
+        assert "[1/" not in ended.stderr, "nothing is imported or trained before"
+
+        os.chown(repository, 65_532, USER)
+        ended = run_as_user(folder, manifest)
+        assert ended.returncode == PodExit.OK, ended.stderr
+        assert decode_result((folder / "termination-log").read_text()).variants
