@@ -28,7 +28,7 @@ from gnnserve_operator.observed import ObservedPod, WorkerAnswer
 _AT_ONCE = 64
 _LONGEST_PROBLEM = 300
 _MORE_ATTEMPTS = 3
-"""Times that the endpoint is asked again; each goes to any ready worker."""
+"""Times that the endpoint is asked again where a ready worker does not answer either: each goes to any ready one."""
 _MOST_ANSWER_BYTES = 65_536
 """Largest answer; a route of a dozen variants has 4,000 bytes, and its messages end up in a status."""
 
@@ -109,12 +109,13 @@ class Prober:
         if not with_endpoint:
             return Answers(workers)
         ready = {pod.name for pod in asked if pod.ready}
-        is_silence_theirs = len({worker.route is None for worker in workers if worker.pod in ready}) > 1
-        return Answers(workers, replies[-1].route or (await self._ask_again(endpoint) if is_silence_theirs else None))
+        answered = [worker.route is not None for worker in workers if worker.pod in ready]
+        # One answer that is late is no outage, and neither is a worker that does not answer while others do.
+        attempts = 0 if not any(answered) else 1 if all(answered) else _MORE_ATTEMPTS
+        return Answers(workers, replies[-1].route or await self._ask_again(endpoint, attempts))
 
-    async def _ask_again(self, url: str) -> Route | None:
-        """Ask an endpoint whose silence may be that of a worker which does not answer, while others do."""
-        for _ in range(_MORE_ATTEMPTS):
+    async def _ask_again(self, url: str, attempts: int) -> Route | None:
+        for _ in range(attempts):
             reply = await self._ask_one(url)
             if reply.route is not None:
                 return reply.route

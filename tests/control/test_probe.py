@@ -92,7 +92,8 @@ class _Apart(Addresses):
     [
         pytest.param(Told(hang_up=True), 2, 3, True, id="a silent worker, which the Service led to twice"),
         pytest.param(Told(hang_up=True), 9, 4, False, id="a silent worker, and a silent Service"),
-        pytest.param(SERVED, 9, 1, False, id="a silent Service alone"),
+        pytest.param(SERVED, 1, 2, True, id="one answer that is late"),
+        pytest.param(SERVED, 9, 2, False, id="a silent Service alone"),
     ],
 )
 def test_an_endpoint_whose_silence_may_be_a_worker_s_is_asked_again(
