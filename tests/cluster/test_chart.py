@@ -28,6 +28,7 @@ from tests.support.helm import (
 from tests.support.pages import anchors, links
 from tests.support.rights import Right, needed_rights, rights_of
 
+from gnnserve_api.spec.pods import Resources
 from gnnserve_operator.kinds import LEASE, RECONCILED
 from gnnserve_operator.leadership import identity_of
 from gnnserve_operator.settings import SETTINGS_VARIABLE, LeaderElection, NamespaceGrant, RunAs, Settings, load_settings
@@ -68,7 +69,10 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "clusterDomain": "cluster.example",
         "resyncSeconds": 3600,
         "concurrency": 256,
-        "generation": {"maxConcurrentJobs": 0},
+        "generation": {
+            "maxConcurrentJobs": 0,
+            "resources": {"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"memory": "8Gi"}},
+        },
         "rollout": {"maxConcurrentServices": 9},
         "networkPolicy": {"apiServerPorts": [6443, 16443], "prometheusPorts": [19090], "postgresPorts": [15432]},
         "prometheus": {"url": "http://prometheus.monitoring:9090"},
@@ -451,8 +455,11 @@ def test_the_operator_reads_the_defaults(tmp_path: Path) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     election = LeaderElection(lease_name="gnnserve", namespace="gnnserve-system")
     assert settings_of({}, tmp_path) == Settings(
-        worker_image=f"gnnserve/worker:{version}", leader_election=election
-    )  # fmt: skip
+        worker_image=f"gnnserve/worker:{version}",
+        leader_election=election,
+        # The chart's alone: without it every pod is as an operator of before built it (test_upgrade.py).
+        generation_resources=Resources(requests={"cpu": "500m", "memory": "1Gi"}),
+    )
 
 
 def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> None:
@@ -475,6 +482,7 @@ def test_the_operator_reads_every_value_that_is_meant_for_it(tmp_path: Path) -> 
             "resyncSeconds": 3600,
             "concurrency": 256,
             "maxConcurrentJobs": 0,
+            "generationResources": values["generation"]["resources"],
             "maxConcurrentRollouts": 9,
             "leaderElection": {
                 "leaseName": "gnnserve",
@@ -818,6 +826,7 @@ OTHER_VALUES: dict[str, Any] = {
     "resyncSeconds": 61,
     "concurrency": 9,
     "generation.maxConcurrentJobs": 9,
+    "generation.resources": {"limits": {"memory": "8Gi"}},
     "rollout.maxConcurrentServices": 9,
     "networkPolicy.enabled": False,
     "networkPolicy.apiServerPorts": [16443],
