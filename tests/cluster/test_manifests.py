@@ -154,7 +154,7 @@ def test_the_example_is_taken_as_it_is(cluster: Cluster) -> None:
         pytest.param("gnns.spec.routing.prometheus", "Prometheus that measures the load", id="a section"),
         pytest.param("gnnp.spec", "Number of worker pods, each of which", id="all fields of a pool"),
         pytest.param("gnns.spec.variants.pruning.method", "- Lasso: By coefficients", id="what each value does"),
-        pytest.param("gnns.status.conditions", "Ready, Reconciling, Stalled", id="the status"),
+        pytest.param("gnns.status.conditions", "Ready, Available, Reconciling, Stalled", id="the status"),
     ],
 )
 def test_kubectl_explains_it(cluster: Cluster, asked: str, told: str) -> None:
