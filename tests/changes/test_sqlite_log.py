@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -81,6 +82,29 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         subprocess.run(["mount", "-o", "remount,rw", disk.path], check=True)
         assert log.append(entries("a", 2))[0].offset == 2
         place.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a program as another user")
+@pytest.mark.parametrize("mode", [0o755, 0o700], ids=["not writable", "closed"])
+def test_a_user_that_may_not_write_the_file_is_told_by_its_number(mode: int) -> None:
+    program = (
+        "import sys; from pathlib import Path; from gnnserve_worker.changes.sqlite_log import SqliteLog\n"
+        "try: SqliteLog(Path(sys.argv[1]), 'uid').position()\nexcept Exception as error: print(error)"
+    )
+    as_user = ["setpriv", "--reuid=1000680000", "--regid=0", "--groups=1000680000", "--no-new-privs"]
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        folder = Path(name) / "updates"
+        folder.mkdir()
+        os.chown(folder, 65_532, 65_532)
+        folder.chmod(mode)
+        command = [*as_user, sys.executable, "-c", program, str(folder / "log.sqlite")]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "Permission denied" in ended.stderr:
+        pytest.skip(f"another user cannot run {sys.executable}")
+    assert f"the log of changes {folder}/log.sqlite cannot be" in ended.stdout
+    assert "runs as user 1000680000 and group 0 (and 1000680000), and" in ended.stdout
+    assert f"{folder} belongs to user 65532 and group 65532 with mode {mode:o}" in ended.stdout
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
