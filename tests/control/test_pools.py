@@ -516,7 +516,7 @@ def test_the_models_of_a_pool_outlive_it_and_are_brought_back(scene: Scene) -> N
     scene.add_pool()
     scene.add("reviews")
     scene.settle()
-    before = scene.of_kind("PersistentVolumeClaim")["shared-pool-repository"]
+    before, jobs = scene.of_kind("PersistentVolumeClaim")["shared-pool-repository"], scene.of_kind("Job")
     uid = scene.of_kind("GNNWorkerPool")["shared"]["metadata"]["uid"]
     assert before["metadata"]["labels"][OWNER_UID] == uid
     scene.cluster.delete("GNNWorkerPool", "shared")
@@ -528,6 +528,7 @@ def test_the_models_of_a_pool_outlive_it_and_are_brought_back(scene: Scene) -> N
     assert scene.condition("reviews", "Ready")[:2] == ("False", "WorkerPoolMissing")
     scene.add_pool(repository={"claimName": "shared-pool-repository"})
     scene.settle()
+    assert scene.of_kind("Job") == jobs, "nothing trains"
     assert scene.condition("reviews", "Ready")[:2] == ("True", "Serving")
     assert scene.of_kind("PersistentVolumeClaim") == {"shared-pool-repository": before}
 
