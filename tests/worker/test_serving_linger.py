@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from tests.support.certificates import make_key_pair, trusting
 from tests.support.connections import Server, Wire, predict, read_responses, serving
@@ -189,6 +190,36 @@ def accepts(running: Running) -> bool:
             return True
     except OSError:
         return False
+
+
+_INFER = "/inference.GRPCInferenceService/ModelInfer"
+_WITH_TOKEN = (("authorization", f"Bearer {ACCEPTED}"),)
+
+
+@pytest.mark.parametrize(
+    ("method", "metadata", "size_bytes", "status"),
+    [
+        pytest.param(_INFER, (), BODY_BYTES, grpc.StatusCode.UNAUTHENTICATED, id="no token"),
+        pytest.param("/no.Such/Call", _WITH_TOKEN, BODY_BYTES, grpc.StatusCode.UNIMPLEMENTED, id="no such call"),
+        pytest.param(_INFER, _WITH_TOKEN, 40 * 2**20, grpc.StatusCode.RESOURCE_EXHAUSTED, id="a large message"),
+    ],
+)
+def test_call_of_grpc_that_is_refused_unread_gets_its_status(
+    files: tuple[KeyPairFiles, Path],
+    method: str,
+    metadata: tuple[tuple[str, str], ...],
+    size_bytes: int,
+    status: grpc.StatusCode,
+) -> None:
+    options = [("grpc.max_send_message_length", -1)]
+    with (
+        started(Credentials(None, files[1]), with_grpc=True) as running,
+        grpc.insecure_channel(f"127.0.0.1:{running.grpc_port}", options=options) as channel,
+    ):
+        call = channel.unary_unary(method)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"x" * size_bytes, metadata=metadata, timeout=WAIT_S)
+        assert caught.value.code() is status
 
 
 # Bounds
