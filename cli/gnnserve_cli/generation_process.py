@@ -150,11 +150,12 @@ def in_a_process(request: GenerationRequest) -> list[GenerationAnswer]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     with open(reading, "rb") as answers:  # noqa: PTH123 - a descriptor
         try:
-            # -P: not with modules of the folder that this one was started in, such as a user's random.py. A session of
-            # its own: Ctrl-C is for this process, which hands it on once.
+            # -P: not with modules of the folder that this one was started in, such as a user's random.py. A group of
+            # its own: Ctrl-C is for this process, which hands it on once. Not a session, which Linux would give a share
+            # of the processors apart from this one's.
             process = subprocess.Popen(  # noqa: S603 - this interpreter, and a name of ours
                 [sys.executable, "-P", "-m", PROGRAM, str(writing)],
-                stdin=subprocess.PIPE, pass_fds=(writing,), start_new_session=True,
+                stdin=subprocess.PIPE, pass_fds=(writing,), process_group=0,
             )  # fmt: skip
         except BaseException:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -223,6 +224,8 @@ def _killed(number: int) -> Exception:
 def main() -> None:
     answers = open(int(sys.argv[1]), "wb", buffering=0)  # noqa: SIM115, PTH123 - until the process ends
     signal.signal(signal.SIGTERM, exit_in_order)
+    # As a group in the background it would be stopped by what it writes to a terminal that is set so (stty tostop).
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     code = int(ExitCode.OK)
     try:
         with errors_as_exit_codes():
