@@ -63,8 +63,9 @@ def test_a_sidecar_that_holds_the_job_is_named_and_left_out_by_a_label_without_t
         (job,) = service.children("jobs")
         assert job["metadata"]["uid"] != held["metadata"]["uid"]
         # What the held one made is found.
-        assert revision in service.namespace.kubectl("logs", f"job/{job['metadata']['name']}")
-        assert "epoch" not in service.namespace.kubectl("logs", f"job/{job['metadata']['name']}")
+        log = service.namespace.kubectl("logs", f"job/{job['metadata']['name']}")
+        assert f"published: revision {revision}" in log
+        assert "publish: 1/1" not in log
 
 
 def test_a_native_sidecar_ends_with_the_job(service: Service, cluster: Cluster) -> None:
