@@ -94,4 +94,6 @@ def operator_metrics() -> bytes:
         for reason in Reason
     ]
     metrics.observe_services(dict, lambda: {key: 1}, lambda: {key: conditions})
+    metrics.observe_namespaces(lambda: {"team": True})
+    metrics.observe_reverts(lambda: {(key, "Deployment"): 1})
     return metrics.text()
