@@ -170,7 +170,7 @@ GUARDS = (
           "test_plan_patience.py::test_a_job_that_computes_may_take_its_time"),
     Guard("a Job is not said to be made while its claim is on its way out", "decide/generation.py",
           "(ref for ref in observed.leaving if ref.kind in _BEFORE_A_JOB)", "iter(())",
-          "test_campaign.py::test_in_peace_nothing_is_violated[namesakes_claim_held]"),
+          "test_plan_jobs.py::test_a_job_is_not_said_to_be_made_while_its_claim_is_on_its_way_out"),
     Guard("a table that was edited by hand is not believed", "observed.py",
           "    if annotations.get(DIGEST_ANNOTATION) != routing_digest(data):", "    if False:",
           "test_observed.py::test_a_routing_config_map_is_believed_only_as_it_was_written"),

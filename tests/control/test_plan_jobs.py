@@ -414,6 +414,17 @@ def test_a_job_on_its_way_out_is_waited_for() -> None:
     assert planned.look_again_s == 1.0
 
 
+def test_a_job_is_not_said_to_be_made_while_its_claim_is_on_its_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the deletion of a service of that name, whose claim a pod holds."""
+    namespace = Namespace()
+    claim = next(found for found in namespace.plan().apply if found["kind"] == "PersistentVolumeClaim")
+    observed = replace(namespace.observed(), leaving=(observed_ref(claim),))
+    monkeypatch.setattr(namespace, "observed", lambda: observed)
+    told = str(namespace.plan().status)
+    assert "is made once PersistentVolumeClaim digits-repository is gone" in told
+    assert "generates the revision" not in told
+
+
 def test_a_deployment_on_its_way_out_is_waited_for() -> None:
     namespace = serving()
     namespace.get("Deployment")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
