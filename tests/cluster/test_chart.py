@@ -293,6 +293,18 @@ def test_one_role_is_granted_in_each_namespace_and_nothing_elsewhere() -> None:
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gnnserve", "namespace": "gnnserve-system"}]
 
 
+def test_the_kind_of_role_can_be_changed_by_an_upgrade() -> None:
+    """The API server refuses a RoleBinding that refers to another role than before."""
+
+    def bindings(kind: str) -> dict[tuple[str, str], Manifest]:
+        found = of_kind(render({"watchNamespaces": ["a"], "rbac": {"bindings": kind}}), "RoleBinding")
+        return {(b["metadata"]["namespace"], b["metadata"]["name"]): b["roleRef"] for b in found}
+
+    before, after = bindings("Role"), bindings("ClusterRole")
+    assert {name: after[name] for name in after if name in before} == {n: before[n] for n in before if n in after}
+    assert {("a", "gnnserve-system:gnnserve"), ("a", "gnnserve-system:gnnserve:shared")} <= {*before, *after}
+
+
 def test_where_owners_bind_the_role_the_chart_has_no_right_in_their_namespaces_and_they_may_bind_it() -> None:
     values = {"watchNamespaces": ["a", "b"], "rbac": {"bindings": "Owners"}}
     objects = render(values)
