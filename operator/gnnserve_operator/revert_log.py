@@ -64,9 +64,11 @@ class RevertLog:
         return tuple(describe_reverts(key, found, _words(repeats[ref])) for ref, found in due.items())
 
     def contest_events(self, key: ServiceKey, writers: ReplicasWriters, now: datetime) -> tuple[EventNote, ...]:
-        """The event about two writers of the number of workers, where there are two and none was told lately."""
+        """The event about two writers of the number of workers, where there are two and none was told lately. The same
+        two are told of again only if the autoscaler has written since: it may be gone, and nothing tells of that."""
         told, at = self._contests.get(key, (NO_WRITERS, now))
-        if not writers.are_two or (told == writers and now - at < _CONTESTED_AGAIN):
+        is_told = told == writers and (now - at < _CONTESTED_AGAIN or writers.scaled_at <= told.scaled_at)
+        if not writers.are_two or is_told:
             return ()
         self._contests[key] = (writers, now)
         return (describe_contest(key, writers),)

@@ -91,13 +91,29 @@ def test_two_that_take_the_field_from_each_other_are_both_remembered() -> None:
 
 
 def test_it_is_told_once_an_hour_for_as_long_as_it_lasts() -> None:
-    log, two = RevertLog(), ReplicasWriters(HPA, FLUX)
+    log = RevertLog()
+
+    def writers(minute: int) -> ReplicasWriters:
+        at = NOW + timedelta(minutes=minute)
+        return find_writers(service({**BY_HPA, "time": at.isoformat()}, *((BY_FLUX,) if minute % 2 == 0 else ())))
+
     told = [
         minute
         for minute in range(130)
-        for _ in log.contest_events(
-            KEY, two if minute % 2 == 0 else ReplicasWriters(HPA), NOW + timedelta(minutes=minute)
-        )
+        for _ in log.contest_events(KEY, writers(minute), NOW + timedelta(minutes=minute))
     ]
     assert told == [0, 60, 120]
     assert len(log.contest_events(KEY, ReplicasWriters(HPA, "argocd"), NOW)) == 1, "of another writer at once"
+
+
+def test_it_is_told_no_more_when_the_autoscaler_is_deleted_and_the_manifest_keeps_the_field() -> None:
+    index, log = Index(), RevertLog()
+    last = {**BY_HPA, "time": NOW.isoformat()}
+    index.keep(KEY, Kept.of(service(last)))
+    index.keep(KEY, Kept.of(service(BY_FLUX, version=2)))
+    told = [
+        hour
+        for hour in range(48)
+        for _ in log.contest_events(KEY, index.replicas_writers(KEY), NOW + timedelta(hours=hour))
+    ]
+    assert told == [0]

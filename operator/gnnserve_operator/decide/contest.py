@@ -8,7 +8,7 @@ manifest in an annotation. After each of their writes the field has one owner, s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gnnserve_operator.decide.events import WARNING, EventNote
@@ -28,6 +28,8 @@ class ReplicasWriters:
     autoscaler: str = ""
     manifest: str = ""
     """Manager that applies a manifest with the field."""
+    scaled_at: str = field(default="", compare=False)
+    """When the autoscaler wrote last: RFC 3339 in UTC, which sorts as text. Empty: not known."""
 
     @property
     def are_two(self) -> bool:
@@ -39,25 +41,26 @@ NO_WRITERS = ReplicasWriters()
 
 def find_writers(body: Manifest) -> ReplicasWriters:
     path = _path(body["kind"])
-    autoscaler = manifest = ""
+    autoscaler = manifest = scaled_at = ""
     for entry in managers_of(body, path):
         name = str(entry.get("manager") or "")
         if entry.get("subresource") == "scale":
             autoscaler = "" if name.startswith(_PEOPLE) else name
+            scaled_at = str(entry.get("time") or "") if autoscaler else ""
         elif entry.get("operation") == "Apply":
             manifest = name
     if not manifest and _has(_applied(body), path):
         manifest = "kubectl apply"
-    return ReplicasWriters(autoscaler, manifest)
+    return ReplicasWriters(autoscaler, manifest, scaled_at)
 
 
 def describe_contest(owner: ServiceKey, writers: ReplicasWriters) -> EventNote:
-    field = ".".join(_path(owner.kind))
+    path = ".".join(_path(owner.kind))
     return EventNote(
         WARNING,
         CONTESTED,
-        f"{field} of {owner.kind} {owner.name} is set by {writers.autoscaler}, as autoscalers do, and by the manifest "
-        f"that {writers.manifest} applies: each undoes what the other did. Take {field} out of the manifest, or delete "
+        f"{path} of {owner.kind} {owner.name} is set by {writers.autoscaler}, as autoscalers do, and by the manifest "
+        f"that {writers.manifest} applies: each undoes what the other did. Take {path} out of the manifest, or delete "
         "the autoscaler.",
     )
 

@@ -90,7 +90,8 @@ class Index:
         before = self._services.get(self._keys.get(kept.uid, key), {}).get(kept.uid)
         if before is not None and not kept.writers.autoscaler and before.writers.autoscaler:
             # A manifest took the field over; the autoscaler takes it back at its next look.
-            writers = replace(kept.writers, autoscaler=before.writers.autoscaler)
+            last = before.writers
+            writers = replace(kept.writers, autoscaler=last.autoscaler, scaled_at=last.scaled_at)
             kept = replace(kept, writers=writers)
         self.drop(kept.uid)
         self._keys[kept.uid] = key
