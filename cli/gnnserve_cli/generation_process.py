@@ -3,7 +3,7 @@
 What training imports and allocates stays with its process: a server that trained by itself kept four times the memory
 of one that found its revision published. So `run` has another process do what `gnnserve generate` does, and opens the
 revision as at a second start. That process shows its progress and its errors on the same terminal. It ends with the
-server's: a signal is handed on, and a server that is killed leaves no orphan.
+server's: a signal is handed on, and a server that is killed leaves no orphan. It is suspended and resumed with it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from types import FrameType
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import msgspec
 import typer
@@ -163,7 +164,8 @@ def in_a_process(request: GenerationRequest) -> list[GenerationAnswer]:
         finally:
             os.close(writing)
         try:
-            code, said = _ask(process, request, answers, before)
+            with _suspended_together(process):
+                code, said = _ask(process, request, answers, before)
         finally:
             _end(process)
     if code > 0:
@@ -173,6 +175,26 @@ def in_a_process(request: GenerationRequest) -> list[GenerationAnswer]:
     if len(said) < len(request.wanted):
         raise ResourceError("the process that generates ended without its answer; start it again")
     return said
+
+
+@contextmanager
+def _suspended_together(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Suspend and resume the process with this one, by Ctrl-Z and `fg`: it is not of the group that the terminal
+    stops."""
+
+    def suspend(_number: int, _frame: FrameType | None) -> None:
+        process.send_signal(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        process.send_signal(signal.SIGCONT)
+
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTSTP, suspend)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
 def _ask(
@@ -223,7 +245,7 @@ def _killed(number: int) -> Exception:
 
 def main() -> None:
     answers = open(int(sys.argv[1]), "wb", buffering=0)  # noqa: SIM115, PTH123 - until the process ends
-    signal.signal(signal.SIGTERM, exit_in_order)
+    signal.signal(signal.SIGTERM, _end_once)
     # As a group in the background it would be stopped by what it writes to a terminal that is set so (stty tostop).
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     code = int(ExitCode.OK)
@@ -236,6 +258,13 @@ def main() -> None:
     except typer.Exit as end:
         code = end.exit_code
     leave(code)
+
+
+def _end_once(number: int, frame: FrameType | None) -> NoReturn:
+    # The server's end is told twice, by a signal and by the end of standard input, which must not interrupt the removal
+    # of what is half-written.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    exit_in_order(number, frame)
 
 
 def _end_with_server() -> None:

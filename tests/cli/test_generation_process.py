@@ -53,6 +53,10 @@ def is_gone(pid: int) -> bool:
     return False
 
 
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 @pytest.mark.parametrize(
     ("deed", "code", "said", "complaint"),
     [
@@ -85,6 +89,26 @@ def test_signal_to_the_program_ends_both(number: int, code: int, complaint: str)
         pid = int(read_line(process))
         process.send_signal(number)
         assert end_of(process) == (code, "", complaint)
+        assert is_gone(pid)
+
+
+def test_process_is_not_ended_a_second_time_while_it_removes_what_is_half_written() -> None:
+    with program("clean_up") as process:
+        pid = int(read_line(process))
+        process.send_signal(signal.SIGTERM)
+        assert end_of(process) == (143, "cleaned up\n", "")
+        assert is_gone(pid)
+
+
+def test_process_is_suspended_and_resumed_with_the_program() -> None:
+    with program("wait") as process:
+        pid = int(read_line(process))
+        process.send_signal(signal.SIGTSTP)
+        until(lambda: is_stopped(pid) and is_stopped(process.pid), "both are suspended")
+        process.send_signal(signal.SIGCONT)
+        until(lambda: not is_stopped(pid) and not is_stopped(process.pid), "both go on")
+        process.send_signal(signal.SIGTERM)
+        assert end_of(process) == (143, "", "")
         assert is_gone(pid)
 
 

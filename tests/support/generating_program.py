@@ -39,6 +39,15 @@ def wait() -> None:
         raise typer.Exit(130) from None
 
 
+def clean_up() -> None:
+    """Take half a second to remove what is half-written."""
+    try:
+        wait()
+    finally:
+        time.sleep(0.5)
+        print("cleaned up", flush=True)
+
+
 def be_refused() -> None:
     raise InputError("spec.graph", "is none", "give one")
 
@@ -63,7 +72,7 @@ def train() -> None:
 
 def carry_out(request: GenerationRequest, tell: Callable[[GenerationAnswer], object]) -> None:
     deed = globals()[os.environ[_DEED]]
-    if deed is not wait:
+    if deed not in {wait, clean_up}:
         print(os.getpid(), flush=True)
     try:
         deed()
