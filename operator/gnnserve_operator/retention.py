@@ -65,7 +65,8 @@ class Retention:
 
     async def release(self, key: ServiceKey, uid: str, build: Callable[[ObservedClaim], Manifest | None]) -> None:
         """Take the owner from its claims that are to stay. `uid`: the owner's; `build`: the manifest that is wanted of
-        a claim. Raises RetryLaterError; a refusal is reported when the claim is applied with the other children."""
+        a claim. Raises RetryLaterError; a refusal comes again, and is reported, when the claim is applied with the other
+        children."""
         for raw in self.index.children(key, CLAIM):
             owner = owner_of(raw)
             if owner is None or not owner.is_bound or owner.uid != uid or _is_going(raw):
@@ -73,6 +74,9 @@ class Retention:
             wanted = build(observed_claim(raw))
             if wanted is None or "ownerReferences" in wanted["metadata"]:
                 continue
+            # With the size that it has: an expansion that the storage refuses must not have the claim go with its owner.
+            # It is asked for, and its refusal reported, when the claim is applied with the other children.
+            wanted = {**wanted, "spec": _as_it_is(wanted["spec"], raw["spec"])}
             try:
                 await self.applier.apply_ahead(key, wanted, raw)
             except RefusedError as error:
@@ -111,6 +115,11 @@ class Retention:
         except (GoneError, RefusedError) as error:
             logger.warning("an event is lost: %s", error, extra=about(key, reason="EventNotPosted"))
         logger.info("%s", note.message, extra=about(key, reason=note.reason))
+
+
+def _as_it_is(wanted: Manifest, live: Manifest) -> Manifest:
+    """The fields of a claim's spec that are wanted, as the claim has them."""
+    return {name: live[name] for name in wanted if name in live}
 
 
 def _is_going(claim: Manifest) -> bool:

@@ -233,6 +233,22 @@ def test_an_operator_that_begins_releases_claims_before_it_does_anything_else() 
     play(scene)
 
 
+def test_a_claim_is_released_also_where_the_size_that_the_spec_asks_for_is_refused() -> None:
+    async def scene(world: World) -> None:
+        await serve(world)
+        await world.stop_operators()
+        # Stands for a size: the API server of these tests knows no storage class that allows no expansion.
+        world.set(updates=LIVING, repository={"claim": {"storage": "20Gi", "storageClassName": "another"}})
+        world.resume_operators()
+        await world.until(lambda: owners(claim_of(world)) == [], limit_s=10)
+        await world.until(lambda: world.condition("Stalled").get("reason") == "ChildRefused", limit_s=10)
+        assert "PersistentVolumeClaim" in world.condition("Stalled")["message"]
+        await deleted(world)
+        assert claim_of(world)
+
+    play(scene)
+
+
 def test_a_claim_is_released_also_while_its_service_waits_for_a_finalizer() -> None:
     async def scene(world: World) -> None:
         await serve(world)
