@@ -18,6 +18,7 @@ from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decod
 from gnnserve_operator.belonging import Conflict, owner_of
 from gnnserve_operator.desired.embeddings import embeddings_made_by
 from gnnserve_operator.desired.labels import (
+    BRING_BACK_ANNOTATION,
     CLAIM_ANNOTATION,
     COMPONENT,
     DIGEST_ANNOTATION,
@@ -30,6 +31,7 @@ from gnnserve_operator.desired.labels import (
 from gnnserve_operator.desired.pod import own_container, repository_claim_in, variable_in
 from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.desired.routing import NO_REPAIRS, RepairRecord, decode_repairs, routing_digest
+from gnnserve_operator.desired.volume_claim import log_uid_in
 from gnnserve_operator.kinds import ObjectRef, Raw
 from gnnserve_operator.observed_pool import ObservedPool
 from gnnserve_operator.ownership import declared_queue_labels, declares_suspend
@@ -80,6 +82,8 @@ class ObservedClaim:
     """Name of its PersistentVolume; empty until it is bound."""
     is_retained: bool = False
     """Whether it stays when its owner is deleted."""
+    log_uid: str = ""
+    """The uid of the log of changes with which it is to be brought back; empty: it says none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +351,7 @@ def observed_claim(raw: Raw) -> ObservedClaim:
         name=str(metadata.get("name", "")),
         volume=str((raw.get("spec") or {}).get("volumeName") or ""),
         is_retained=(owner := owner_of(raw)) is not None and not owner.is_bound,
+        log_uid=log_uid_in(str((metadata.get("annotations") or {}).get(BRING_BACK_ANNOTATION, ""))),
     )
 
 

@@ -207,8 +207,10 @@ def test_a_log_that_is_taken_out_of_the_spec_is_not_given_up() -> None:
         world.edit(lambda spec: spec.pop("updates"))
         await world.settled()
         assert owners(claim_of(world)) == []
-        await deleted(world)
+        uid = await deleted(world)
         assert claim_of(world)
+        (event,) = events(world)
+        assert _FIELDS.findall(event["message"]) == [(NAME, uid)], "without the uid nobody finds the log in the claim"
 
     play(scene)
 

@@ -8,6 +8,8 @@ from gnnserve_api.spec.repository import RepositoryClaim, RepositoryPlace
 from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION, Component
 from gnnserve_operator.desired.metadata import Manifest, Parent, child_metadata
 
+_AND_LOG = " and spec.updates.adopt: "
+
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
@@ -19,7 +21,8 @@ class WantedClaim:
     is_retained: bool
     """Whether it stays when its owner is deleted."""
     log_uid: str = ""
-    """The uid by which the service's log of changes is known; empty: it has none."""
+    """The uid by which the log of changes is known that lies in the claim, or of which a part is compacted there; empty:
+    there is none."""
 
 
 def build_volume_claim(parent: Parent, repository: RepositoryPlace, wanted: WantedClaim) -> Manifest | None:
@@ -50,4 +53,9 @@ def build_volume_claim(parent: Parent, repository: RepositoryPlace, wanted: Want
 def fields_to_bring_back(claim: str, log_uid: str) -> str:
     """The fields by which a GNNService or GNNWorkerPool that is made again under its name goes on with the claim."""
     found = f"spec.repository.claimName: {claim}"
-    return f"{found} and spec.updates.adopt: {log_uid}" if log_uid else found
+    return f"{found}{_AND_LOG}{log_uid}" if log_uid else found
+
+
+def log_uid_in(fields: str) -> str:
+    """The uid of a log of changes in fields that bring a claim back; empty: they name none."""
+    return fields.partition(_AND_LOG)[2]
