@@ -1,7 +1,7 @@
 """Events of Jobs that have no pod: the only place where Kubernetes tells that the API server refuses it.
 
-They are listed for one Job at a time, and only while it has been without a pod for longer than its controller takes. An
-operator without the right to list events says less, and works as well.
+They are listed for one Job at a time, and only while it has been without a pod, or with failed ones alone, for longer
+than its controller takes. An operator without the right to list events says less, and works as well.
 """
 
 from __future__ import annotations

@@ -147,9 +147,9 @@ class ObservedJob:
         return self.started_at or self.created_at
 
     def awaits_pod(self, pods: Iterable[ObservedPod], now: datetime, patience: timedelta = POD_CREATION) -> bool:
-        """Whether it has had no pod for longer than `patience`."""
+        """Whether it has had none but failed pods for longer than `patience` after its start."""
         since = self.pod_due_since
-        if not since or any(pod.job == self.name for pod in pods):
+        if not since or any(pod.job == self.name and pod.phase != "Failed" for pod in pods):
             return False
         return now - datetime.fromisoformat(since) > patience
 

@@ -72,6 +72,11 @@ def test_the_events_of_a_job_without_a_pod_are_asked_for_and_of_no_other() -> No
     (job,) = asyncio.run(refusals(cluster, clock).add("shop", observed)).jobs
     assert job.refusal == "exceeded quota"
 
+    failed = ObservedPod("p", "generation", job="mine", phase="Failed")
+    after_an_attempt = Observed(jobs=observed.jobs, pods=(failed,))
+    (job,) = asyncio.run(refusals(cluster, clock).add("shop", after_an_attempt)).jobs
+    assert job.refusal == "exceeded quota", "of the pod of its next attempt"
+
     asked = len(cluster.paths)
     with_pod = Observed(jobs=observed.jobs, pods=(ObservedPod("p", "generation", job="mine"),))
     assert asyncio.run(refusals(cluster, clock).add("shop", with_pod)) == with_pod

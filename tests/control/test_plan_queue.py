@@ -247,6 +247,29 @@ def test_a_refused_pod_is_told_at_once_in_the_api_servers_words_and_goes_on_by_i
     namespace.serve()
 
 
+def test_many_refusals_that_kubernetes_tells_in_one_event_say_the_same_as_one() -> None:
+    namespace = Namespace()
+    namespace.settle()
+    (name,) = namespace.jobs()
+    namespace.refusals = {name: QUOTA.format(job=name)}
+    namespace.settle()
+    namespace.refusals = {name: f"(combined from similar events): {QUOTA.format(job=name)}"}
+    assert namespace.plan().status is None
+
+
+def test_a_job_whose_attempt_failed_is_not_said_to_lack_a_pod_until_its_next_one_is_refused() -> None:
+    namespace = Namespace()
+    namespace.settle()
+    (name,) = namespace.jobs()
+    namespace.fail_attempt(1, "out of luck", "Error")
+    namespace.now += timedelta(minutes=2)
+    namespace.settle()
+    assert namespace.reason() == "False Generating", "Kubernetes waits longer from attempt to attempt"
+    namespace.refusals = {name: QUOTA.format(job=name)}
+    namespace.settle()
+    assert namespace.reason() == "False PodsForbidden"
+
+
 def test_a_webhook_that_is_away_is_quoted_and_nobody_has_to_act() -> None:
     namespace = Namespace()
     namespace.settle()

@@ -357,7 +357,8 @@ def _running_words(job: ObservedJob, spec: GNNServiceSpec, observed: Observed) -
 
 def _no_pod(job: ObservedJob, observed: Observed, now: datetime) -> Problem | None:
     """The problem of a Job without a pod of which no event tells why."""
-    if not job.awaits_pod(observed.pods, now, _POD_PATIENCE):
+    has_tried = any(pod.job == job.name for pod in observed.pods)  # Kubernetes waits before each further attempt
+    if has_tried or not job.awaits_pod(observed.pods, now, _POD_PATIENCE):
         return None
     return Problem(
         Reason.PODS_FORBIDDEN,

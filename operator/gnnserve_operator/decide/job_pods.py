@@ -14,8 +14,9 @@ from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.observed import ObservedJob
 from gnnserve_routing.verdict import sentence
 
-_PREFIX = "Error creating: "
-"""Prefix of the Job controller, which is cut off."""
+_PREFIXES = ("(combined from similar events): ", "Error creating: ")
+"""Prefixes that are cut off, in their order: of Kubernetes where many events differ in their message alone, and of the
+Job controller."""
 _LASTING = ("is forbidden", "is invalid")
 """Words of refusals that last until a person acts; others are of a webhook, or an API server, that is away."""
 
@@ -53,8 +54,11 @@ def explain_refusal(job: ObservedJob) -> Problem | None:
     """The API server's refusal of the Job's pod, in its own words."""
     if not job.refusal:
         return None
+    words = job.refusal
+    for prefix in _PREFIXES:
+        words = words.removeprefix(prefix)
     # Each attempt has another name.
-    words = re.sub(rf'"{re.escape(job.name)}-[a-z0-9]*"', f'"{job.name}-…"', job.refusal.removeprefix(_PREFIX))
+    words = re.sub(rf'"{re.escape(job.name)}-[a-z0-9]*"', f'"{job.name}-…"', words)
     return Problem(
         Reason.PODS_FORBIDDEN,
         f"Job {job.name} gets no pod: {sentence(words)}. {remedy_of_refusal(words, 'spec.generation')}; it is tried "
