@@ -65,8 +65,8 @@ class Retention:
 
     async def release(self, key: ServiceKey, uid: str, build: Callable[[ObservedClaim], Manifest | None]) -> None:
         """Take the owner from its claims that are to stay. `uid`: the owner's; `build`: the manifest that is wanted of
-        a claim. Raises RetryLaterError; a refusal comes again, and is reported, when the claim is applied with the other
-        children."""
+        a claim. Raises RetryLaterError; a refusal comes again, and is reported, when the claim is applied with the
+        other children."""
         for raw in self.index.children(key, CLAIM):
             owner = owner_of(raw)
             if owner is None or not owner.is_bound or owner.uid != uid or _is_going(raw):
@@ -74,8 +74,8 @@ class Retention:
             wanted = build(observed_claim(raw))
             if wanted is None or "ownerReferences" in wanted["metadata"]:
                 continue
-            # With the size that it has: an expansion that the storage refuses must not have the claim go with its owner.
-            # It is asked for, and its refusal reported, when the claim is applied with the other children.
+            # With the size that it has: an expansion that the storage refuses must not have it go with its owner. That
+            # is asked for, and its refusal reported, when the claim is applied with the other children.
             wanted = {**wanted, "spec": _as_it_is(wanted["spec"], raw["spec"])}
             try:
                 await self.applier.apply_ahead(key, wanted, raw)

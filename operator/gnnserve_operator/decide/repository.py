@@ -214,8 +214,8 @@ def _age(claim: ObservedClaim) -> tuple[str, str]:
 
 
 def decide_claim(uid: str, spec: GNNServiceSpec, claim: ObservedClaim | None, name: str) -> WantedClaim:
-    """The claim of the GNNService with `uid`. `claim`: as it is; None: it is yet to be made. The log that it names stays
-    named when `spec.updates` is taken away, since nothing else tells its uid once the service is gone."""
+    """The claim of the GNNService with `uid`. `claim`: as it is; None: it is yet to be made. The log that it names
+    stays named when `spec.updates` is taken away: nothing else tells its uid once the service is gone."""
     place, has_log = spec.repository, spec.updates is not None
     log_uid = log_uid_of(uid, spec.updates) or ("" if claim is None else claim.log_uid)
     return WantedClaim(

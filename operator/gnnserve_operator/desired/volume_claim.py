@@ -21,8 +21,8 @@ class WantedClaim:
     is_retained: bool
     """Whether it stays when its owner is deleted."""
     log_uid: str = ""
-    """The uid by which the log of changes is known that lies in the claim, or of which a part is compacted there; empty:
-    there is none."""
+    """The uid by which the log of changes is known that lies in the claim, or is compacted there; empty: there is
+    none."""
 
 
 def build_volume_claim(parent: Parent, repository: RepositoryPlace, wanted: WantedClaim) -> Manifest | None:
