@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -270,6 +271,17 @@ def test_credentials_count_where_no_request_is_answered_without(states: list[tup
     namespace.answer(credentials=told, needs_token=True)
     namespace.settle()
     assert namespace.reason("Available") == reason
+
+
+@pytest.mark.parametrize(("wanted", "words"), [(True, "without TLS"), (False, "over TLS alone")])
+def test_workers_to_which_the_service_does_not_lead_are_told_as_such(wanted: bool, words: str) -> None:
+    """As where TLS is added, and the successors of the present workers wait for a Secret that is not there."""
+    pod = replace(POD, speaks_tls=not wanted)
+    observed = Observed(pods=(pod,), answers=(WorkerAnswer("w-0", ROUTE),))
+    verdict = decide_availability(Expectation(1, None, Reason.CREDENTIALS_UNUSABLE, speaks_tls=wanted), observed)
+    assert (verdict.holds, verdict.reason) == (False, Reason.ENDPOINT_UNREACHABLE)
+    assert words in verdict.message
+    assert "kube-proxy" not in verdict.message, "which is in order"
 
 
 # --- where the spec says nothing

@@ -47,12 +47,21 @@ class Expectation:
     """Reason for which Ready is not true; None: it is."""
     base_variant: str | None = None
     """The base variant that the status tells; None: it tells of none."""
+    speaks_tls: bool | None = None
+    """Whether the Service leads to workers that speak TLS, and to no others; None: nothing tells it."""
 
 
 def expect_by_spec(
-    ready: Verdict, workers: Workers, has_revision: bool, observed: Observed, base_variant: str | None
+    ready: Verdict,
+    workers: Workers,
+    has_revision: bool,
+    observed: Observed,
+    base_variant: str | None,
+    *,
+    speaks_tls: bool,
 ) -> Expectation:
-    """The expectation of a spec. `ready`: the condition Ready; `has_revision`: workers are told of one."""
+    """The expectation of a spec. `ready`: the condition Ready; `has_revision`: workers are told of one; `speaks_tls`:
+    whether the spec has clients reach them over TLS."""
     absence = None
     reason = workers.verdict.reason
     if reason in _AS_ASKED_FOR:
@@ -61,7 +70,7 @@ def expect_by_spec(
         absence = Verdict(False, Reason.WAITING_FOR_REVISION, f"{_NO_REVISION} {ready.message}")
     elif not workers.ready:
         absence = Verdict(False, reason, f"Nothing answers. {workers.verdict.message}")
-    return Expectation(workers.wanted, absence, None if ready.holds else ready.reason, base_variant)
+    return Expectation(workers.wanted, absence, None if ready.holds else ready.reason, base_variant, speaks_tls)
 
 
 def expect_by_children(problem: Problem, observed: Observed, base_variant: str | None) -> Expectation:
@@ -115,11 +124,20 @@ def _without_endpoint(
 ) -> Verdict:
     if answering:
         count = "One worker answers" if len(answering) == 1 else f"{len(answering)} workers answer"
+        why = (
+            "and the Service's address does not answer the operator. If it lasts, look at DNS, kube-proxy and network "
+            "policies."
+        )
+        if expected.speaks_tls is not None and all(pod.speaks_tls is not expected.speaks_tls for pod in answering):
+            old, new = ("without TLS", "with it") if expected.speaks_tls else ("over TLS alone", "without it")
+            why = (
+                f"{old}, and the Service leads to workers {new} (spec.endpoint.tls): none of these is ready yet. Ready "
+                "says what they wait for."
+            )
         return Verdict(
             False,
             Reason.ENDPOINT_UNREACHABLE,
-            f"{count} {_from([routes[pod.name] for pod in answering])} when asked directly, and the Service's address "
-            "does not answer the operator. If it lasts, look at DNS, kube-proxy and network policies."
+            f"{count} {_from([routes[pod.name] for pod in answering])} when asked directly, {why}"
             f"{_words_of_rest(expected)}",
         )
     if expected.absence is not None:

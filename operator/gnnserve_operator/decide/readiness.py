@@ -27,6 +27,7 @@ from gnnserve_operator.decide.repair import Repair
 from gnnserve_operator.decide.rollout import Rollout
 from gnnserve_operator.decide.updates import decide_updates
 from gnnserve_operator.decide.workers import Workers
+from gnnserve_operator.desired.endpoint import speaks_tls
 from gnnserve_operator.desired.names import worker_name
 from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict
@@ -112,7 +113,12 @@ def decide_conditions(situation: Situation) -> Conditions:
     }
     available = decide_availability(
         expect_by_spec(
-            ready, situation.workers, situation.declared is not None, situation.observed, situation.base_variant
+            ready,
+            situation.workers,
+            situation.declared is not None,
+            situation.observed,
+            situation.base_variant,
+            speaks_tls=speaks_tls(situation.spec),
         ),
         situation.observed,
     )
