@@ -316,6 +316,25 @@ def test_what_comes_behind_the_last_answer_is_not_answered() -> None:
     on_server(scenario)
 
 
+def test_what_comes_behind_a_refused_request_that_has_ended_is_not_computed() -> None:
+    async def run() -> None:
+        fake, ask = FakeWorker(), predict(b'{"nodes":[3]}')
+        async with serving(fake, patience=QUICK) as server:
+            other = server.connect()
+            other.send(ask)  # its head is known from now on
+            await other.answers()
+            wire = await lingering(server, post(b"/nowhere", b"content-length: 4", b"connection: close"))
+            wire.send(b"body")
+            wire.send(ask)
+            other.send(ask)
+            await other.answers(2)
+            assert len(fake.batches) == 2
+            assert [len(seeds) for _, seeds in fake.batches] == [1, 1]
+            assert server.client.app.predict.in_flight == 0
+
+    asyncio.run(run())
+
+
 def test_lingering_clients_make_room_for_new_ones() -> None:
     room = Room(connections=3, reserved=2)
 

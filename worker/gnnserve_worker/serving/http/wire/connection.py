@@ -367,6 +367,7 @@ class Connection(asyncio.Protocol):
         if self._is_ending:
             # Others may be behind it. Where the sending half is closed, the client sees the end.
             self._is_deaf = True
+            self._reader.between_messages = False  # as in `_end`
             if not self.transport.can_write_eof():
                 self.transport.close()
             return
