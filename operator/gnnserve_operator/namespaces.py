@@ -35,6 +35,8 @@ class Namespaces:
         self.named = tuple(named)
         self.refusals: dict[str, str] = {}
         """Refusals of the API server, by namespace without rights."""
+        self.are_known = False
+        """Whether it has been looked in which of them the operator has its rights."""
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -47,8 +49,9 @@ class Namespaces:
         return self.open if self.named else (None,)
 
     def by_watched(self) -> dict[str, bool]:
-        """Whether it is watched, for each namespace of the settings."""
-        return {name: name not in self.refusals for name in self.named}
+        """Whether it is watched, for each namespace of the settings; empty before that is known: an operator that
+        stands by must not contradict the one that leads."""
+        return {name: name not in self.refusals for name in self.named} if self.are_known else {}
 
     @property
     def remark(self) -> str:
@@ -74,6 +77,7 @@ class NamespaceRights:
             if (refusal := await self._refusal(name)) is not None
         }  # fmt: skip
         before, self._namespaces.refusals = self._namespaces.refusals, found
+        self._namespaces.are_known = True
         for name in [name for name in found if name not in before]:
             logger.warning(
                 "namespace %s is not watched: %s. %s", name, found[name], self._remedy(name), extra={"namespace": name}

@@ -87,11 +87,12 @@ def test_who_stands_by_takes_over_at_once_from_who_ends_and_touches_no_child(clu
 
     async def second() -> None:
         assert await asyncio.to_thread(is_ready.wait, WAIT_S)
-        async with running_operator(cluster, "b", leader_election=PATIENT) as operator:
+        async with running_operator(cluster, "b", leader_election=PATIENT, namespaces=("default",)) as operator:
             await until_ready_with(operator, "standing by")
             metrics = (await operator.get("/metrics"))[1]
             assert "gnnserve_operator_leader 0.0" in metrics
             assert "gnnserve_operator_services" not in metrics, "zeros would hide that nobody leads"
+            assert "gnnserve_operator_namespace_watched{" not in metrics, "it has not looked"
             assert (await operator.get("/healthz"))[0] == 200
             assert await operator.reconciles() == 0
             stands_by.set()
