@@ -105,6 +105,19 @@ def test_a_waiting_job_follows_another_queue_name_and_one_that_runs_keeps_its_ow
     assert namespace.jobs() == [name]
 
 
+def test_a_label_that_names_no_queue_is_none() -> None:
+    """As a template leaves it whose value is not set."""
+    namespace = Namespace()
+    namespace.labels = {QUEUE_NAME: "", PRIORITY: ""}
+    with_generation(namespace, FULL)
+    namespace.settle()
+    assert (namespace.reason(), namespace.job()["spec"]["suspend"]) == ("False Queued", True)
+    uid = namespace.job()["metadata"]["uid"]
+    namespace.settle()
+    assert namespace.job()["metadata"]["uid"] == uid, "it is not made again and again"
+    assert labels_of(namespace.job()) == {}
+
+
 def test_a_label_that_a_queues_own_webhook_gave_is_not_taken_away() -> None:
     """As by a LocalQueue named default, which takes in Jobs that name none."""
     namespace = Namespace()

@@ -18,9 +18,10 @@ QUEUE_NAME = f"{QUEUE_PREFIX}queue-name"
 
 
 def queue_labels(raw: Raw) -> dict[str, str]:
-    """Labels of a live object that a queue reads. The operator follows no other labels of a GNNService."""
+    """Labels of a live object that a queue reads. The operator follows no other labels of a GNNService. An empty one,
+    as a template leaves it whose value is not set, names nothing."""
     labels: Mapping[str, str] = raw.get("metadata", {}).get("labels") or {}
-    return {name: value for name, value in sorted(labels.items()) if name.startswith(QUEUE_PREFIX)}
+    return {name: value for name, value in sorted(labels.items()) if name.startswith(QUEUE_PREFIX) and value}
 
 
 def with_queue_labels(job: Manifest, labels: Mapping[str, str]) -> Manifest:
