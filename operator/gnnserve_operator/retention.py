@@ -21,7 +21,7 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.events import EventNote, log_note, retained_note
 from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION
 from gnnserve_operator.desired.volume_claim import fields_to_bring_back
-from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
+from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, Manifest, ServiceKey, observed_ref
 from gnnserve_operator.logs import about
@@ -139,8 +139,12 @@ async def release_all(
         try:
             await release(key)
             await asyncio.sleep(0)  # parsing hundreds of specs must not hold up the renewal of the Lease
-        except ConflictError:
+        except (ConflictError, GoneError):
             continue
         except RetryLaterError as error:
             logger.warning("claims are released later: %s", error, extra=about(key, reason="NotReleased"))
             return
+        except LostLeadershipError:
+            raise
+        except Exception:  # one broken object must not stop the operator, nor the others
+            logger.exception("claims are not released", extra=about(key, reason="NotReleased"))

@@ -19,7 +19,10 @@ from tests.support.observed import Namespace, make_service
 from gnnserve_api.spec.repository import DeletionPolicy
 from gnnserve_operator.decide.repository import decide_claim, decide_pool_claim
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, BRING_BACK_ANNOTATION, OWNER_UID
+from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RetryLaterError
+from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.observed import ObservedClaim
+from gnnserve_operator.retention import release_all
 
 Manifest = dict[str, Any]
 NAME = "digits-repository"
@@ -233,6 +236,35 @@ def test_an_operator_that_begins_releases_claims_before_it_does_anything_else() 
         assert len(events(world)) == 1
 
     play(scene)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        pytest.param(ConflictError("changed"), ["a", "b", "c"], id="its watch lags behind"),
+        pytest.param(GoneError("gone"), ["a", "b", "c"], id="it is gone by now"),
+        pytest.param(KeyError("spec"), ["a", "b", "c"], id="an object that nobody foresaw"),
+        pytest.param(RetryLaterError("away"), ["a", "b"], id="no API server to ask for others"),
+    ],
+)
+def test_what_cannot_be_released_keeps_no_other_from_it(error: Exception, expected: list[str]) -> None:
+    tried = []
+
+    async def release(key: ServiceKey) -> None:
+        tried.append(key.name)
+        if key.name == "b":
+            raise error
+
+    asyncio.run(release_all(lambda: [ServiceKey("shop", name) for name in "abc"], release))
+    assert tried == expected
+
+
+def test_an_operator_that_leads_no_more_releases_nothing() -> None:
+    async def release(_: ServiceKey) -> None:
+        raise LostLeadershipError
+
+    with pytest.raises(LostLeadershipError):
+        asyncio.run(release_all(lambda: [ServiceKey("shop", "a")], release))
 
 
 def test_a_claim_is_released_also_where_the_size_that_the_spec_asks_for_is_refused() -> None:
