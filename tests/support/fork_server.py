@@ -197,6 +197,8 @@ def _become(streams: Sequence[int], module: str, arguments: Sequence[str], env: 
         os.environ.clear()
         os.environ.update(env)
         sys.argv = [module, *arguments]
+        # What a shell runs in the background ignores it, and so does all that it starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.modules.pop(module, None)
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
