@@ -28,7 +28,7 @@ from tests.support.helm import (
 from tests.support.pages import anchors, links
 from tests.support.rights import Right, needed_rights, rights_of
 
-from gnnserve_api.spec.pods import Resources
+from gnnserve_api.spec.pods import QUANTITY, Resources
 from gnnserve_operator.kinds import LEASE, RECONCILED
 from gnnserve_operator.leadership import identity_of
 from gnnserve_operator.settings import SETTINGS_VARIABLE, LeaderElection, NamespaceGrant, RunAs, Settings, load_settings
@@ -786,6 +786,15 @@ def test_helm_test_asks_the_service_of_the_release() -> None:
         ({"networkPolicy": {"meshPorts": [0]}}, r"at '/networkPolicy/meshPorts/0': minimum: got 0, want 1"),
         ({"podSecurity": {"runAs": "1000"}}, r"at '/podSecurity/runAs': value must be one of 'Fixed', 'Platform'"),
         ({"rbac": {"bindings": "role"}}, r"at '/rbac/bindings': value must be one of 'Role', 'ClusterRole', 'Owners'"),
+        (
+            {"generation": {"resources": {"requests": {"cpu": 1.5}}}},
+            r"at '/generation/resources/requests/cpu': got number, want integer or string",
+        ),
+        (
+            {"generation": {"resources": {"limits": {"memory": "8 GiB"}}}},
+            r"at '/generation/resources/limits/memory': '8 GiB' does not match pattern",
+        ),
+        ({"generation": {"resources": {"limits": {"cpus": 2}}}}, r"invalid propertyName 'cpus'"),
         ({"logs": {"level": "TRACE"}}, r"at '/logs/level': value must be one of 'DEBUG', 'INFO', 'WARNING'"),
         ({"crds": {"keep": "no"}}, r"at '/crds/keep': got string, want boolean"),
         ({"metrics": {"podMonitor": {"interval": "30"}}}, r"at '/metrics/podMonitor/interval': '30' does not match"),
@@ -796,6 +805,12 @@ def test_helm_test_asks_the_service_of_the_release() -> None:
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(HelmError, match=complaint):
         render(values)
+
+
+def test_quantities_are_those_that_the_operator_reads() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    resources = schema["properties"]["generation"]["properties"]["resources"]["properties"]
+    assert {field["additionalProperties"]["pattern"] for field in resources.values()} == {QUANTITY}
 
 
 def test_the_readme_lists_every_value_with_its_default() -> None:

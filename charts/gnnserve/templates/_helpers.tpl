@@ -69,8 +69,8 @@ namespaceGrant: null
 clusterDomain: {{ .Values.clusterDomain | quote }}
 networkPolicy: {{ .Values.networkPolicy.enabled }}
 apiServerPorts: {{ .Values.networkPolicy.apiServerPorts | toJson }}
-postgresPorts: {{ .Values.networkPolicy.postgresPorts | toJson }}
-meshPorts: {{ .Values.networkPolicy.meshPorts | toJson }}
+postgresPorts: {{ .Values.networkPolicy.postgresPorts | default list | toJson }}
+meshPorts: {{ .Values.networkPolicy.meshPorts | default list | toJson }}
 prometheusUrl: {{ with .Values.prometheus.url }}{{ . | quote }}{{ else }}null{{ end }}
 prometheusNamespaceLabel: {{ .Values.prometheus.namespaceLabel }}
 resyncSeconds: {{ .Values.resyncSeconds }}
