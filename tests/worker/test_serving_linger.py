@@ -263,6 +263,22 @@ def test_client_that_sends_nothing_more_is_closed(begin: bytes) -> None:
     on_server(scenario, replace(QUICK, linger_silent_s=0.02))
 
 
+@pytest.mark.parametrize("sends", [False, True], ids=["sends nothing", "sends on"])
+def test_client_that_still_takes_its_answer_is_not_cut_off(sends: bool) -> None:
+    async def scenario(server: Server) -> None:
+        wire = await lingering(server)
+        for unsent_bytes in range(40, 0, -1):
+            wire.transport.unsent_bytes = unsent_bytes
+            if sends:
+                wire.send(b"x")
+            await asyncio.sleep(0.01)
+            assert not wire.transport.closed
+        wire.transport.unsent_bytes = 0
+        await wire.closed()
+
+    on_server(scenario, replace(QUICK, linger_s=0.1, linger_silent_s=0.1))
+
+
 @pytest.mark.parametrize("begin", [LATER, UNREADABLE], ids=["refused", "unreadable"])
 def test_client_that_sends_a_little_now_and_then_is_cut_off_in_the_end(begin: bytes) -> None:
     async def scenario(server: Server) -> None:

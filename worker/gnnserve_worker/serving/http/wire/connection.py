@@ -251,11 +251,13 @@ class Connection(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Discard what the client still sends of a request that was answered."""
-        patience = self._shared.patience
         self._lingers = True
         self._discardable_bytes = MOST_LINGERED_BYTES
-        self._linger_end_s = self._loop.time() + patience.linger_s
-        self._patience_s = patience.linger_silent_s
+        self._patience_s = self._shared.patience.linger_silent_s
+        self._start_lingering()
+
+    def _start_lingering(self) -> None:
+        self._linger_end_s = self._loop.time() + self._shared.patience.linger_s
         self._waited_s = 0.0
 
     def _discard(self, size_bytes: int) -> None:
@@ -303,6 +305,8 @@ class Connection(asyncio.Protocol):
             self._unread_s += patience.look_every_s
         else:
             self._unread_s = 0.0
+        if self._lingers and self._unsent_bytes:
+            self._start_lingering()  # a client that still takes its answer has `unread_s`
         lingers_too_long = self._lingers and self._loop.time() > self._linger_end_s
         if self._unread_s > patience.unread_s or lingers_too_long:
             # A close would wait until all of it is taken, or until the client has said goodbye.
