@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
-from gnnserve_operator.belonging import Conflict, observed_conflict, owner_of
+from gnnserve_operator.belonging import Conflict, belongs_to, observed_conflict, owner_of
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.reverts import find_reverts, may_be_reverted
 from gnnserve_operator.declared import is_declared
 from gnnserve_operator.desired.children import kinds_under
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION
+from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION, CLAIM_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import OperatorError, RefusedError
-from gnnserve_operator.kinds import GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, observed_ref
+from gnnserve_operator.kinds import CLAIM, GNNSERVICE, JOB, Manifest, ObjectRef, ServiceKey, observed_ref
 from gnnserve_operator.logs import about
 from gnnserve_operator.observed import Rejection
 from gnnserve_operator.revert_log import RevertLog
@@ -285,13 +285,30 @@ class Applier:
 
 
 def _survey_of(service: ServiceKey, uid: str, live: Mapping[ObjectRef, Manifest | None]) -> Survey:
-    places = {ref: classify_place(found, service.name, uid, service.kind) for ref, found in live.items()}
+    ours = _named_claims(uid, live.values())
+    places = {
+        ref: Place.OURS if _is_lost(found, ours) else classify_place(found, service.name, uid, service.kind)
+        for ref, found in live.items()
+    }
     found = [
         observed_conflict(ref, raw, uid, is_retained=places[ref] is Place.RETAINED)
         for ref, raw in live.items()
         if raw is not None and places[ref] in {Place.TAKEN, Place.RETAINED}
     ]
     return Survey(live, places, tuple(conflict for conflict in found if conflict is not None))
+
+
+def _named_claims(uid: str, live: Iterable[Manifest | None]) -> frozenset[str]:
+    """The uids of claims that children of the owner with `uid` name as the one that they use."""
+    own = (raw["metadata"].get("annotations") or {} for raw in live if raw is not None and belongs_to(raw, uid))
+    return frozenset(found for annotations in own if (found := annotations.get(CLAIM_ANNOTATION)))
+
+
+def _is_lost(live: Manifest | None, ours: Container[str]) -> bool:
+    """Whether a live claim is one of `ours` that somebody has taken the label from which alone says whose it is."""
+    if live is None or live["kind"] != CLAIM.name or live["metadata"].get("deletionTimestamp"):
+        return False
+    return owner_of(live) is None and live["metadata"]["uid"] in ours
 
 
 def is_needed(desired: Manifest, digest: str, live: Manifest | None, before: Applied | None) -> bool:

@@ -332,6 +332,22 @@ def test_a_retained_claim_that_is_deleted_by_hand_is_followed_by_another_that_is
     play(scene)
 
 
+@pytest.mark.parametrize("every", [False, True], ids=["the uid alone", "every label"])
+def test_a_claim_whose_labels_somebody_takes_away_is_still_that_of_its_service(every: bool) -> None:
+    """An owner reference would have told it; to be told to delete the claim would cost the log."""
+
+    async def scene(world: World) -> None:
+        await serve(world, updates=LIVING)
+        before = claim_of(world)["metadata"]
+        left = {} if every else {name: text for name, text in before["labels"].items() if name != OWNER_UID}
+        world.cluster.replace(CLAIM, NAME, lambda found: found["metadata"].update(labels=left))
+        await world.until(lambda: claim_of(world)["metadata"].get("labels") == before["labels"], limit_s=10)
+        await serves(world)
+        assert claim_of(world)["metadata"]["uid"] == before["uid"]
+
+    play(scene)
+
+
 def test_orphans_and_the_claim_that_was_retained_are_told_together() -> None:
     async def scene(world: World) -> None:
         world.cluster.collects_garbage = False  # the controllers do, one act after another
