@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from tests.cluster.harness.client import Cluster, Namespace, wait_for
 from tests.cluster.harness.installation import Installation
+from tests.cluster.harness.pods import python_pod
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.platform.admission import mutating
 
@@ -32,7 +34,17 @@ def injected(namespace: Namespace, *, native: bool) -> Iterator[None]:
     patch = f'[{first}JSONPatch{{op: "add", path: "{place}", value: {sidecar}}}]'
     with mutating(cluster, patch, [OF_A_JOB, NOT_LEFT_OUT]) as policy:
         policy.hold_in(namespace)
+        # The API server follows a new policy some time after it was accepted.
+        wait_for("sidecars to be injected", lambda: "mesh-proxy" in containers(trial_of_a_job(namespace), kind))
         yield
+
+
+def trial_of_a_job(namespace: Namespace) -> dict[str, object]:
+    """A pod as a Job's would be made now."""
+    labels = {"app.kubernetes.io/component": "generation"}
+    pod = python_pod(namespace.cluster, "trial", "pass", labels=labels)
+    words = ("create", "--dry-run=server", "--output=json", "--filename=-")
+    return dict(json.loads(namespace.kubectl(*words, stdin=json.dumps(pod))))
 
 
 def containers(pod: dict[str, object], kind: str = "containers") -> list[str]:
