@@ -305,7 +305,7 @@ def _named_claims(uid: str, live: Iterable[Manifest | None]) -> frozenset[str]:
 
 
 def _is_lost(live: Manifest | None, ours: Container[str]) -> bool:
-    """Whether a live claim is one of `ours` that somebody has taken the label from which alone says whose it is."""
+    """Whether a live claim is one of `ours` that has lost the label which tells whose it is."""
     if live is None or live["kind"] != CLAIM.name or live["metadata"].get("deletionTimestamp"):
         return False
     return owner_of(live) is None and live["metadata"]["uid"] in ours
