@@ -109,7 +109,7 @@ GUARDS = (
           "if change.live is None or not may_be_reverted(change.live, change.digest):", "if change.live is None:",
           "test_reverts.py::test_a_change_of_the_spec_is_told_as_no_revert"),
     Guard("an edit of a child wakes its service", "handlers/news.py",
-          "    return _declarable(before) != _declarable(now) or read(before) != read(now)",
+          "    return content_of(before) != content_of(now) or read(before) != read(now)",
           "    return read(before) != read(now)", "test_news.py::test_what_is_news"),
     Guard("a status that another wrote wakes its service", "handlers/news.py",
           "        if not self.is_own_status(key, now):", "        if False:",

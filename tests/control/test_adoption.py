@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any
 
-from tests.control.campaign.play import SETTINGS
+from tests.control.campaign.play import play_alone
 from tests.control.campaign.sim_operator import RESYNC_S
-from tests.control.campaign.trouble import Trouble
 from tests.control.campaign.world import KEY, World
 from tests.support.operator import KEY as SERVICE_KEY
 from tests.support.operator import gnnservice, live, owner
@@ -19,17 +14,6 @@ from gnnserve_operator.handlers.index import Index, Kept
 from gnnserve_operator.observe import _pods
 
 _COMMAND = re.compile(r"`kubectl annotate -n default (.*) gnnserve\.dev/adopt=digits`")
-
-
-def play(scene: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        world = World(SETTINGS, Trouble())
-        world.start_operator().next_resync = math.inf  # what goes on does so by itself
-        await scene(world)
-        assert world.judge.violations == []
-        await world.stop_operators()
-
-    asyncio.run(run())
 
 
 async def serves(world: World) -> None:
@@ -80,7 +64,7 @@ def test_what_an_orphaned_service_left_is_taken_over_as_it_is() -> None:
         claim = world.cluster.get("PersistentVolumeClaim", "digits-repository")
         assert [found["uid"] for found in claim["metadata"]["ownerReferences"]] == [uid]
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_later_claim_that_an_orphaned_service_left_is_named_and_taken_over() -> None:
@@ -104,7 +88,7 @@ def test_a_later_claim_that_an_orphaned_service_left_is_named_and_taken_over() -
         (found,) = world.plane.of_kind("PersistentVolumeClaim")
         assert found["metadata"]["uid"] == claim, "nothing is generated anew"
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_blocker_that_no_watch_tells_of_is_noticed_within_seconds_of_its_end() -> None:
@@ -119,7 +103,7 @@ def test_a_blocker_that_no_watch_tells_of_is_noticed_within_seconds_of_its_end()
         await world.until(lambda: world.cluster.find("Service", "digits") is not None, limit_s=3)
         await serves(world)
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_foreign_object_is_taken_over_within_seconds_and_one_that_another_controls_never() -> None:
@@ -146,7 +130,7 @@ def test_a_foreign_object_is_taken_over_within_seconds_and_one_that_another_cont
         assert world.cluster.get("Service", "digits")["spec"]["ports"] != []
         assert world.cluster.get("ServiceAccount", "digits-worker") == before
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_pods_of_a_deployment_that_was_taken_over_count() -> None:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from tests.control.campaign.clock import SimClock
-from tests.control.campaign.play import SETTINGS
+from tests.control.campaign.play import play_alone
 from tests.control.campaign.scenarios import BAD_GRAPH
 from tests.control.campaign.sim_operator import RESYNC_S
-from tests.control.campaign.trouble import Trouble
 from tests.control.campaign.world import World
 from tests.control.test_pools import Scene as PoolScene
 from tests.support.operator import live
@@ -27,16 +26,6 @@ FOREIGN = {
     "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
     "metadata": {"name": "digits-worker", "namespace": "default"}, "spec": {},
 }  # fmt: skip
-
-
-def play(scene: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        world = World(SETTINGS, Trouble())
-        world.start_operator()
-        await scene(world)
-        await world.stop_operators()
-
-    asyncio.run(run())
 
 
 def reads(calls: list[Any]) -> list[str]:
@@ -124,7 +113,7 @@ def test_a_service_at_rest_reads_nothing_at_a_resync(state: Callable[[World], Aw
         await state(world)
         assert await reads_at_rest(world) == []
 
-    play(scene)
+    play_alone(scene)
 
 
 def test_a_claim_that_the_user_names_is_read_once_in_a_resync_and_its_loss_is_told_by_the_next() -> None:
@@ -140,7 +129,7 @@ def test_a_claim_that_the_user_names_is_read_once_in_a_resync_and_its_loss_is_to
             lambda: world.condition(kept).get("reason") == "VolumeClaimTerminating", limit_s=RESYNC_S + 1
         )  # fmt: skip
 
-    play(scene)
+    play_alone(scene)
 
 
 def test_a_pool_and_its_services_read_nothing_at_rest() -> None:
@@ -201,7 +190,7 @@ def test_of_a_service_whose_name_is_taken_that_name_alone_is_looked_up(foreign: 
         world.cluster.delete(foreign["kind"], foreign["metadata"]["name"])
         await world.until(lambda: world.condition("Ready").get("status") == "True")
 
-    play(scene)
+    play_alone(scene)
 
 
 def test_names_of_later_children_are_looked_up_again_when_a_job_is_about_to_begin() -> None:
@@ -216,7 +205,7 @@ def test_names_of_later_children_are_looked_up_again_when_a_job_is_about_to_begi
         world.cluster.delete("PodDisruptionBudget", "digits-worker")
         await world.until(lambda: world.condition("Ready").get("status") == "True")
 
-    play(scene)
+    play_alone(scene)
 
 
 def test_a_name_that_is_taken_while_a_job_computes_is_told_within_minutes() -> None:
@@ -232,7 +221,7 @@ def test_a_name_that_is_taken_while_a_job_computes_is_told_within_minutes() -> N
         await world.until(lambda: world.condition("Stalled").get("reason") == "NameTaken", limit_s=320)
         assert len(world.plane.of_kind("Job")) == 1
 
-    play(scene)
+    play_alone(scene)
 
 
 class Never(dict[str, float]):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.control.campaign.play import SETTINGS
+from tests.control.campaign.play import play_alone
 from tests.control.campaign.scenarios import CLAIM, LIVING, delete_claim, serve
 from tests.control.campaign.sim_operator import RESYNC_S
-from tests.control.campaign.trouble import Trouble
 from tests.control.campaign.world import KEY, World
 from tests.support.observed import Namespace, make_service
 
@@ -27,17 +24,6 @@ from gnnserve_operator.retention import release_all
 Manifest = dict[str, Any]
 NAME = "digits-repository"
 _FIELDS = re.compile(r"spec\.repository\.claimName: (\S+?)(?: and spec\.updates\.adopt: (\S+?))?(?:[.;]|$)")
-
-
-def play(scene: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        world = World(SETTINGS, Trouble())
-        world.start_operator().next_resync = math.inf  # what goes on does so by itself
-        await scene(world)
-        assert world.judge.violations == []
-        await world.stop_operators()
-
-    asyncio.run(run())
 
 
 def claim_of(world: World) -> Manifest:
@@ -131,7 +117,7 @@ def test_a_claim_with_a_log_stays_when_its_service_is_deleted_and_an_event_says_
         (told,) = [event for event in world.cluster.all("Event") if event["reason"] == "ChangesRetained"]
         assert _FIELDS.findall(told["message"]) == [(NAME, uid)], "the log is still known by its first service"
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_service_that_is_made_again_begins_no_empty_log_that_hides_the_old_one() -> None:
@@ -164,7 +150,7 @@ def test_a_service_that_is_made_again_begins_no_empty_log_that_hides_the_old_one
         await serves(world)
         assert claim_of(world)["metadata"]["uid"] != before["metadata"]["uid"], "which begins anew"
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_service_without_changes_is_not_hidden_behind_either() -> None:
@@ -183,7 +169,7 @@ def test_a_service_without_changes_is_not_hidden_behind_either() -> None:
         assert claim_of(world)["metadata"]["labels"][OWNER_UID] == uid_of(world)
         assert owners(claim_of(world)) == [], "what was retained stays so until the spec says otherwise"
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_the_policy_may_be_changed_at_any_time() -> None:
@@ -201,7 +187,7 @@ def test_the_policy_may_be_changed_at_any_time() -> None:
         assert world.plane.of_kind(CLAIM) == []
         assert events(world) == []
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_log_that_is_taken_out_of_the_spec_is_not_given_up() -> None:
@@ -215,7 +201,7 @@ def test_a_log_that_is_taken_out_of_the_spec_is_not_given_up() -> None:
         (event,) = events(world)
         assert _FIELDS.findall(event["message"]) == [(NAME, uid)], "without the uid nobody finds the log in the claim"
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_an_operator_that_begins_releases_claims_before_it_does_anything_else() -> None:
@@ -235,7 +221,7 @@ def test_an_operator_that_begins_releases_claims_before_it_does_anything_else() 
         assert claim_of(world)
         assert len(events(world)) == 1
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 @pytest.mark.parametrize(
@@ -280,7 +266,7 @@ def test_a_claim_is_released_also_where_the_size_that_the_spec_asks_for_is_refus
         await deleted(world)
         assert claim_of(world)
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_claim_is_released_also_while_its_service_waits_for_a_finalizer() -> None:
@@ -298,7 +284,7 @@ def test_a_claim_is_released_also_while_its_service_waits_for_a_finalizer() -> N
         await world.run_for(5)
         assert claim_of(world)
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_claim_that_stays_while_no_operator_is_there_says_itself_how_it_is_brought_back() -> None:
@@ -312,7 +298,7 @@ def test_a_claim_that_stays_while_no_operator_is_there_says_itself_how_it_is_bro
         await world.run_for(5)
         assert _FIELDS.findall(claim_of(world)["metadata"]["annotations"][BRING_BACK_ANNOTATION]) == [(NAME, uid)]
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_a_retained_claim_that_is_deleted_by_hand_is_followed_by_another_that_is_retained() -> None:
@@ -329,7 +315,7 @@ def test_a_retained_claim_that_is_deleted_by_hand_is_followed_by_another_that_is
         await world.until(lambda: world.condition("Stalled").get("reason") == "RepositoryRetained", limit_s=10)
         assert _FIELDS.findall(world.condition("Ready")["message"]) == [(f"{NAME}-2", uid)]
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 @pytest.mark.parametrize("every", [False, True], ids=["the uid alone", "every label"])
@@ -345,7 +331,7 @@ def test_a_claim_whose_labels_somebody_takes_away_is_still_that_of_its_service(e
         await serves(world)
         assert claim_of(world)["metadata"]["uid"] == before["uid"]
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []
 
 
 def test_orphans_and_the_claim_that_was_retained_are_told_together() -> None:
@@ -362,4 +348,4 @@ def test_orphans_and_the_claim_that_was_retained_are_told_together() -> None:
         assert f"{ADOPT_ANNOTATION}={uid}`" in message
         assert f"{ADOPT_ANNOTATION}=digits`" in message
 
-    play(scene)
+    assert play_alone(scene, resyncs=False) == []

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.control.campaign.play import SETTINGS
-from tests.control.campaign.trouble import Trouble
+from tests.control.campaign.play import play_alone
 from tests.control.campaign.world import KEY, World
 from tests.support.fake_cluster import Fault, Refusal
 from tests.support.observed import Namespace
@@ -20,16 +17,6 @@ from gnnserve_operator.observed import Rejection
 TO_COME = [("ConfigMap", "digits-routing"), ("Deployment", "digits-worker"), ("PodDisruptionBudget", "digits-worker")]
 QUOTA = 'deployments.apps "digits-worker" is forbidden: exceeded quota: objects, used: count/deployments.apps=3'
 UNTRIED = 'admission webhook "check.example" does not support dry run'
-
-
-def play(scene: Callable[[World], Awaitable[None]]) -> None:
-    async def run() -> None:
-        world = World(SETTINGS, Trouble())
-        world.start_operator()
-        await scene(world)
-        await world.stop_operators()
-
-    asyncio.run(run())
 
 
 def jobs(world: World) -> int:
@@ -56,7 +43,7 @@ def test_no_job_begins_for_workers_that_the_api_server_refuses(kind: str) -> Non
         fault.times = 0
         await world.until(lambda: world.condition("Ready").get("status") == "True")
 
-    play(scene)
+    play_alone(scene)
 
 
 @pytest.mark.parametrize(("kind", "name"), TO_COME)
@@ -74,7 +61,7 @@ def test_no_job_begins_where_a_later_name_is_taken(kind: str, name: str) -> None
         world.cluster.delete(kind, name)
         await world.until(lambda: world.condition("Ready").get("status") == "True")
 
-    play(scene)
+    play_alone(scene)
 
 
 def test_a_webhook_that_cannot_be_tried_out_is_no_refusal() -> None:
@@ -85,7 +72,7 @@ def test_a_webhook_that_cannot_be_tried_out_is_no_refusal() -> None:
         fault.times = 0
         await world.until(lambda: world.condition("Ready").get("status") == "True")
 
-    play(scene)
+    play_alone(scene)
 
 
 def test_what_is_tried_out_is_not_made_and_asked_once() -> None:
@@ -106,7 +93,7 @@ def test_what_is_tried_out_is_not_made_and_asked_once() -> None:
         await world.settled()
         assert [path.rsplit("/", 1)[1] for path in asked] == [name for _, name in TO_COME]
 
-    play(scene)
+    play_alone(scene)
 
 
 def test_a_job_that_runs_goes_on_whatever_is_found_later() -> None:

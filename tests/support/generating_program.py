@@ -33,7 +33,7 @@ def wait() -> None:
     try:
         print(os.getpid(), flush=True)
         while True:
-            time.sleep(60)
+            signal.pause()
     except KeyboardInterrupt:
         print("interrupted; nothing was published", file=sys.stderr)
         raise typer.Exit(130) from None

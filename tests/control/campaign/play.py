@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +56,23 @@ class Peace:
         if scene not in self._of:
             self._of[scene] = asyncio.run(play(scene))
         return self._of[scene]
+
+
+def play_alone(scene: Callable[[World], Awaitable[None]], *, resyncs: bool = True) -> list[str]:
+    """Play a scene with one operator and without trouble, and return what was violated. `resyncs`: whether services are
+    looked at again though nothing happens; without, what goes on does so by itself."""
+
+    async def run() -> list[str]:
+        world = World(SETTINGS, Trouble())
+        operator = world.start_operator()
+        if not resyncs:
+            operator.next_resync = math.inf
+        await scene(world)
+        found = list(world.judge.violations)
+        await world.stop_operators()
+        return found
+
+    return asyncio.run(run())
 
 
 async def play(scene: Scene, at: Point | Trouble = PEACE, peaceful: Outcome | None = None) -> Outcome:
