@@ -233,7 +233,7 @@ def measure_idle(operator: Operator, audit: Audit, extent: Extent, services: int
 
 
 def measure_labels(operator: Operator, audit: Audit, fleet: Fleet, extent: Extent) -> dict[str, Any]:
-    """What it costs that tools change labels and annotations of services.
+    """Measure the calls and reconciles that changes of labels and annotations of services cause.
 
     In the first half of the time between two resyncs, so that no reconcile is one of these."""
     before = operator.reconciles().total()

@@ -24,7 +24,7 @@ from typing import Protocol
 from gnnserve_operator.belonging import Conflict, belongs_to, observed_conflict, owner_of
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.reverts import find_reverts, may_be_reverted
-from gnnserve_operator.declared import is_declared
+from gnnserve_operator.declared import content_of, is_declared
 from gnnserve_operator.desired.children import kinds_under
 from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATION, CLAIM_ANNOTATION
 from gnnserve_operator.desired.metadata import digest_of
@@ -37,7 +37,6 @@ from gnnserve_operator.revert_log import RevertLog
 _NEVER = "1"
 """A resourceVersion that no object has, since an empty etcd has it already: an apply with it creates a missing object,
 and conflicts (409) with an existing one (tests/support/api_contract.py)."""
-_NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimestamp"}
 
 _KNOWS_NO_TRIALS = "does not support dry run"
 """Part of the API server's refusal of a dry run where an admission webhook has side effects; it says nothing about the
@@ -362,5 +361,4 @@ def last_version(told: str, before: Versions | None) -> tuple[str, frozenset[str
 
 def digest_of_content(live: Manifest) -> str:
     """Digest of the fields that a person could have edited; a changing status does not change it."""
-    metadata = {name: value for name, value in live["metadata"].items() if name not in _NOT_CONTENT}
-    return digest_of({**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata})
+    return digest_of(content_of(live))

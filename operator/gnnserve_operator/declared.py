@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnserve_api.quantity import parse_quantity
+from gnnserve_operator.kinds import Manifest, Raw
 
 Path = tuple[str | int, ...]
 """Names of fields and positions in lists, from the object down to a field."""
@@ -20,6 +21,8 @@ _QUANTITIES = {"requests", "limits", "sizeLimit", "divisor"}
 _WHOLE = {"selector", "nodeSelector", "podSelector", "namespaceSelector", "labelSelector", "matchLabels"}
 """Fields that one manager owns as a whole (atomic in server-side apply): with one more label they select other
 objects."""
+
+_NOT_CONTENT = {"resourceVersion", "generation", "managedFields", "creationTimestamp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,12 @@ def _is_equal(desired: object, live: object, *, holds_quantities: bool) -> bool:
         if ours is not None and theirs is not None:
             return ours == theirs
     return desired == live and isinstance(desired, bool) == isinstance(live, bool)
+
+
+def content_of(live: Raw) -> Manifest:
+    """The fields of a live object that a person could have edited: no status, and no metadata of the API server's."""
+    metadata = {name: value for name, value in live["metadata"].items() if name not in _NOT_CONTENT}
+    return {**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata}
 
 
 def without_empty(value: Any) -> Any:

@@ -214,8 +214,8 @@ class Observer:
         elif pool.spec is None or pool_key is None:
             claims = []
         else:
-            lent = [raw for raw in self._index.children(pool_key, CLAIM) if raw["metadata"]["name"] == pool.claim]
-            claims = await self._claims.of_pool(key.namespace, pool.spec, lent)
+            lent = self._index.child(pool_key, CLAIM, pool.claim)
+            claims = await self._claims.of_pool(key.namespace, pool.spec, [] if lent is None else [lent])
         observed = self._observed(key, owned, claims, self._pods(key, service), answers)
         observed = await self._refusals.add(key.namespace, observed)
         if pool_key is not None:
@@ -253,13 +253,11 @@ class Observer:
 
     def _place(self, key: ServiceKey) -> ObservedPlace | None:
         """The place to which the live Service leads."""
-        found = {observed_ref(raw): raw for raw in self._index.children(key, kinds.SERVICE)}
-        raw = _named(found, kinds.SERVICE.name, service_name(key.name))
+        raw = self._index.child(key, kinds.SERVICE, service_name(key.name))
         return None if raw is None else observed_place(raw)
 
     def _deployment_of_pool(self, pool_key: ServiceKey) -> ObservedDeployment | None:
-        theirs = {observed_ref(raw): raw for raw in self._index.children(pool_key, DEPLOYMENT)}
-        raw = _named(theirs, DEPLOYMENT.name, pool_name(pool_key.name))
+        raw = self._index.child(pool_key, DEPLOYMENT, pool_name(pool_key.name))
         return None if raw is None else observed_deployment(raw)
 
     def _versions(self, key: ServiceKey, pool_key: ServiceKey | None) -> frozenset[tuple[str, str]]:

@@ -73,8 +73,8 @@ def observe_pool(index: Index, key: ServiceKey, granted: Mapping[ServiceKey, int
 
 def _is_left_by_earlier(index: Index, pool_key: ServiceKey, uid: str, claim: str) -> bool:
     """Whether a claim is one that a deleted pool of that name left, in which nothing may be generated for this one."""
-    found = (raw for raw in index.children(pool_key, CLAIM) if raw["metadata"]["name"] == claim)
-    return any(classify_place(raw, pool_key.name, uid, pool_key.kind) is Place.RETAINED for raw in found)
+    found = index.child(pool_key, CLAIM, claim)
+    return classify_place(found, pool_key.name, uid, pool_key.kind) is Place.RETAINED
 
 
 def observe_services(index: Index, pool_key: ServiceKey) -> PoolServices:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from gnnserve_api.pool import MOST_SERVICES, PoolServices
 from gnnserve_api.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import GNNWorkerPool, GNNWorkerPoolSpec
-from gnnserve_api.status import Condition, ConditionStatus, WorkersStatus
+from gnnserve_api.status import WorkersStatus
 from gnnserve_operator.decide.availability import decide_pool_availability, ready_workers
 from gnnserve_operator.decide.events import NORMAL, WARNING, EventNote, decide_available_event
 from gnnserve_operator.decide.obstacles import decide_appliable, decide_obstacle
@@ -29,7 +29,7 @@ from gnnserve_operator.decide.pool import (
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.decide.repository import decide_pool_claim
 from gnnserve_operator.decide.rollout import Rollout, decide_rollout
-from gnnserve_operator.decide.status import Status, is_same_status
+from gnnserve_operator.decide.status import Status, build_conditions, condition_in, is_same_status
 from gnnserve_operator.decide.workers import Workers, decide_workers
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.labels import pool_selector, selector_text
@@ -47,7 +47,6 @@ from gnnserve_routing.verdict import Verdict
 _LOOK_AGAIN_S = 2.0
 """Seconds to the next look while something is under way."""
 _LONGEST_MESSAGE = 1024
-_STATUS_OF = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}
 PoolConditions = dict[PoolConditionType, Verdict]
 
 
@@ -111,7 +110,7 @@ def plan_pool(
         ),
         delete=_deletions(refs, observed),
         status=None if is_same_status(status, identity.status) else status,
-        events=_decide_events(identity.status, conditions),
+        events=_decide_events(identity.status, status, conditions),
         look_again_s=None if is_settled else _LOOK_AGAIN_S,
         standings=Standings(IDLE, rollout.standing if DEPLOYMENT.name not in held or rollout.is_in_line else IDLE),
         followed=rollout.followed,
@@ -136,11 +135,14 @@ def plan_for_unreadable_pool(identity: ServiceIdentity, problem: str, view: Pool
         PoolConditionType.STALLED: Verdict(True, Reason.INVALID_SPEC, words),
         PoolConditionType.SERVICES_FIT: Verdict(None, Reason.INVALID_SPEC, "Nothing is looked at."),
     }
-    built = _conditions(conditions, identity, now)
+    built = [
+        condition.model_dump(mode="json", by_alias=True)
+        for condition in build_conditions(conditions, identity.generation, identity.status, now)
+    ]
     status = {**identity.status, "observedGeneration": identity.generation, "conditions": built}
     return Plan(
         status=None if is_same_status(status, identity.status) else status,
-        events=_decide_events(identity.status, conditions),
+        events=_decide_events(identity.status, status, conditions),
     )
 
 
@@ -227,6 +229,7 @@ def _build_status(
     limit = limit_bytes(spec)
     status = GNNWorkerPoolStatus(
         observed_generation=identity.generation,
+        conditions=build_conditions(conditions, identity.generation, identity.status, now),
         service_names=" ".join(service.name for service in membership.services.services) or None,
         services=tuple(_service_status(member, membership) for member in sorted(view.members, key=lambda m: m.name)),
         memory=mebibytes(taken) if limit is None else f"{mebibytes(taken)} of {mebibytes(limit)}",
@@ -238,7 +241,6 @@ def _build_status(
         ),
     )
     said = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    said["conditions"] = _conditions(conditions, identity, now)
     return {key: value for key, value in said.items() if value not in ([], "")}
 
 
@@ -261,40 +263,14 @@ def _service_status(member: ObservedMember, membership: PoolMembership) -> PoolS
     )
 
 
-def _conditions(conditions: PoolConditions, identity: ServiceIdentity, now: datetime) -> list[dict[str, Any]]:
-    built = []
-    for kind, verdict in conditions.items():
-        holds = _STATUS_OF[verdict.holds]
-        before = _condition_in(identity.status, kind)
-        since = before.get("lastTransitionTime") if before.get("status") == holds.value else None
-        built.append(
-            Condition(
-                type=kind.value,
-                status=holds,
-                reason=verdict.reason.value,
-                message=verdict.message[: 4 * _LONGEST_MESSAGE],
-                last_transition_time=since or now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                observed_generation=identity.generation,
-            ).model_dump(mode="json", by_alias=True)
-        )
-    return built
-
-
-def _condition_in(status: Mapping[str, Any], kind: PoolConditionType) -> Mapping[str, Any]:
-    return next((dict(found) for found in status.get("conditions") or () if found.get("type") == kind.value), {})
-
-
-def _decide_events(before: Mapping[str, Any], conditions: PoolConditions) -> tuple[EventNote, ...]:
-    notes: list[EventNote] = []
-    told = conditions[PoolConditionType.AVAILABLE]
-    available = {"status": _STATUS_OF[told.holds], "reason": told.reason, "message": told.message}
-    if (note := decide_available_event(before, available)) is not None:
-        notes.append(note)
-    ready, was_ready = conditions[PoolConditionType.READY], _condition_in(before, PoolConditionType.READY)
+def _decide_events(before: Mapping[str, Any], status: Status, conditions: PoolConditions) -> tuple[EventNote, ...]:
+    note = decide_available_event(before, condition_in(status, PoolConditionType.AVAILABLE))
+    notes = [] if note is None else [note]
+    ready, was_ready = conditions[PoolConditionType.READY], condition_in(before, PoolConditionType.READY)
     if ready.holds and was_ready.get("status") != "True":
         notes.append(EventNote(NORMAL, "Ready", ready.message))
     for kind, bad in ((PoolConditionType.STALLED, True), (PoolConditionType.SERVICES_FIT, False)):
-        now, was = conditions[kind], _condition_in(before, kind)
+        now, was = conditions[kind], condition_in(before, kind)
         if now.holds is bad and (was.get("status"), was.get("message")) != (str(bad), now.message):
             notes.append(EventNote(WARNING, now.reason, now.message))
     return tuple(notes)

@@ -16,7 +16,6 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.repository import decide_claim
 from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.queue import queue_labels
-from gnnserve_operator.desired.volume_claim import build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
@@ -33,7 +32,7 @@ from gnnserve_operator.kinds import (
 )
 from gnnserve_operator.logs import about
 from gnnserve_operator.observe import Observer, Seen
-from gnnserve_operator.observed import ObservedClaim, Rejection, ServiceWait
+from gnnserve_operator.observed import Rejection, ServiceWait
 from gnnserve_operator.parsing import parse_service
 from gnnserve_operator.plan import Plan, ServiceIdentity, plan, plan_for_invalid
 from gnnserve_operator.report import Reporter
@@ -153,9 +152,8 @@ class Reconciler:
         told = self._newest(key, raw)
         if self.reporter.status_of(key, told) == identity.status:  # as the events suppose
             raw = told
-        reverts, now = self.applier.reverts, self.clock.utc()
-        notes = (*reverts.take_events(key, now), *reverts.contest_events(key, self.index.replicas_writers(key), now))
-        self.reporter.queue(key, raw, notes, now)
+        now = self.clock.utc()
+        self.reporter.queue(key, raw, self.applier.reverts.events(key, self.index.replicas_writers(key), now), now)
         untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
         self._begun_jobs.pop(key, None)
         if rejections:
@@ -171,11 +169,9 @@ class Reconciler:
 
     async def _release(self, key: ServiceKey, service: GNNService, uid: str) -> None:
         parent, spec = Parent(key.name, key.namespace, uid), service.spec
-
-        def wanted(claim: ObservedClaim) -> Manifest | None:
-            return build_volume_claim(parent, spec.repository, decide_claim(uid, spec, claim, claim.name))
-
-        await self.retention.release(key, uid, wanted)
+        await self.retention.release(
+            key, parent, spec.repository, lambda claim: decide_claim(uid, spec, claim, claim.name)
+        )  # fmt: skip
 
     async def _plan(
         self, key: ServiceKey, service: GNNService, identity: ServiceIdentity, seen: Seen

@@ -13,7 +13,6 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.repository import decide_pool_claim
 from gnnserve_operator.desired.metadata import Parent
 from gnnserve_operator.desired.names import pool_name
-from gnnserve_operator.desired.volume_claim import build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError
 from gnnserve_operator.fleet import Fleet
 from gnnserve_operator.handlers.index import Index
@@ -32,7 +31,6 @@ from gnnserve_operator.observe import PodMonitors, RepositoryClaims
 from gnnserve_operator.observe_pool import observe_member, observe_services, parse_pool
 from gnnserve_operator.observed import (
     Observed,
-    ObservedClaim,
     Rejection,
     observed_claim,
     observed_deployment,
@@ -114,9 +112,8 @@ class PoolReconciler:
             self._rejections[key] = rejections
             view = replace(view, observed=replace(view.observed, rejections=rejections))
             planned = plan_pool(parsed, identity, view, self.settings, self.clock.utc())
-        reverts, now = self.applier.reverts, self.clock.utc()
-        notes = (*reverts.take_events(key, now), *reverts.contest_events(key, self.index.replicas_writers(key), now))
-        self.reporter.queue(key, raw, notes, now)
+        now = self.clock.utc()
+        self.reporter.queue(key, raw, self.applier.reverts.events(key, self.index.replicas_writers(key), now), now)
         untold_s = await self.reporter.report(key, raw, planned.status, planned.events, self.clock.utc())
         if rejections:
             raise RefusedError(f"apply {', '.join(str(r.ref) for r in rejections)}", rejections[0].message, 422)
@@ -132,11 +129,7 @@ class PoolReconciler:
 
     async def _release(self, key: ServiceKey, pool: GNNWorkerPool, uid: str) -> None:
         parent, place = Parent(key.name, key.namespace, uid, pool.kind), pool.spec.repository
-
-        def wanted(claim: ObservedClaim) -> Manifest | None:
-            return build_volume_claim(parent, place, decide_pool_claim(key.name, place, claim))
-
-        await self.retention.release(key, uid, wanted)
+        await self.retention.release(key, parent, place, lambda claim: decide_pool_claim(key.name, place, claim))
 
     def _children(self, key: ServiceKey) -> dict[ObjectRef, Manifest | None]:
         return {observed_ref(found): found for found in self.index.children(key) if found["kind"] != POD.name}

@@ -14,13 +14,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
+from gnnserve_api.spec.repository import RepositoryPlace
 from gnnserve_operator.apply import Applier
 from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.decide.events import EventNote, log_note, retained_note
 from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION
-from gnnserve_operator.desired.volume_claim import fields_to_bring_back
+from gnnserve_operator.desired.metadata import Parent
+from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim, fields_to_bring_back
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, Manifest, ServiceKey, observed_ref
@@ -63,15 +65,17 @@ class Retention:
     _owners: dict[ServiceKey, _Owner] = field(default_factory=dict)
     """The GNNServices or GNNWorkerPools that were looked at last."""
 
-    async def release(self, key: ServiceKey, uid: str, build: Callable[[ObservedClaim], Manifest | None]) -> None:
-        """Take the owner from its claims that are to stay. `uid`: the owner's; `build`: the manifest that is wanted of
-        a claim. Raises RetryLaterError; a refusal comes again, and is reported, when the claim is applied with the
-        other children."""
+    async def release(
+        self, key: ServiceKey, parent: Parent, place: RepositoryPlace, decide: Callable[[ObservedClaim], WantedClaim]
+    ) -> None:
+        """Take the owner, `parent`, from its claims that are to stay. `place`: what its spec says of them; `decide`:
+        what is wanted of one. Raises RetryLaterError; a refusal comes again, and is reported, when the claim is applied
+        with the other children."""
         for raw in self.index.children(key, CLAIM):
             owner = owner_of(raw)
-            if owner is None or not owner.is_bound or owner.uid != uid or _is_going(raw):
+            if owner is None or not owner.is_bound or owner.uid != parent.uid or _is_going(raw):
                 continue
-            wanted = build(observed_claim(raw))
+            wanted = build_volume_claim(parent, place, decide(observed_claim(raw)))
             if wanted is None or "ownerReferences" in wanted["metadata"]:
                 continue
             # With the size that it has: an expansion that the storage refuses must not have it go with its owner. That

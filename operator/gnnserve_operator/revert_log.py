@@ -47,6 +47,10 @@ class RevertLog:
         for ref in dict.fromkeys(revert.ref for revert in found):
             self._counts[key, ref.kind] += 1
 
+    def events(self, key: ServiceKey, writers: ReplicasWriters, now: datetime) -> tuple[EventNote, ...]:
+        """All that is to be told of now: reverts, and two writers of the number of workers."""
+        return (*self.take_events(key, now), *self.contest_events(key, writers, now))
+
     def take_events(self, key: ServiceKey, now: datetime) -> tuple[EventNote, ...]:
         """The events that are due about what was noted since the last call, one for each object."""
         told = self._told.setdefault(key, {})

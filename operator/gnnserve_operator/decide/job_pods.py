@@ -1,4 +1,4 @@
-"""What keeps a Job from having a pod: another than the operator suspends it, or the API server refuses the pod.
+"""Why does a Job have no pod? Another than the operator suspends it, or the API server refuses the pod.
 
 Kubernetes tells the second in events alone: a Job has no condition of it, as a Deployment has.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from gnnserve_api.reasons import Reason
-from gnnserve_operator.decide.forbidden import remedy_of_refusal
+from gnnserve_operator.decide.pod_problem import remedy_of_refusal
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.queue import QUEUE_NAME
 from gnnserve_operator.observed import ObservedJob

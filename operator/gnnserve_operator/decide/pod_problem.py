@@ -1,7 +1,7 @@
-"""Why does a pod not run? A table from the messages of scheduler and kubelet to what a person can do.
+"""Why does a pod not run, or why is none made? A table from messages to what a person can do.
 
-Their messages are those of Kubernetes 1.36. Parts that change with every attempt (counts, delays) are left out: the
-message becomes part of the status, which must not change while nothing does.
+The messages are those of the scheduler and the kubelet of Kubernetes 1.36. Parts that change with every attempt
+(counts, delays) are left out: the message becomes part of the status, which must not change while nothing does.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _IMAGE_REASONS = frozenset(
     }
 )
 _CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
+_OPENSHIFT = "security context constraint"
+"""Words of OpenShift's admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,3 +257,14 @@ def _last_words(message: str) -> str:
 
 def _scheduler_words(message: str) -> str:
     return sentence(_PREFILTER.sub("", _PREEMPTION.sub("", message).strip())) or "the scheduler does not say why"
+
+
+def remedy_of_refusal(refusal: str, section: str) -> str:
+    """The remedy where the API server refuses to make pods, by what its refusal says. `section`: the part of the spec
+    that asks for them."""
+    if _OPENSHIFT in refusal:
+        return (
+            "Set the chart's podSecurity.runAs to Platform, so that pods name no user and OpenShift gives them one "
+            "(docs/operator.md)"
+        )
+    return f"Raise the quota or relax the namespace's policy, or ask for less in {section}"

@@ -165,8 +165,9 @@ def _shown(difference: Difference, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where else a field of a child is set. In words: `{worker}` is the section about worker pods, `{owner}` the
-    GNNService or GNNWorkerPool, `{scaled}` how kubectl names it, `{found}` the value, `{field}` the pattern's group."""
+    """The place in which a field of a child is set instead. In words: `{worker}` is the section about worker pods,
+    `{owner}` the GNNService or GNNWorkerPool, `{scaled}` how kubectl names it, `{found}` the value, `{field}` the
+    pattern's group."""
 
     kind: str
     field: str

@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from gnnserve_api.generation import GenerationResult, VariantSummary
@@ -103,7 +104,7 @@ def build_status(
     variants = () if result is None else result.variants
     status = GNNServiceStatus(
         observed_generation=generation,
-        conditions=_build_conditions(conditions, generation, before, now),
+        conditions=build_conditions(conditions, generation, before, now),
         endpoint=endpoint,
         revision=None if result is None else result.revision,
         base_variant=base_variant if any(variant.name == base_variant for variant in variants) else None,
@@ -128,7 +129,7 @@ def with_conditions(conditions: Conditions, generation: int, before: Mapping[str
     said = {key: value for key, value in before.items() if key in _fields()}
     built = [
         condition.model_dump(mode="json", by_alias=True)
-        for condition in _build_conditions(conditions, generation, before, now)
+        for condition in build_conditions(conditions, generation, before, now)
     ]
     return said | {"observedGeneration": generation, "conditions": built}
 
@@ -146,14 +147,15 @@ def is_same_status(status: Status, before: Mapping[str, Any]) -> bool:
     return before == status
 
 
-def condition_in(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
+def condition_in(status: Mapping[str, Any], kind: StrEnum) -> Mapping[str, Any]:
     """{} where it is not there."""
     return next((dict(c) for c in status.get("conditions") or () if c.get("type") == kind.value), {})
 
 
-def _build_conditions(
-    conditions: Conditions, generation: int, before: Mapping[str, Any], now: datetime
+def build_conditions(
+    conditions: Mapping[Any, Verdict], generation: int, before: Mapping[str, Any], now: datetime
 ) -> tuple[Condition, ...]:
+    """The conditions of a GNNService, or of a GNNWorkerPool. `before`: the status as it was."""
     built = []
     for kind, verdict in conditions.items():
         status = _STATUS_OF[verdict.holds]

@@ -12,8 +12,7 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.answers import repair_words
 from gnnserve_operator.decide.credentials import describe_waiting
-from gnnserve_operator.decide.forbidden import remedy_of_refusal
-from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem
+from gnnserve_operator.decide.pod_problem import lacks_room, pod_problem, remedy_of_refusal
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.desired.deployment import most_unavailable, wanted_replicas
 from gnnserve_operator.desired.updates import excludes_second_worker

@@ -163,6 +163,12 @@ class Index:
         found, kinds = self._children.get(key, {}).values(), {(kind.api_version, kind.name) for kind in of}
         return [kept.body() for kept in found if not kinds or (kept.api_version, kept.kind) in kinds]
 
+    def child(self, key: ServiceKey, kind: Kind, name: str) -> Manifest | None:
+        """The child of that kind and name, whatever it belongs to; None: the watches know none. Where the end of an
+        earlier one was not reported, the later one."""
+        found = [raw for raw in self.children(key, kind) if raw["metadata"]["name"] == name]
+        return found[-1] if found else None
+
     def has_version(self, key: ServiceKey, service: Manifest) -> bool:
         """Whether this is the newest reported version of the service."""
         kept, metadata = self._services.get(key, {}), service["metadata"]

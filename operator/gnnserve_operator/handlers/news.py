@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gnnserve_operator.declared import content_of
 from gnnserve_operator.desired.queue import queue_labels
 from gnnserve_operator.handlers.index import Index, Kept, service_of
 from gnnserve_operator.kinds import (
@@ -35,9 +36,6 @@ from gnnserve_operator.observed import observed_claim, observed_deployment, obse
 
 OnChange = Callable[[ServiceKey], None]
 _RECONCILED_NAMES = frozenset(kind.name for kind in RECONCILED)
-
-_NEVER_READ = frozenset({"resourceVersion", "generation", "managedFields"})
-"""Metadata of a child that no decision reads."""
 
 
 def _nothing(_: Raw) -> None:
@@ -66,13 +64,7 @@ def is_news(before: Raw, now: Raw) -> bool:
     if now["kind"] in _RECONCILED_NAMES:
         return has_moved_on(now, before) or queue_labels(now) != queue_labels(before)
     read = _READ_BY_NAME[now["kind"]]
-    return _declarable(before) != _declarable(now) or read(before) != read(now)
-
-
-def _declarable(child: Raw) -> Manifest:
-    """Everything that a person could have edited."""
-    metadata = {name: value for name, value in child["metadata"].items() if name not in _NEVER_READ}
-    return {**{name: value for name, value in child.items() if name != "status"}, "metadata": metadata}
+    return content_of(before) != content_of(now) or read(before) != read(now)
 
 
 @dataclass(frozen=True, slots=True)
