@@ -28,6 +28,7 @@ from gnnserve_worker.caching.sharding import COUNTERS_AT_ONCE, CachePlan
 from gnnserve_worker.caching.slots import MaskedSlots
 from gnnserve_worker.caching.updater import CountedReads, Rhythm, RoundCost, Totals, Updater
 from gnnserve_worker.gpu.arrays import CacheView, DeviceRows
+from gnnserve_worker.gpu.waiting import sleep_until_idle
 from gnnserve_worker.parallel import map_parallel, thread_count
 
 _COPIED_BY_ONE = 4096
@@ -171,9 +172,7 @@ class _Device:
     def wait(self) -> None:
         """Wait until everything launched so far has ended. Any thread may call it."""
         if self.stream is not None:
-            ended = torch.cuda.Event(blocking=True)  # one that spins would take a processor
-            ended.record(self.stream)
-            ended.synchronize()
+            sleep_until_idle(self.stream)
 
     def send(self, array: np.ndarray) -> Tensor:
         """A copy, made by the time this returns."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gnnserve_api.errors import DeviceError
 from gnnserve_worker.gpu.accelerator import RowsToWrite
+from gnnserve_worker.gpu.waiting import Waits, sleep_until_idle
 
 _BEFORE_OTHERS: Final = -1
 """A stream's priority; 0 is the lowest."""
@@ -80,14 +81,14 @@ class CudaAccelerator:
         return tuple(map(_free_bytes, (self.device, *self.lenders)))
 
     def settle(self) -> None:
-        torch.cuda.current_stream(self.device).synchronize()
+        sleep_until_idle(torch.cuda.current_stream(self.device))
 
     def upload(self, tensor: Tensor) -> Tensor:
         # Not on the default stream, with which other streams may synchronise.
         stream = torch.cuda.Stream(self.device)
         with torch.cuda.stream(stream):
             copy = tensor.to(self.device, copy=True)
-        stream.synchronize()
+        sleep_until_idle(stream)
         return copy
 
     def write(self, writes: Iterable[RowsToWrite]) -> int:
@@ -98,7 +99,7 @@ class CudaAccelerator:
             for array, places, rows in writes:
                 array.index_copy_(0, places.to(array.device), rows.to(array.device))
                 sent_bytes += places.nbytes + rows.nbytes if array.is_cuda else 0
-        stream.synchronize()
+        sleep_until_idle(stream)
         return sent_bytes
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
@@ -180,8 +181,10 @@ class CudaRunner:
         self._pool = torch.cuda.graph_pool_handle()
         """Memory pool of graphs that never run at once."""
         self._graphs: dict[Hashable, _Captured] = {}
-        self._running: _Captured | None = None
-        self._ended = torch.cuda.Event()
+        self._running: tuple[Hashable, _Captured] | None = None
+        # One that a thread sleeps for, where it does not spin.
+        self._ended = torch.cuda.Event(blocking=True)
+        self._waits = Waits()
 
     def run(self, key: Hashable, stages: Sequence[Callable[[], None]]) -> None:
         captured = self._graphs.get(key)
@@ -191,21 +194,23 @@ class CudaRunner:
             captured.graph.replay()
             # Not one of the graph's: until the graph has reached it, that one is still what the last replay made it.
             self._ended.record(self._stream)
-        self._running = captured
+        self._running = key, captured
 
     def wait(self) -> list[float]:
         if self._running is None:
             raise RuntimeError("nothing was started")
-        self._ended.synchronize()
-        marks, self._running = self._running.marks, None
+        (key, captured), self._running = self._running, None
+        self._waits.wait(self._ended, key)
+        marks = captured.marks
         return [start.elapsed_time(end) for start, end in pairwise(marks)]
 
     def abandon(self) -> None:
         self._running = None
-        self._stream.synchronize()
+        sleep_until_idle(self._stream)
 
     def forget(self) -> None:
         self._graphs.clear()
+        self._waits.forget()
         # torch asserts that a pool which graphs have shared is still one's, unless it has been emptied meanwhile.
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -215,7 +220,7 @@ class CudaRunner:
             # Kernels are compiled and loaded, and workspaces allocated, none of which is possible while capturing.
             for stage in stages:
                 stage()
-            stream.synchronize()
+            sleep_until_idle(stream)
             marks = tuple(torch.cuda.Event(enable_timing=True, external=True) for _ in range(len(stages) + 1))
             graph = torch.cuda.CUDAGraph()
             # Other threads go on meanwhile: they serve.
