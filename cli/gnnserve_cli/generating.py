@@ -167,9 +167,9 @@ def _failure_of_gpu(error: Exception) -> str | None:
     if isinstance(error, GnnserveError) or "torch" not in sys.modules:
         return None
     # Imported here: it needs torch, which a second start does without.
-    from gnnserve_worker.gpu.failure import describe, is_of_device, is_out_of_memory  # noqa: PLC0415
+    from gnnserve_worker.gpu.device_errors import Consequence, consequence_of, describe  # noqa: PLC0415
 
-    return describe(error) if is_out_of_memory(error) or is_of_device(error) else None
+    return None if consequence_of(error) is Consequence.UNPREPARED else describe(error)
 
 
 def warn_of_busy_machine(profile: Profile, folder: Path) -> str | None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.support.gpu_revisions import use_small_chunks
 from tests.support.gpu_twin import Twin
+from tests.support.interposed import Interposed
 from tests.support.interpreter import patch_language_once
 from torch import Tensor
 
@@ -34,6 +35,12 @@ def device() -> torch.device:
 @pytest.fixture
 def accelerator() -> Accelerator:
     return use_first_gpu() if ON_GPU else Twin()
+
+
+@pytest.fixture
+def interposed(accelerator: Accelerator) -> Interposed:
+    """The same accelerator, which can be told to fail."""
+    return Interposed(accelerator)
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from tests.gpu.conftest import ON_GPU
 from tests.support.gpu_revisions import engine_of, published, revision
-from tests.support.gpu_twin import Twin
 
 import gnnserve_worker.gpu.served as served_module
 from gnnserve_api.cascades import CascadeManifest
@@ -54,8 +52,7 @@ def test_answers_are_those_of_the_gpus_stages(accelerator: Accelerator) -> None:
     np.testing.assert_allclose(answer.scores, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
-def test_a_gpu_serves_and_measures_cascades(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_serves_and_measures_cascades(accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_module, "_BUDGET_S", 0.0)
     monkeypatch.setattr(served_module, "_ROUNDS", (1, 1))
     loaded, cascade = published(revision(fanouts=(2,))), cascade_of(threshold=2.0)
@@ -68,7 +65,7 @@ def test_a_gpu_serves_and_measures_cascades(monkeypatch: pytest.MonkeyPatch) -> 
     loaded = replace(loaded, manifest=msgspec.structs.replace(loaded.manifest, profile=profile, cascades=(cascade,)))
     served = serve_on_gpu(
         loaded, served_revision(loaded), CachePolicy.FREQUENCY, None, may_fall_back=False,
-        use=Twin, ledger=Ledger(), trust=Trust(),
+        use=lambda: accelerator, ledger=Ledger(), trust=Trust(),
     )  # fmt: skip
 
     seeds = np.arange(5, dtype=np.int64)

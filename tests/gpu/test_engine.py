@@ -25,6 +25,7 @@ from tests.support.gpu_revisions import (
 )
 from tests.support.gpu_twin import Twin
 from tests.support.graphs import network_manifest, random_tensors
+from tests.support.interposed import Interposed
 from tests.support.interpreter import skip_overflow_checks
 
 from gnnserve_api.device import CachePolicy
@@ -201,17 +202,15 @@ def test_only_the_first_chunk_is_not_full(seeds: int, largest: int, bounds: list
     assert chunk_bounds(seeds, largest) == bounds
 
 
-@only_twins
-def test_warm_up_captures_all_that_any_batch_needs() -> None:
-    twin = Twin()
-    engine = engine_of(revision(), twin)
+def test_warm_up_captures_all_that_any_batch_needs(interposed: Interposed) -> None:
+    engine = engine_of(revision(), interposed)
     engine.warm_up()
-    captured = list(twin.captured)
+    captured = list(interposed.captured)
 
     for seeds in (*range(1, 6), 2 * LANES + 1):
         engine.infer("x1", some_seeds(seeds), 1)
 
-    assert twin.captured == captured
+    assert interposed.captured == captured
     assert set(captured) == {(name, bucket, False) for name in ("x1", "x2") for bucket in (1, 2)}
 
 

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.gpu.conftest import ON_GPU
 from tests.support.gpu_revisions import NODES, projected_revision, published, revision, some_seeds, use_small_chunks
-from tests.support.gpu_twin import Twin
+from tests.support.interposed import Interposed
 from tests.support.interpreter import skip_overflow_checks
 from tests.support.serving import FakeWorker, running
 
@@ -34,7 +33,7 @@ from gnnserve_api.pods import PodExit
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.engine import GpuEngine
-from gnnserve_worker.gpu.failure import Trust, is_out_of_memory
+from gnnserve_worker.gpu.failure import MOST_FAILED, Trust
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.graph.feature_columns import FeatureColumns
@@ -49,8 +48,6 @@ from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import FileChange, FileFinding
 from gnnserve_worker.serving.model import ModelState
 
-pytestmark = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
-
 LAUNCH_FAILURE = torch.AcceleratorError(
     "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported"
 )
@@ -58,6 +55,12 @@ FAILURES = {
     "a launch failure": LAUNCH_FAILURE,
     "a device off the bus": RuntimeError("CUDA error: no CUDA-capable device is detected"),
     "an illegal address": RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+}
+REFUSED = RuntimeError("Triton Error [CUDA]: too many resources requested for launch")
+REFUSALS = {
+    "a launch that did not occur": REFUSED,
+    "a broken capture": RuntimeError("CUDA error: operation failed due to a previous error during capture"),
+    "a compiler that is missing": RuntimeError("Failed to find C compiler. Please specify via CC"),
 }
 MEMORY = {
     "torch's": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
@@ -79,7 +82,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 class Process:
     """What revisions of one process share."""
 
-    twin: Twin = field(default_factory=Twin)
+    gpu: Interposed
     ledger: Ledger = field(default_factory=Ledger)
     trust: Trust = field(default_factory=Trust)
 
@@ -90,13 +93,13 @@ class Process:
         by_cpu = replace(served_revision(loaded), overlays=OverlaySupport(FeatureColumns(loaded.features, ()), arrange))
         return serve_on_gpu(
             loaded, by_cpu, CachePolicy.DEGREE, limit_bytes, may_fall_back=may_fall_back,
-            use=lambda: self.twin, ledger=self.ledger, host=HostMemory(), trust=self.trust,
+            use=lambda: self.gpu, ledger=self.ledger, host=HostMemory(), trust=self.trust,
         )  # fmt: skip
 
 
 @pytest.fixture
-def process() -> Process:
-    return Process()
+def process(interposed: Interposed) -> Process:
+    return Process(interposed)
 
 
 @pytest.fixture
@@ -132,13 +135,13 @@ def test_a_gpu_serves_with_its_own_latencies_and_the_revisions_accuracies(
 
     assert loaded.manifest is not None
     before, after = loaded.manifest.profile, served.manifest.profile
-    assert after.machine == "a twin"
+    assert after.machine == process.gpu.name
     assert [v.validation_accuracy for v in after.variants] == [v.validation_accuracy for v in before.variants]
     assert [point.seeds for point in after.variants[0].latency] == [point.seeds for point in before.variants[0].latency]
     assert after.variants[0].latency[0].runs == 1
     assert after.variants[0].latency[0].p50_ms != before.variants[0].latency[0].p50_ms
     stats = served.device_stats()
-    assert (stats.device, stats.problem) == ("a twin", None)
+    assert (stats.device, stats.problem) == (process.gpu.name, None)
     assert served.overlays is not None
     assert set(stats.memory_bytes) == {"graph", "tables", "weights", "buffers", "cache"}
     assert sum(stats.memory_bytes.values()) <= stats.memory_budget_bytes
@@ -153,7 +156,7 @@ def test_a_batch_with_a_request_that_has_a_seed_is_answered_as_by_the_cpu(
     answer = served.infer("x1", seeds, 9, view=view)
 
     _assert_alike(answer, infer_batch(loaded, "x1", seeds, 9, view=view))
-    assert served.device_stats().device == "a twin"
+    assert served.device_stats().device == process.gpu.name
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
@@ -161,7 +164,7 @@ def test_under_auto_the_cpu_answers_the_very_batch_that_failed(
     failure: Exception, process: Process, loaded: LoadedRevision
 ) -> None:
     served = process.serve(loaded)
-    process.twin.failures = [failure]
+    process.gpu.failures = [failure]
     seeds = some_seeds(7)
 
     answer = served.infer("x1", seeds, 9)
@@ -176,31 +179,31 @@ def test_under_auto_the_cpu_answers_the_very_batch_that_failed(
 
 def test_after_a_loss_nothing_of_the_process_uses_the_gpu(process: Process, loaded: LoadedRevision) -> None:
     served = process.serve(loaded)
-    process.twin.failures = [LAUNCH_FAILURE]
+    process.gpu.failures = [LAUNCH_FAILURE]
     served.infer("x1", some_seeds(1), 1)
-    captured = list(process.twin.captured)
+    captured = list(process.gpu.captured)
 
     served.infer("x2", some_seeds(2), 1)
     with pytest.raises(DeviceLostError, match="unspecified launch failure"):
         process.serve(loaded)
 
-    assert process.twin.captured == captured
+    assert process.gpu.captured == captured
 
 
 def test_a_loss_by_one_revision_holds_for_the_other(process: Process, loaded: LoadedRevision) -> None:
     """The one that answers, when the GPU fails while its successor is warmed up beside it."""
     served, alone = process.serve(loaded), process.serve(loaded, may_fall_back=False)
-    process.twin.failures = [LAUNCH_FAILURE]
+    process.gpu.failures = [LAUNCH_FAILURE]
     with pytest.raises(DeviceLostError):
         process.serve(loaded)
-    captured, seeds = list(process.twin.captured), some_seeds(3)
+    captured, seeds = list(process.gpu.captured), some_seeds(3)
 
     assert served.device_stats().device == "CPU", "said before the next batch"
     _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
     with pytest.raises(DeviceLostError, match="unspecified launch failure"):
         alone.infer("x1", seeds, 1)
 
-    assert process.twin.captured == captured
+    assert process.gpu.captured == captured
     assert "start the worker anew" in (served.device_stats().problem or "")
 
 
@@ -216,7 +219,7 @@ def test_the_memory_of_a_gpu_that_failed_is_free_while_the_cpu_answers(
     monkeypatch.setattr(failure_module, "infer_batch", answer)
     served = process.serve(loaded)
     engine = weakref.ref(_engine_of(served))
-    process.twin.failures = [MEMORY["torch's"]]
+    process.gpu.failures = [MEMORY["torch's"]]
     served.infer("x1", some_seeds(1), 1)
 
     assert kept == [None]
@@ -224,7 +227,7 @@ def test_the_memory_of_a_gpu_that_failed_is_free_while_the_cpu_answers(
 
 def test_with_the_gpu_alone_a_loss_is_an_error_that_ends_the_process(process: Process, loaded: LoadedRevision) -> None:
     served = process.serve(loaded, may_fall_back=False)
-    process.twin.failures = [LAUNCH_FAILURE]
+    process.gpu.failures = [LAUNCH_FAILURE]
 
     with pytest.raises(DeviceLostError, match=r"no GPU can be used: the GPU failed .*unspecified launch") as raised:
         served.infer("x1", some_seeds(3), 1)
@@ -232,13 +235,101 @@ def test_with_the_gpu_alone_a_loss_is_an_error_that_ends_the_process(process: Pr
     assert exit_of(raised.value) is PodExit.DEVICE
 
 
-@pytest.mark.parametrize("error", MEMORY.values(), ids=MEMORY)
-def test_lack_of_memory_is_known_whoever_says_it(error: Exception) -> None:
-    assert is_out_of_memory(error)
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize("may_fall_back", [True, False])
+def test_a_batch_that_is_refused_once_is_answered_by_the_gpu_at_the_second_try(
+    refusal: Exception, may_fall_back: bool, process: Process, loaded: LoadedRevision
+) -> None:
+    served, seeds = process.serve(loaded, may_fall_back=may_fall_back), some_seeds(3)
+    captured = len(process.gpu.captured)
+    process.gpu.failures = [refusal]
+
+    answer = served.infer("x1", seeds, 1)
+
+    _assert_alike(answer, infer_batch(loaded, "x1", seeds, 1))
+    assert (served.device_stats().device, served.device_stats().problem) == (process.gpu.name, None)
+    assert len(process.gpu.captured) > captured, "nothing that was captured is relied on"
+    assert process.trust.lost is None
 
 
-def test_other_failures_are_no_lack_of_memory() -> None:
-    assert not any(map(is_out_of_memory, FAILURES.values()))
+def test_a_batch_that_is_refused_twice_is_the_cpus_and_the_next_one_is_the_gpus(
+    process: Process, loaded: LoadedRevision
+) -> None:
+    served, seeds = process.serve(loaded), some_seeds(2)
+    for times in range(2 * MOST_FAILED):
+        process.gpu.failures = [REFUSED, REFUSED]
+
+        _assert_alike(served.infer("x1", seeds, times), infer_batch(loaded, "x1", seeds, times))
+        assert "the CPU has answered a batch that the GPU did not carry out" in (served.device_stats().problem or "")
+        served.infer("x1", seeds, times)
+
+        assert served.device_stats().device == process.gpu.name, "batches in a row are counted, and this one succeeded"
+
+
+def test_a_gpu_that_carries_out_no_batch_any_more_is_left_by_its_revision_alone(
+    process: Process, loaded: LoadedRevision
+) -> None:
+    served, other, seeds = process.serve(loaded), process.serve(loaded), some_seeds(2)
+    process.gpu.failures = [REFUSED] * (2 * MOST_FAILED)
+
+    for times in range(MOST_FAILED):
+        assert served.device_stats().device == process.gpu.name
+        _assert_alike(served.infer("x1", seeds, times), infer_batch(loaded, "x1", seeds, times))
+
+    assert served.device_stats().device == "CPU"
+    assert "did not carry out batches" in (served.device_stats().problem or "")
+    other.infer("x1", seeds, 1)
+    assert other.device_stats().device == process.gpu.name
+
+
+def test_with_the_gpu_alone_a_batch_that_is_refused_twice_ends_the_process(
+    process: Process, loaded: LoadedRevision
+) -> None:
+    served = process.serve(loaded, may_fall_back=False)
+    process.gpu.failures = [REFUSED, REFUSED]
+
+    with pytest.raises(DeviceLostError, match="did not carry out batches") as raised:
+        served.infer("x1", some_seeds(2), 1)
+
+    assert exit_of(raised.value) is PodExit.DEVICE
+
+
+def test_a_context_that_turns_out_to_be_lost_at_the_second_try_is_not_used_again(
+    process: Process, loaded: LoadedRevision
+) -> None:
+    """The refusal hid it: the device itself says so when it is waited for."""
+
+    def fail() -> None:
+        raise LAUNCH_FAILURE
+
+    served, seeds = process.serve(loaded), some_seeds(2)
+    process.gpu.failures, process.gpu.on_settle = [REFUSED], fail
+
+    _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+
+    assert served.device_stats().device == "CPU"
+    assert "unspecified launch failure" in (process.trust.lost or "")
+
+
+def test_of_a_card_that_is_broken_more_is_said_than_to_start_anew(process: Process, loaded: LoadedRevision) -> None:
+    served = process.serve(loaded)
+    process.gpu.failures = [RuntimeError("CUDA error: uncorrectable ECC error encountered")]
+
+    served.infer("x1", some_seeds(2), 1)
+
+    assert "look at nvidia-smi, and for Xid" in (served.device_stats().problem or "")
+
+
+def test_what_was_refused_while_loading_is_no_loss(process: Process, loaded: LoadedRevision) -> None:
+    served = process.serve(loaded, may_fall_back=False)
+    process.gpu.failures = [REFUSED]
+
+    with pytest.raises(DeviceError, match="too many resources") as raised:
+        process.serve(loaded, may_fall_back=False)
+
+    assert not isinstance(raised.value, DeviceLostError)
+    served.infer("x1", some_seeds(1), 1)
+    assert served.device_stats().device == process.gpu.name
 
 
 def test_copies_that_cannot_be_forgotten_are_not_answered_from(
@@ -252,7 +343,7 @@ def test_copies_that_cannot_be_forgotten_are_not_answered_from(
         raise LAUNCH_FAILURE
 
     served.forget_copies()
-    assert served.device_stats().device == "a twin"
+    assert served.device_stats().device == process.gpu.name
     monkeypatch.setattr(FeatureCache, "invalidate_all", fail)
     served.forget_copies()
     served.forget_copies()
@@ -267,7 +358,7 @@ def test_lack_of_memory_beside_another_revision_may_be_over_when_that_one_is_gon
     process: Process, loaded: LoadedRevision
 ) -> None:
     other = process.ledger.claim(1)
-    process.twin.failures = [torch.OutOfMemoryError("CUDA out of memory")]  # which nobody keeps, nor its traceback
+    process.gpu.failures = [torch.OutOfMemoryError("CUDA out of memory")]  # which nobody keeps, nor its traceback
 
     on_cpu = process.serve(loaded)
 
@@ -285,7 +376,7 @@ def test_lack_of_memory_beside_another_revision_may_be_over_when_that_one_is_gon
 
 def test_without_a_cache_lack_of_memory_moves_one_revision_to_the_cpu(process: Process, loaded: LoadedRevision) -> None:
     served, other = process.serve(loaded), process.serve(loaded)
-    process.twin.failures = [MEMORY["torch's"]]
+    process.gpu.failures = [MEMORY["torch's"]]
     seeds = some_seeds(3)
 
     _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
@@ -293,7 +384,7 @@ def test_without_a_cache_lack_of_memory_moves_one_revision_to_the_cpu(process: P
     assert served.device_stats().device == "CPU"
     assert "memory ran out" in (served.device_stats().problem or "")
     other.infer("x1", seeds, 1)
-    assert other.device_stats().device == "a twin"
+    assert other.device_stats().device == process.gpu.name
 
 
 class TestWithCache:
@@ -307,31 +398,31 @@ class TestWithCache:
         return published(revision(fanouts=(2,), nodes=LARGE_NODES, width=LARGE_WIDTH))
 
     def test_lack_of_memory_costs_the_cache_and_nothing_else(self, process: Process, served: ServedRevision) -> None:
-        process.twin.failures = [MEMORY["torch's"]]
+        process.gpu.failures = [MEMORY["torch's"]]
         seeds = some_seeds(5)
 
         answer = served.infer("x1", seeds, 1)
 
         _assert_alike(answer, infer_batch(self._loaded(), "x1", seeds, 1))
         stats = served.device_stats()
-        assert stats.device == "a twin"
+        assert stats.device == process.gpu.name
         assert stats.memory_bytes["cache"] == 0
         assert "the cache was given back" in (stats.problem or "")
 
     def test_the_caches_memory_is_free_when_the_batch_is_tried_again(
         self, process: Process, served: ServedRevision, no_cycles: None
     ) -> None:
-        process.twin.failures = [MEMORY["torch's"]]
+        process.gpu.failures = [MEMORY["torch's"]]
         (cache,) = {weakref.ref(cache) for cache in _engine_of(served)._resident.caches.values()}
         kept: list[object] = []
-        process.twin.on_give_back = lambda: kept.append(cache())
+        process.gpu.on_give_back = lambda: kept.append(cache())
 
         served.infer("x1", some_seeds(5), 1)
 
         assert kept == [None]
 
     def test_lack_of_memory_that_stays_moves_it_to_the_cpu(self, process: Process, served: ServedRevision) -> None:
-        process.twin.failures = [MEMORY["torch's"], MEMORY["Triton's"]]
+        process.gpu.failures = [MEMORY["torch's"], MEMORY["Triton's"]]
         seeds = some_seeds(2)
 
         _assert_alike(served.infer("x1", seeds, 1), infer_batch(self._loaded(), "x1", seeds, 1))
@@ -343,7 +434,7 @@ class TestWithCache:
 def test_a_failure_while_loading_is_an_error_and_leaves_nothing_taken(
     may_fall_back: bool, process: Process, loaded: LoadedRevision
 ) -> None:
-    process.twin.failures = [LAUNCH_FAILURE]
+    process.gpu.failures = [LAUNCH_FAILURE]
 
     with pytest.raises(DeviceLostError, match=r"it cannot serve this revision: .*unspecified launch failure"):
         process.serve(loaded, may_fall_back=may_fall_back)
@@ -352,31 +443,31 @@ def test_a_failure_while_loading_is_an_error_and_leaves_nothing_taken(
 def test_what_the_gpu_did_not_say_is_no_loss(process: Process, loaded: LoadedRevision) -> None:
     """A compiler that is missing in the image: the revision that answers goes on, and the next attempt may succeed."""
     served = process.serve(loaded, may_fall_back=False)
-    process.twin.failures = [RuntimeError("Failed to find C compiler. Please specify via CC environment variable")]
+    process.gpu.failures = [RuntimeError("Failed to find C compiler. Please specify via CC environment variable")]
 
     with pytest.raises(DeviceError, match="Failed to find C compiler") as raised:
         process.serve(loaded, may_fall_back=False)
 
     assert not isinstance(raised.value, DeviceLostError)
     served.infer("x1", some_seeds(1), 1)
-    assert served.device_stats().device == "a twin"
-    assert process.serve(loaded, may_fall_back=False).device_stats().device == "a twin"
+    assert served.device_stats().device == process.gpu.name
+    assert process.serve(loaded, may_fall_back=False).device_stats().device == process.gpu.name
 
 
 def test_lack_of_memory_while_loading_may_be_over_at_the_next_attempt(process: Process, loaded: LoadedRevision) -> None:
-    process.twin.failures = [MEMORY["torch's"]]
+    process.gpu.failures = [MEMORY["torch's"]]
 
     with pytest.raises(DeviceError, match="out of memory") as raised:
         process.serve(loaded)
 
     assert not isinstance(raised.value, DeviceLostError)
-    assert process.serve(loaded).device_stats().device == "a twin"
+    assert process.serve(loaded).device_stats().device == process.gpu.name
 
 
 def test_what_keeps_a_revision_from_its_memory_is_said(process: Process, loaded: LoadedRevision) -> None:
     served = process.serve(loaded)
     limit = sum(served.device_stats().memory_bytes.values())
-    alone = Process(ledger=Ledger())
+    alone = Process(process.gpu)
     alone.ledger.claim(limit)
 
     said = rf"beside the {limit:,} of another revision; start the worker anew"
@@ -397,10 +488,9 @@ def test_whole_neighbourhoods_are_not_for_the_gpu(process: Process) -> None:
 
 
 def test_with_the_gpu_alone_every_variant_has_to_be_on_it(process: Process, loaded: LoadedRevision) -> None:
-    twin = process.twin
     table_bytes = loaded.variants["x1"].table.rows.values.nbytes
     taken = process.serve(loaded).device_stats().memory_bytes
-    twin.refuse = lambda _size, _read_only: "CUDA_ERROR_OUT_OF_MEMORY"
+    process.gpu.refuse = lambda _size, _read_only: "CUDA_ERROR_OUT_OF_MEMORY"
     limit = sum(taken.values()) - table_bytes
     process.ledger.claims.clear()
 
@@ -424,7 +514,7 @@ def test_variants_that_are_left_to_the_cpu_are_measured_warm(process: Process, m
     both = published(replace(loaded, variants={**loaded.variants, "x9": replace(projected, name="x9")}))
     needed = process.serve(both).device_stats().memory_bytes
     room = loaded.variants["x1"].table.rows.values.nbytes - needed["tables"]
-    process.twin.refuse = lambda _size, _read_only: "CUDA_ERROR_OUT_OF_MEMORY"
+    process.gpu.refuse = lambda _size, _read_only: "CUDA_ERROR_OUT_OF_MEMORY"
     process.ledger.claims.clear()
     steps.clear()
 
@@ -454,13 +544,13 @@ def test_a_worker_goes_on_answering_over_http(process: Process, loaded: LoadedRe
     async def serve() -> tuple[Any, Any, Any]:
         async with running(_worker(process.serve(loaded))) as client:
             before = (await client.http.get("/v1/route")).json()
-            process.twin.failures = [LAUNCH_FAILURE]
+            process.gpu.failures = [LAUNCH_FAILURE]
             answer = await client.predict([1, 2, 3])
             return before, answer, (await client.http.get("/v1/route")).json()
 
     before, answer, after = asyncio.run(serve())
 
-    assert before["device"] == "a twin"
+    assert before["device"] == process.gpu.name
     assert "deviceProblem" not in before
     assert answer.status_code == 200
     assert after["device"] == "CPU"
@@ -472,7 +562,7 @@ def test_a_worker_of_the_gpu_alone_stops_and_asks_clients_to_come_again(
 ) -> None:
     async def serve() -> tuple[Any, Any, BaseException | None]:
         async with running(_worker(process.serve(loaded, may_fall_back=False))) as client:
-            process.twin.failures = [LAUNCH_FAILURE]
+            process.gpu.failures = [LAUNCH_FAILURE]
             answer = await client.predict([1, 2, 3])
             return answer, client.engine.state, client.engine.failure
 
@@ -493,7 +583,7 @@ def test_files_that_were_written_to_while_the_gpu_took_copies_are_refused(
     """But not one that only has another place: what is copied is what was verified."""
     files: Any = SimpleNamespace(look=lambda: [FileFinding(tmp_path / "table.npy", change, "is not as it was")])
     (tmp_path / "nvidiactl").touch()
-    monkeypatch.setitem(serve_on_gpu.__kwdefaults__, "use", lambda: process.twin)
+    monkeypatch.setitem(serve_on_gpu.__kwdefaults__, "use", lambda: process.gpu)
     monkeypatch.setitem(serve_on_gpu.__kwdefaults__, "ledger", process.ledger)
 
     with (
@@ -509,7 +599,7 @@ def test_where_a_gpu_is_seen_the_door_opens(
 ) -> None:
     """And under Auto, one that cannot be used is said and done without."""
 
-    def no_driver() -> Twin:
+    def no_driver() -> Interposed:
         raise DeviceError("CUDA cannot use it: no driver", "look at nvidia-smi")
 
     (tmp_path / "nvidiactl").touch()

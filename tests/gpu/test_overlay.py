@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.gpu.conftest import ON_GPU
 from tests.support.gpu_revisions import engine_of, means, use_small_chunks
 from tests.support.gpu_twin import Twin
+from tests.support.interposed import Interposed
 from tests.support.interpreter import skip_overflow_checks
 from tests.support.overlays import ARCHITECTURES, FEATURES, NODES, World, revision_over
 
@@ -46,7 +46,6 @@ from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.gather import Aggregator, Own
 
-only_twins = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
 FANOUTS = (3, 2)
 CACHE_BYTES = 16_000
 """For half of the rows, beside what finds them."""
@@ -220,26 +219,25 @@ def _required(loaded: LoadedRevision) -> int:
 
 
 def test_a_chunk_that_reads_more_rows_than_there_is_room_for_is_computed_by_the_cpu(
-    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+    interposed: Interposed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = _world()
     loaded = _revision(world)
     monkeypatch.setattr(buffers_module, "_BEHIND_BYTES", 16)
-    engine, batch = engine_of(loaded, accelerator), Batch(world)
+    engine, batch = engine_of(loaded, interposed), Batch(world)
 
     answer = engine.infer("x1", batch.seeds, 11, view=batch.view)
 
     _assert_alike(answer, infer_batch(loaded, "x1", batch.seeds, 11, view=batch.view))
-    if isinstance(accelerator, Twin):
-        assert accelerator.captured == [("x1", 4, True), ("x1", 4, False)], "the last two, which bring nothing"
+    assert interposed.captured == [("x1", 4, True), ("x1", 4, False)], "the last two, which bring nothing"
 
 
-def test_the_cpu_answers_a_batch_with_an_overlay_that_failed() -> None:
-    world, twin = _world(), Twin()
+def test_the_cpu_answers_a_batch_with_an_overlay_that_failed(interposed: Interposed) -> None:
+    world = _world()
     loaded = _revision(world)
-    guarded = GuardedEngine(loaded, engine_of(loaded, twin), Trust(), may_fall_back=True)
+    guarded = GuardedEngine(loaded, engine_of(loaded, interposed), Trust(), may_fall_back=True)
     batch = Batch(world)
-    twin.failures = [RuntimeError("CUDA error: unspecified launch failure")]
+    interposed.failures = [RuntimeError("CUDA error: unspecified launch failure")]
 
     answer = guarded.infer("x1", batch.seeds, 11, view=batch.view)
 
@@ -247,10 +245,12 @@ def test_the_cpu_answers_a_batch_with_an_overlay_that_failed() -> None:
     assert guarded.stats().device == "CPU"
 
 
-def test_an_overlay_that_the_cpu_cannot_prepare_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlay_that_the_cpu_cannot_prepare_fails_alone(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = _world()
     loaded = _revision(world)
-    guarded = GuardedEngine(loaded, engine_of(loaded, Twin()), Trust(), may_fall_back=False)
+    guarded = GuardedEngine(loaded, engine_of(loaded, accelerator), Trust(), may_fall_back=False)
     batch = Batch(world)
     with monkeypatch.context() as patch:
         patch.setattr(RowMaker, "make", _lack_memory)
@@ -260,26 +260,25 @@ def test_an_overlay_that_the_cpu_cannot_prepare_fails_alone(monkeypatch: pytest.
     answer = guarded.infer("x1", batch.seeds, 11, view=batch.view)
 
     _assert_alike(answer, infer_batch(loaded, "x1", batch.seeds, 11, view=batch.view))
-    assert guarded.stats().device == "a twin"
+    assert guarded.stats().device == accelerator.name
 
 
 def _lack_memory(*_: object) -> None:
     raise MemoryError("out of memory of the host")
 
 
-@only_twins
-def test_warm_up_captures_what_batches_with_overlays_need() -> None:
-    world, twin = _world(), Twin()
+def test_warm_up_captures_what_batches_with_overlays_need(interposed: Interposed) -> None:
+    world = _world()
     made = _revision(world)
     loaded = replace(made, variants={"x2": made.variants["x2"]})
-    engine = engine_of(loaded, twin)
+    engine = engine_of(loaded, interposed)
     engine.warm_up()
-    captured = list(twin.captured)
+    captured = list(interposed.captured)
     batch = Batch(world)
 
     engine.infer("x2", batch.seeds, 11, view=batch.view)
 
-    assert twin.captured == captured
+    assert interposed.captured == captured
     assert set(captured) == {("x2", bucket, viewed) for bucket in (1, 2, 4) for viewed in (False, True)}
     assert len(captured) == 6 + 2 * (LANES - 1)
 
@@ -340,8 +339,9 @@ def test_rows_of_another_kind_are_not_behind_a_table(device: torch.device) -> No
         gather_module.gather_rows(rows, rows, 16, tree, aggregation, out, None, behind=DeviceTable(others, others))
 
 
-@only_twins
-def test_a_revision_from_its_files_is_served_with_overlays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revision_from_its_files_is_served_with_overlays(
+    tmp_path: Path, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From requests' arrays to scores, by the functions that the protocols call; arrays are mapped, read-only ones."""
     monkeypatch.setattr(served_module, "_BUDGET_S", 0.0)
     monkeypatch.setattr(served_module, "_ROUNDS", (1, 1))
@@ -356,7 +356,7 @@ def test_a_revision_from_its_files_is_served_with_overlays(tmp_path: Path, monke
     loaded = _measured_at_one_seed(repository.load(made.revision))
     served = serve_on_gpu(
         loaded, served_revision(loaded), CachePolicy.FREQUENCY, None, may_fall_back=False,
-        use=Twin, ledger=Ledger(), trust=Trust(),
+        use=lambda: accelerator, ledger=Ledger(), trust=Trust(),
     )  # fmt: skip
     profiled = [variant.new_nodes for variant in served.manifest.profile.variants]
     assert [[(point.seeds, point.feature_bytes, point.runs) for point in points] for points in profiled] == [

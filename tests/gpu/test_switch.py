@@ -10,9 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.gpu.conftest import ON_GPU
 from tests.support.gpu_revisions import engine_of, published, revision, use_small_chunks
-from tests.support.gpu_twin import Twin
 from tests.support.interpreter import skip_overflow_checks
 from tests.support.loading import DEADLINE_S
 from tests.support.serving import Client, FakeWorker, running
@@ -22,14 +20,13 @@ from gnnserve_api.device import CachePolicy
 from gnnserve_api.routing import Damage, RoutingTable
 from gnnserve_worker.following.loader import Loader
 from gnnserve_worker.following.repository_watch import RepositoryWatch
+from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.repository.loaded import LoadedRevision
-
-pytestmark = pytest.mark.skipif(ON_GPU, reason="kernels are compiled for the GPU of this machine")
 
 LARGE_NODES, LARGE_WIDTH = 20_000, 160
 FIRST, SECOND = "f0eae20c16c00ac0-1", "f0eae20c16c00ac0-2"
@@ -82,17 +79,18 @@ def _revision(name: str) -> LoadedRevision:
     return published(replace(loaded, variants={"x1": loaded.variants["x1"]}), name)
 
 
-def _bytes_of(loaded: LoadedRevision) -> int:
-    return sum(engine_of(loaded, Twin()).stats().memory_bytes.values())
+def _bytes_of(loaded: LoadedRevision, accelerator: Accelerator) -> int:
+    return sum(engine_of(loaded, accelerator).stats().memory_bytes.values())
 
 
 class Loads:
     """As a worker's, of revisions that fit into the GPU's memory one at a time. The interpreter runs one kernel at a
     time, so nobody computes meanwhile."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, accelerator: Accelerator, limit_bytes: int) -> None:
         self.loaded: list[str] = []
         self.ledger = Ledger()
+        self._accelerator = accelerator
         self._limit_bytes = limit_bytes
         self._trust = Trust()
         self._lock = threading.Lock()
@@ -103,7 +101,7 @@ class Loads:
             self.loaded.append(name)
             served = serve_on_gpu(
                 loaded, served_revision(loaded), CachePolicy.DEGREE, self._limit_bytes, may_fall_back=True,
-                use=Twin, ledger=self.ledger, host=HostMemory(), trust=self._trust,
+                use=lambda: self._accelerator, ledger=self.ledger, host=HostMemory(), trust=self._trust,
             )  # fmt: skip
 
         def infer(variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
@@ -120,9 +118,11 @@ class Loads:
         pytest.param(1_000, "no GPU can be used", id="a whole table, which leaves the next one no room at all"),
     ],
 )
-def test_a_revision_gets_its_memory_once_the_one_before_has_given_it_back(spare_bytes: int, meanwhile: str) -> None:
+def test_a_revision_gets_its_memory_once_the_one_before_has_given_it_back(
+    spare_bytes: int, meanwhile: str, accelerator: Accelerator
+) -> None:
     """`spare_bytes`: of the limit, beside all that a revision can use."""
-    loads = Loads(_bytes_of(_revision(FIRST)) + spare_bytes)
+    loads = Loads(accelerator, _bytes_of(_revision(FIRST), accelerator) + spare_bytes)
     problems: set[str] = set()
 
     async def serve() -> tuple[dict[str, int], dict[str, int]]:

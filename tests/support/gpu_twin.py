@@ -1,7 +1,4 @@
-"""A GPU's twin in the host's memory: the engine's own calls, one after the other, kernels in Triton's interpreter.
-
-It can be told to fail as a GPU does, with the exceptions that torch and Triton raise.
-"""
+"""A GPU's twin in the host's memory: the engine's own calls, one after the other, kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -23,14 +20,9 @@ class Twin:
     free: int = 4 * 2**30
     refuse: Callable[[int, bool], str | None] = lambda _size_bytes, _read_only: None
     """Why host memory of that size, which may only be read or not, cannot be pinned."""
-    failures: list[BaseException] = field(default_factory=list)
-    """Raised by the next waits, one each."""
-    on_give_back: Callable[[], object] = lambda: None
     lenders: tuple[torch.device, ...] = ()
     registered: dict[int, int] = field(default_factory=dict)
     """Bytes by address."""
-    captured: list[Hashable] = field(default_factory=list)
-    """What a GPU would have captured, in order."""
     written_rows: int = 0
     """Rows that were written into arrays, entries of lists among them."""
     runners: int = 0
@@ -78,21 +70,16 @@ class Twin:
     def unregister(self, address: int) -> None:
         del self.registered[address]
 
-    def give_back(self) -> None:
-        self.on_give_back()
+    def give_back(self) -> None: ...
 
 
 class EagerRunner:
     def __init__(self, twin: Twin) -> None:
         self._twin = twin
-        self._known: set[Hashable] = set()
         self._marks: list[float] | None = None
 
     def run(self, key: Hashable, stages: Sequence[Callable[[], None]]) -> None:
         assert self._marks is None, "a lane was started twice"
-        if key not in self._known:
-            self._known.add(key)
-            self._twin.captured.append(key)
         marks = [time.perf_counter()]
         self._twin.at_once += 1
         self._twin.most_at_once = max(self._twin.most_at_once, self._twin.at_once)
@@ -105,8 +92,6 @@ class EagerRunner:
         assert self._marks is not None, "nothing was started"
         marks, self._marks = self._marks, None
         self._twin.at_once -= 1
-        if self._twin.failures:
-            raise self._twin.failures.pop(0)
         return [(end - start) * 1e3 for start, end in pairwise(marks)]
 
     def abandon(self) -> None:
@@ -114,5 +99,4 @@ class EagerRunner:
             self._marks = None
             self._twin.at_once -= 1
 
-    def forget(self) -> None:
-        self._known.clear()
+    def forget(self) -> None: ...

@@ -159,6 +159,14 @@ class GpuEngine:
         self._build_variants()
         self._resident.accelerator.give_back()
 
+    def forget_captured(self) -> None:
+        """Drop what was captured, and wait for the device; to be called by the inferring thread. Raises the error of a
+        device that does not answer any more."""
+        for lane in self._lanes:
+            lane.abandon()
+            lane.forget()
+        self._resident.accelerator.settle()
+
     def stats(self) -> DeviceStats:
         held = tuple(self._held)
         if not held and self._last_stats is not None:

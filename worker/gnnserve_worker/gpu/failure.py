@@ -1,10 +1,12 @@
-"""Failures of the GPU: what they mean, and what answers instead.
+"""Failures of the GPU: what answers instead, and for how long.
 
-Memory that ran out may be had again: the cache is given back, and the batch tried once more. Anything else leaves a
-CUDA context that must not be relied on: launch failures, illegal addresses, uncorrectable memory errors and a device
-that fell off the bus hold for all that the process would still do there. So from then on the process uses no GPU: where
-the CPU may answer, it does, beginning with the very batch that failed; elsewhere the process ends, and the kubelet
-starts it anew. Nothing of a failed batch is ever delivered.
+What an error means for the process says `device_errors.py`. Memory that ran out may be had again: the cache is given
+back, and the batch tried once more. A call that was refused, or work that could not be prepared, leaves the context as
+it was: the batch is tried once more with everything captured anew, and where that fails the CPU answers this batch, and
+the GPU the next one, unless it fails several in a row. Anything else leaves a CUDA context that must not be relied on,
+for all that the process would still do there. So from then on the process uses no GPU: where the CPU may answer, it
+does, beginning with the very batch that failed; elsewhere the process ends, and the kubelet starts it anew. Nothing of
+a failed batch is ever delivered.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import torch
 
 from gnnserve_api.errors import DeviceError, DeviceLostError
+from gnnserve_worker.gpu.device_errors import LASTING, Consequence, advice_on, consequence_of, describe
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.viewed import UnsampledError
 from gnnserve_worker.graph.view import BatchView
@@ -28,31 +30,13 @@ from gnnserve_worker.inference.batch import Infer, Inference, infer_batch
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
 
-_MEMORY_WORDS = ("out of memory", "cublas_status_alloc_failed", "cuda_error_out_of_memory")
-"""torch, Triton and the driver each have their own exception for it."""
-_DEVICE_WORDS = ("cuda error", "cuda driver error", "[cuda]", "cublas_status_", "cudnn_status_")
 START_ANEW = "start the worker anew to use it again"
+MOST_FAILED = 3
+"""Batches in a row that the GPU may leave to the CPU before all that follow go there too."""
 _log = logging.getLogger(__name__)
 
 _Answer = Callable[[Infer], Inference]
 """One batch, by whatever computes it."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _MEMORY_WORDS)
-
-
-def is_of_device(error: BaseException) -> bool:
-    """Whether the GPU said it, and not what prepares its work: a compiler that is missing harms no context."""
-    text = str(error).lower()
-    return isinstance(error, torch.AcceleratorError) or any(words in text for words in _DEVICE_WORDS)
-
-
-def describe(error: BaseException) -> str:
-    """The error's message, without the advice for debugging kernels that torch adds."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 class Trust:
@@ -88,6 +72,8 @@ class GuardedEngine:
         self._trust = trust
         self._may_fall_back = may_fall_back
         self._problem: str | None = None
+        self._failed = 0
+        """Batches in a row that the GPU did not carry out, though its context lives."""
 
     def infer(
         self,
@@ -109,16 +95,21 @@ class GuardedEngine:
         if engine is None or variant not in (engine.variants if view is None else engine.viewed):
             return answer(self._infer_on_cpu)
         try:
-            return answer(engine.infer)
+            found = answer(engine.infer)
         except UnsampledError:
             # No failure of the GPU's, and one batch must not take it from the others.
             return answer(self._infer_on_cpu)
         except Exception as error:  # noqa: BLE001  (whatever it was, the CPU can answer)
             _let_go(error)
-            if is_out_of_memory(error) and engine.has_cache:
+            consequence = consequence_of(error)
+            if consequence is Consequence.MEMORY and engine.has_cache:
                 return self._answer_without_cache(engine, error, answer)
+            if _leaves_context(error):
+                return self._answer_again(engine, error, answer)
             del engine
             return self._answer_on_cpu(error, answer)
+        self._failed = 0
+        return found
 
     def forget_copies(self) -> None:
         """Drops copies on the GPU. May be called from any thread but that of `infer`. A GPU that fails at it is lost,
@@ -130,7 +121,8 @@ class GuardedEngine:
             engine.forget_copies()
         except Exception as error:  # noqa: BLE001  (as in `infer`)
             _let_go(error)
-            _log.error("%s", self._trust.lose(f"the GPU failed ({describe(error)})"))
+            advice = advice_on(consequence_of(error))
+            _log.error("%s", self._trust.lose(f"the GPU failed ({describe(error)}){advice}"))
 
     def would_gain(self) -> bool:
         """The engine's `would_gain`; False where it cannot be determined."""
@@ -161,14 +153,38 @@ class GuardedEngine:
             _let_go(error)
             return self._answer_on_cpu(error, answer)
 
+    def _answer_again(self, engine: GpuEngine, failure: Exception, answer: _Answer) -> Inference:
+        """Answer a batch that was refused: by the GPU, with everything captured anew, or else by the CPU."""
+        _log.warning("a batch is tried once more, because the GPU did not carry it out (%s)", describe(failure))
+        try:
+            # A context that does not live says so here.
+            engine.forget_captured()
+            found = answer(engine.infer)
+        except UnsampledError:
+            return answer(self._infer_on_cpu)
+        except Exception as error:  # noqa: BLE001  (as in `infer`)
+            _let_go(error)
+            self._failed += 1
+            if not self._may_fall_back or self._failed >= MOST_FAILED or not _leaves_context(error):
+                del engine
+                return self._answer_on_cpu(error, answer)
+            self._problem = f"the CPU has answered a batch that the GPU did not carry out ({describe(error)})"
+            _log.error("%s", self._problem, exc_info=error)
+            return answer(self._infer_on_cpu)
+        self._failed = 0
+        return found
+
     def _answer_on_cpu(self, failure: Exception, answer: _Answer) -> Inference:
-        if is_out_of_memory(failure):
-            why = f"the GPU's memory ran out ({describe(failure)})"
-        elif isinstance(failure, DeviceError):
+        consequence = consequence_of(failure)
+        if isinstance(failure, DeviceError):
             # No failure of the device: a graph that has grown no longer fits.
             why = str(failure)
+        elif consequence is Consequence.MEMORY:
+            why = f"the GPU's memory ran out ({describe(failure)})"
+        elif consequence in LASTING:
+            why = self._trust.lose(f"the GPU failed ({describe(failure)}){advice_on(consequence)}")
         else:
-            why = self._trust.lose(f"the GPU failed ({describe(failure)})")
+            why = f"the GPU did not carry out batches that were tried twice ({describe(failure)})"
         self._leave(why, failure)
         return answer(self._infer_on_cpu)
 
@@ -178,6 +194,12 @@ class GuardedEngine:
             raise DeviceLostError(why, "the worker ends, so that it is started anew") from failure
         self._problem = _on_cpu(why)
         _log.error("%s", self._problem, exc_info=failure)
+
+
+def _leaves_context(failure: Exception) -> bool:
+    """Whether one batch failed, and the next may succeed. A DeviceError says that the revision no longer fits."""
+    may_be_over = consequence_of(failure) in (Consequence.REFUSED, Consequence.UNPREPARED)
+    return may_be_over and not isinstance(failure, DeviceError)
 
 
 def _on_cpu(why: str) -> str:

@@ -25,16 +25,9 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.cuda import use_first_gpu
+from gnnserve_worker.gpu.device_errors import LASTING, Consequence, advice_on, consequence_of, describe
 from gnnserve_worker.gpu.engine import GpuEngine
-from gnnserve_worker.gpu.failure import (
-    START_ANEW,
-    TRUST,
-    GuardedEngine,
-    Trust,
-    describe,
-    is_of_device,
-    is_out_of_memory,
-)
+from gnnserve_worker.gpu.failure import START_ANEW, TRUST, GuardedEngine, Trust
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
 from gnnserve_worker.gpu.resident import CrowdedError, Means, make_resident
 from gnnserve_worker.graph.view import BatchView
@@ -91,15 +84,16 @@ def serve_on_gpu(
         raise
     except Exception as error:
         problem = f"it cannot serve this revision: {describe(error)}"
-        if is_out_of_memory(error):
+        consequence = consequence_of(error)
+        if consequence is Consequence.MEMORY:
             lack = DeviceError(
                 problem, "give it more by spec.worker.gpuMemory (--gpu-memory), or end what else uses it"
             )
             if is_crowded and may_fall_back:
                 return _until_it_fits(served, lack, ledger, trust)
             raise lack from error
-        if is_of_device(error):
-            raise DeviceLostError(trust.lose(problem), START_ANEW) from error
+        if consequence in LASTING:
+            raise DeviceLostError(trust.lose(f"{problem}{advice_on(consequence)}"), START_ANEW) from error
         # What answers on the GPU meanwhile can go on, and what is missing may come.
         _log.error("%s", problem, exc_info=error)
         raise DeviceError(problem, "the log says where; spec.worker.device (--device) CPU does without") from error
