@@ -27,6 +27,7 @@ from functools import cache
 from typing import Any
 
 import httptools
+from tests.support.kept_connection import PATIENCE_S, Answers, KeptConnection
 
 KINDS = (
     "json",
@@ -47,7 +48,6 @@ ANSWERED = frozenset(("json", "binary", "overlay", "tensors", "compressed", "val
 FEATURES = 4
 """Of the graph, whose source names no columns."""
 _COLUMNS = ("0", "3", "4", "-1", "03", "amount", "", "\ud800", "9" * 5000)
-_PATIENCE_S = 30.0
 FIELDS: Sequence[Any] = (
     None, True, False, 0, -1, 1, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63), 2**64, 10**400, 0.5, -0.0, 1e308, "", "0",
     "nodes", "\0", "\ud800", "ä" * 50, [], [[]], [None], {}, {"nodes": [0]}, [0] * 2000, "x" * 5000,
@@ -375,32 +375,11 @@ class Noted:
     wrong: list[int] = field(default_factory=list)
     """Numbers of valid requests whose answer was not right, and of others that got what no client should: 500."""
 
-
-class _Answers:
-    def __init__(self) -> None:
-        self.statuses: list[int] = []
-        self.body = b""
-        self.complete = 0
-        self._parser = httptools.HttpResponseParser(self)
-
-    def feed(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_message_begin(self) -> None:
-        self.body = b""
-
-    def on_headers_complete(self) -> None:
-        self.statuses.append(self._parser.get_status_code())
-
-    def on_body(self, body: bytes) -> None:
-        self.body += body
-
-    def on_message_complete(self) -> None:
-        self.complete += 1
-
-    @property
-    def keeps(self) -> bool:
-        return bool(self._parser.should_keep_alive())
+    def add(self, other: Noted) -> None:
+        self.requests += other.requests
+        self.statuses += other.statuses
+        self.unanswered += other.unanswered
+        self.wrong += other.wrong
 
 
 IsRight = Callable[[list[int], bytes], bool]
@@ -416,7 +395,9 @@ async def _send_all(port: int, numbers: range, nodes: int, is_right: IsRight, co
     noted, silent = Noted(), list[asyncio.StreamWriter]()
     queue = iter(numbers)
     try:
-        clients = (_Client(port, nodes, is_right, noted, silent).run(queue) for _ in range(connections))
+        clients = (
+            _Client(port, nodes, is_right, noted, silent, KeptConnection(port)).run(queue) for _ in range(connections)
+        )
         await asyncio.gather(*clients)
     finally:
         for writer in silent:
@@ -431,19 +412,18 @@ class _Client:
     is_right: IsRight
     noted: Noted
     silent: list[asyncio.StreamWriter]
-    kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    kept: KeptConnection
     """A connection that goes on: requests of kinds that are answered share it."""
 
     async def run(self, numbers: Iterator[int]) -> None:
         for number in numbers:
             bad = make(number, self.nodes)
             self.noted.requests[bad.kind] += 1
-            answers = await (self.ask(bad) if bad.kind in ANSWERED else self.throw(bad))
+            answers = await (self.kept.ask(bad.data) if bad.kind in ANSWERED else self.throw(bad))
             self.note(number, bad, answers)
-        if self.kept is not None:
-            self.kept[1].close()
+        self.kept.close()
 
-    def note(self, number: int, bad: Bad, answers: _Answers) -> None:
+    def note(self, number: int, bad: Bad, answers: Answers) -> None:
         for status in answers.statuses:
             self.noted.statuses[str(status)] += 1
         if not answers.statuses:
@@ -453,30 +433,15 @@ class _Client:
         elif 500 in answers.statuses or (bad.kind == "valid" and not self.is_good(bad, answers)):
             self.noted.wrong.append(number)
 
-    def is_good(self, valid: Bad, answers: _Answers) -> bool:
+    def is_good(self, valid: Bad, answers: Answers) -> bool:
+        """A busy machine may make a latency of 100 ms impossible: then it is refused."""
+        if answers.statuses == [429] and b'"objective"' in valid.data:
+            return True
         return answers.statuses == [200] and self.is_right(expected_nodes(valid), answers.body)
 
-    async def ask(self, bad: Bad) -> _Answers:
-        """One answer is due."""
-        if self.kept is None:
-            self.kept = await asyncio.open_connection("127.0.0.1", self.port)
-        reader, writer = self.kept
-        answers = _Answers()
-        try:
-            writer.write(bad.data)
-            async with asyncio.timeout(_PATIENCE_S):
-                while answers.complete < 1 and (data := await reader.read(65_536)):
-                    answers.feed(data)
-        except (ConnectionError, TimeoutError):
-            answers.complete = 0
-        if not (answers.complete and answers.keeps):
-            writer.transport.abort()
-            self.kept = None
-        return answers
-
-    async def throw(self, bad: Bad) -> _Answers:
+    async def throw(self, bad: Bad) -> Answers:
         """Whatever comes back, until the worker ends the connection as the client did."""
-        answers = _Answers()
+        answers = Answers()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(bad.data)
@@ -491,7 +456,7 @@ class _Client:
                     return answers
                 case _:
                     writer.write_eof()
-                    async with asyncio.timeout(_PATIENCE_S):
+                    async with asyncio.timeout(PATIENCE_S):
                         while data := await reader.read(65_536):
                             answers.feed(data)
             writer.close()

@@ -60,6 +60,10 @@ class NotedCalls:
     wrong: list[int] = field(default_factory=list)
     """Numbers of calls that ended as none should, and of valid ones whose answer was not right."""
 
+    def add(self, other: NotedCalls) -> None:
+        self.statuses += other.statuses
+        self.wrong += other.wrong
+
 
 def make(number: int, nodes: int) -> Made:
     """The call of this number to a graph with so many nodes: the same each time."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import schemathesis
-from benchmarks.malformed import LABEL, is_right, look, wait_until_idle
+from benchmarks.looks import look, wait_until_idle
+from benchmarks.malformed import LABEL, is_right
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
