@@ -11,6 +11,7 @@ SEED ?=
 KILLS ?=
 ONLY ?=
 BASE ?=
+PARTS = $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)') $(if $(MINUTES),--minutes $(MINUTES))
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
@@ -94,34 +95,34 @@ figures: .venv/installed ## write the figures of README.md and docs/benchmarks.m
 	$(BIN)/python -m benchmarks.figures
 
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
-	$(BIN)/python -m benchmarks.generation $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.generation $(PARTS)
 
 bench-typed: .venv/installed ## graphs of several types: accuracy, time per row, beside torch_geometric behind FastAPI; PART=accuracy or speed: one of them
 	$(BIN)/python -m benchmarks.typed $(if $(QUICK),--quick) $(if $(PART),--part $(PART))
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour
-	$(BIN)/python -m benchmarks.ranking $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.ranking $(PARTS)
 
 bench-shapes: .venv/installed ## the paper's tables on graphs of its five shapes: latency, size, memory
-	$(BIN)/python -m benchmarks.paper_shapes $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.paper_shapes $(PARTS)
 
 bench-import: .venv/installed ## tables of 100 million edges to a graph: edges per second and peak memory
-	$(BIN)/python -m benchmarks.importing $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.importing $(PARTS)
 
 bench-serving: .venv/installed ## latency and throughput of /v1/predict
-	$(BIN)/python -m benchmarks.serving $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.serving $(PARTS)
 
 bench-protocol: .venv/installed wrk ## what each protocol costs a prediction, beside Triton and MLServer, and a bare gRPC echo; 6 minutes
 	$(BIN)/python -m benchmarks.protocol $(if $(QUICK),--quick)
 
 bench-sweep: .venv/installed ## throughput, latency and its five parts against concurrency; 2 minutes
-	$(BIN)/python -m benchmarks.sweep $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.sweep $(PARTS)
 
 bench-conformance: .venv/installed ## the Open Inference Protocol call by call: gnnserve, Triton and MLServer, and by KServe's clients; the others are installed, 4 minutes
-	$(BIN)/python -m benchmarks.conformance $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.conformance $(PARTS)
 
-bench-shared: .venv/installed wrk ## several services in one server: fairness beside an overloaded one and beside many connections, memory and throughput; 9 minutes. PART=generate, fairness, four, connections: one part alone
-	$(BIN)/python -m benchmarks.shared_worker $(if $(QUICK),--quick) $(addprefix --part ,$(PART))
+bench-shared: .venv/installed wrk ## several services in one server: fairness beside an overloaded one and beside many connections, memory and throughput; 9 minutes. ONLY=fairness,four,connections in parts
+	$(BIN)/python -m benchmarks.shared_worker $(PARTS)
 
 bench-tracing: .venv/installed wrk ## what traces cost: none, the default share, all requests; 4 minutes
 	$(BIN)/python -m benchmarks.tracing $(if $(QUICK),--quick)
@@ -130,13 +131,13 @@ bench-startup: .venv/installed ## a worker's start to its first answer over a gr
 	$(BIN)/python -m benchmarks.startup $(if $(QUICK),--quick)
 
 bench-cluster: .venv/installed ## on a real cluster: apply to first answer, objective to worker, live switches under load
-	$(BIN)/python -m benchmarks.cluster $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.cluster $(PARTS)
 
 bench-cluster-routing: .venv/installed ## on a real cluster with Prometheus: following the load, and doing without Prometheus
-	$(BIN)/python -m benchmarks.cluster_routing $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.cluster_routing $(PARTS)
 
 bench-routing: .venv/installed ## our routing, static variants, each loop alone: in time, and how accurate; overload
-	$(BIN)/python -m benchmarks.routing $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.routing $(PARTS)
 
 bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers, 45 minutes
 	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(FULL),--full)
@@ -148,19 +149,19 @@ bench-listener: .venv/installed wrk ## our connections beside those of BASE= (de
 	$(BIN)/python -m benchmarks.listener $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))
 
 bench-roofline: .venv/installed ## the engine against bytes/bandwidth + operations/peak, both measured
-	$(BIN)/python -m benchmarks.roofline $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.roofline $(PARTS)
 
 bench-scaling: .venv/installed ## cost against graph size, degree skew, batch size, number of variants
-	$(BIN)/python -m benchmarks.scaling $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.scaling $(PARTS)
 
 bench-soak: .venv/installed ## twenty minutes (MINUTES=) at 70 % of capacity: memory, errors, drift of the p99
-	$(BIN)/python -m benchmarks.soak $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES))
+	$(BIN)/python -m benchmarks.soak $(if $(QUICK),--quick) $(if $(MINUTES),--length $(MINUTES))
 
 bench-simulation: .venv/installed ## routing in simulated time, against the targets and an oracle
-	$(BIN)/python -m benchmarks.simulation $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.simulation $(PARTS)
 
 bench-decision: .venv/installed ## what one decision about a batch costs
-	$(BIN)/python -m benchmarks.decision $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.decision $(PARTS)
 
 bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs built anew, and hidden test nodes; 30 minutes
 	$(BIN)/python -m benchmarks.unseen $(if $(QUICK),--quick)
@@ -168,44 +169,44 @@ bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs b
 bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published figures, and pairs beside nodes; an hour, ONLY=gowalla,lastfm,one_type in parts
 	QUICK=$(QUICK) ONLY=$(ONLY) SEEDS=$(SEEDS) $(BIN)/python -m benchmarks.links
 
-bench-updates: kernels wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY=part in parts, SHAPES=, LOADS= of the part service
-	$(BIN)/python -m benchmarks.updates $(if $(QUICK),--quick) $(if $(ONLY),--parts $(ONLY)) $(if $(SHAPES),--shapes $(SHAPES)) $(if $(LOADS),--loads $(LOADS))
+bench-updates: kernels wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY='graph arxiv,…' in parts, LOADS= of the parts service
+	$(BIN)/python -m benchmarks.updates $(PARTS) $(if $(LOADS),--loads $(LOADS))
 
 bench-updates-faults: .venv/installed postgres ## changes that last over 1,000 kills (KILLS=) of workers, PostgreSQL and both: lost, doubled, recovery; SEED= to vary, MINUTES= to go on later
-	$(BIN)/python -m benchmarks.updates_faults $(if $(QUICK),--quick) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+	$(BIN)/python -m benchmarks.updates_faults $(PARTS) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 bench-live-accuracy: .venv/installed ## labels until a drift is told, false alarms, and what shadows cost requests; 15 minutes
-	$(BIN)/python -m benchmarks.live_accuracy $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.live_accuracy $(PARTS)
 
-bench-frontier: .venv/installed ## accuracy against latency of every family, on public graphs and the paper's shapes; 80 minutes, MINUTES= in parts; FOLDER= GRAPHS= UNTIL=train|search WITHOUT_SEARCH=1 in stages
-	$(BIN)/python -m benchmarks.frontier $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FOLDER),--folder $(FOLDER)) $(if $(UNTIL),--until $(UNTIL)) $(if $(WITHOUT_SEARCH),--without-search) $(if $(GRAPHS),--graphs $(GRAPHS))
+bench-frontier: .venv/installed ## accuracy against latency of every family, on public graphs and the paper's shapes; 80 minutes, MINUTES= or ONLY= in parts; FOLDER= UNTIL=train|search WITHOUT_SEARCH=1 in stages
+	$(BIN)/python -m benchmarks.frontier $(PARTS) $(if $(FOLDER),--folder $(FOLDER)) $(if $(UNTIL),--until $(UNTIL)) $(if $(WITHOUT_SEARCH),--without-search)
 
 bench-channels: .venv/installed ## fewer hidden channels, for all nodes and in batches, on five public graphs; 15 minutes
-	$(BIN)/python -m benchmarks.channels $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.channels $(PARTS)
 
 bench-recommend: .venv/installed ## recommendations over a million nodes beside other indexes, and rows into PostgreSQL with pgvector; spam among reviews; 8 minutes
 	$(BIN)/python -m benchmarks.recommend $(if $(QUICK),--quick)
 
 bench-cascade: .venv/installed ## cascades at every threshold beside the convex hull of single variants, on three public graphs; 12 minutes
-	$(BIN)/python -m benchmarks.cascade $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.cascade $(PARTS)
 
 bench-malformed: .venv/installed ## 100,000 malformed requests: answers, memory, descriptors, tracebacks
 	$(BIN)/python -m benchmarks.malformed $(if $(QUICK),--quick)
 
 bench-faults: .venv/installed ## the operator in simulated trouble, random lives, guards taken away; FULL=1: every point; MINUTES= to go on later
-	$(BIN)/python -m benchmarks.faults $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(MINUTES),--minutes $(MINUTES))
+	$(BIN)/python -m benchmarks.faults $(PARTS) $(if $(FULL),--full)
 
 bench-fleet: .venv/installed ## 100 and 500 GNNServices on an API server without nodes: requests, time and memory of the operator
-	$(BIN)/python -m benchmarks.fleet $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.fleet $(PARTS)
 
 bench-cache: .venv/installed ## hit rates of every cache policy in simulation, on graphs of the paper's five shapes
-	$(BIN)/python -m benchmarks.cache $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.cache $(PARTS)
 
 stress-cache: .venv/installed ## ten million reads of a cache that is written meanwhile: nothing torn, nothing stale; SEED= to vary
-	$(BIN)/python -m benchmarks.cache_stress $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m benchmarks.cache_stress $(PARTS) $(if $(SEED),--seed $(SEED))
 
 chaos: .venv/installed ## everything killed and paused at random under load on a real cluster; MINUTES=10, SEED= to repeat
-	$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(if $(MINUTES),--length $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 bench-gpu: .venv/installed ## the data path on a GPU: link, latency, throughput, cache, baseline; ONLY=part,… in parts
 	$(BIN)/python -m benchmarks.gpu $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))

@@ -9,14 +9,14 @@ stay in communities.
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, above, at_most
 from gnnserve_api.device import CachePolicy
 from gnnserve_worker.caching.policies.frequency import FrequencyPolicy
 from gnnserve_worker.caching.simulation.shapes import SHAPES, GraphShape, build_graph
@@ -63,62 +64,48 @@ _ROUND_READS = 100_000
 Found = dict[str, Any]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cache", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SHAPE} only, shorter traces")
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="default: all")
-    parser.add_argument("--one", choices=list(SHAPES), help=argparse.SUPPRESS)
-    parser.add_argument("--within", type=float, default=0.0, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.one:
-        print(json.dumps(measure_shape(SHAPES[options.one], options.one, options.within, quick=options.quick)))
-        return
-    names = options.shapes or ([QUICK_SHAPE] if options.quick else list(SHAPES))
-    plain = [_measure_elsewhere(name, 0.0, quick=options.quick) for name in names]
-    together = [] if options.quick else [_measure_elsewhere(name, WITHIN, quick=False) for name in names]
-    traces, communities = _merge(plain, "traces"), _merge(together, "traces")
+def run_shape(name: str, within: float, run: Run) -> dict[str, Any]:
+    """Hit rates on a graph of that shape; `within`: the share of its links that stay in a community."""
+    found = _measure_elsewhere(name, within, quick=run.quick)
+    if within:
+        return {"communities": found["traces"], "communities_recovery": found["recovery"]}
+    settings = {
+        **asdict(QUICK_SETTINGS if run.quick else SETTINGS),
+        "fanouts": FANOUTS,
+        "round_requests": ROUND_REQUESTS,
+        "warm_up_share": WARM_UP,
+        "within_communities": WITHIN,
+    }
+    about = {key: found[key] for key in ("shape", "nodes", "edges", "seconds", "peak_memory_mib")}
+    return {
+        "settings": settings,
+        "shapes": [about],
+        **{key: found[key] for key in ("traces", "equal_bytes", "recovery")},
+    }
+
+
+def run_rounds(run: Run) -> dict[str, Any]:
+    return {"rounds": [measure_round(items) for items in _ROUND_ITEMS[: 1 if run.quick else None]]}
+
+
+def show(found: Mapping[str, Any]) -> None:
     console = Console(width=140)
-    console.print(table_of(traces, "Hit rates, %"))
-    if communities:
-        console.print(table_of(communities, f"Hit rates, %, where {WITHIN:.0%} of the links stay in a community"))
-    rounds = [measure_round(items) for items in _ROUND_ITEMS[: 1 if options.quick else None]]
-    found = verdicts_of(traces)
-    for name, value in found.items():
-        print(f"{name}: {value}")
-    write_result(
-        "cache",
-        options.quick,
-        {
-            "settings": {
-                **asdict(QUICK_SETTINGS if options.quick else SETTINGS),
-                "fanouts": FANOUTS,
-                "round_requests": ROUND_REQUESTS,
-                "warm_up_share": WARM_UP,
-                "within_communities": WITHIN,
-            },
-            "shapes": [{key: one[key] for key in ("shape", "nodes", "edges", "seconds", "peak_memory_mib")}
-                       for one in plain],
-            "verdicts": found,
-            "verdicts_communities": verdicts_of(communities) if communities else {},
-            "traces": traces,
-            "equal_bytes": _merge(plain, "equal_bytes"),
-            "recovery": _merge(plain, "recovery"),
-            "communities": communities,
-            "communities_recovery": _merge(together, "recovery"),
-            "rounds": rounds,
-        },
-    )  # fmt: skip
-
-
-def _merge(shapes: Sequence[Found], part: str) -> Found:
-    return {key: value for one in shapes for key, value in one[part].items()}
+    if found.get("traces"):
+        console.print(table_of(found["traces"], "Hit rates, %"))
+    if found.get("communities"):
+        console.print(
+            table_of(found["communities"], f"Hit rates, %, where {WITHIN:.0%} of the links stay in a community")
+        )
 
 
 def _measure_elsewhere(name: str, within: float, *, quick: bool) -> Found:
     """Measures in a process of its own, so that memory is a shape's own."""
     print(f"{name}{f', {within:.0%} of the links within communities' * (within > 0)}", flush=True)
-    command = [sys.executable, "-m", "benchmarks.cache", "--one", name, "--within", str(within)]
-    done = subprocess.run(command + ["--quick"] * quick, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    code = (
+        "import json; from benchmarks.cache import SHAPES, measure_shape; "
+        f"print(json.dumps(measure_shape(SHAPES[{name!r}], {name!r}, {within}, quick={quick})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     found: Found = json.loads(done.stdout.splitlines()[-1])
     print(f"  {found['seconds']:.0f} s, {found['peak_memory_mib']:,} MiB at most", flush=True)
     return found
@@ -258,5 +245,29 @@ def table_of(traces: Found, title: str) -> Table:
     return table
 
 
+VERDICTS = (
+    Verdict(
+        "the default policy behind the best of the others, loads that do not move",
+        at_most(STATIONARY_POINTS, "points"),
+        lambda found: verdicts_of(found["traces"])["stationary_most_behind_points"],
+    ),
+    Verdict(
+        "the default policy ahead of the best of the others, loads that move", above(0, "points"),
+        lambda found: verdicts_of(found["traces"])["moving_least_ahead_points"],
+    ),
+)  # fmt: skip
+BENCHMARK = Benchmark(
+    "cache",
+    (
+        *(Part(name, partial(run_shape, name, 0.0)) for name in SHAPES),
+        *(Part(f"{name} communities", partial(run_shape, name, WITHIN)) for name in SHAPES),
+        Part("rounds", run_rounds),
+    ),
+    VERDICTS,
+    about=__doc__,
+    quick=(QUICK_SHAPE, "rounds"),
+    show=show,
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

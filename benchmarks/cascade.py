@@ -8,17 +8,17 @@ variants. Which one is looked at is chosen on validation nodes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -35,7 +35,8 @@ from benchmarks.cascade_curves import (
     verdicts_of,
 )
 from benchmarks.frontier_graphs import DATASETS, service_of
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, given
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Metric
@@ -78,25 +79,11 @@ _QUICK_PERCENTS = (2, 10, 50)
 _BATCH, _BUDGET_S, _ROUNDS = 1024, 40.0, (7, 200)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cascade", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small graph, one seed: does it work at all?")
-    parser.add_argument("--graphs", nargs="+", help=f"default: {', '.join(GRAPHS)}")
-    parser.add_argument("--seeds", type=int, help="of training; default: 2, or 1 where that takes minutes")
-    options = parser.parse_args(arguments)
+def run_graph(name: str, run: Run) -> dict[str, Any]:
     os.environ[BUDGET_VARIABLE] = "0.1"  # the profile's own latencies are not read
-    names = options.graphs or (_QUICK_GRAPHS if options.quick else GRAPHS)
-    percents = _QUICK_PERCENTS if options.quick else PERCENTS
-    graphs = []
-    for name in names:
-        seeds = options.seeds or GRAPHS.get(name, 1)
-        graphs.append(measure_graph(name, seeds, percents, quick=options.quick))
-        Console(width=140).print(table_of(graphs[-1]))
-    body = {
-        "graphs": [{**asdict(graph), "margins": body_of(graph)} for graph in graphs],
-        "verdicts": {name: verdict for graph in graphs for name, verdict in verdicts_of(graph)},
-    }
-    write_result("cascade", options.quick, body)
+    graph = measure_graph(name, GRAPHS.get(name, 1), _QUICK_PERCENTS if run.quick else PERCENTS, quick=run.quick)
+    Console(width=140).print(table_of(graph))
+    return {"graphs": [{**asdict(graph), "margins": body_of(graph)}]}
 
 
 # --- one seed of training
@@ -273,5 +260,18 @@ def table_of(graph: Graph) -> Table:
     return table
 
 
+def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
+    graphs = msgspec.convert(found["graphs"], list[Graph], strict=False)
+    return given({name: verdict for graph in graphs for name, verdict in verdicts_of(graph)})
+
+
+BENCHMARK = Benchmark(
+    "cascade",
+    tuple(Part(name, partial(run_graph, name)) for name in (*GRAPHS, *_QUICK_GRAPHS)),
+    verdicts,
+    about=__doc__,
+    quick=_QUICK_GRAPHS,
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -11,22 +11,24 @@ channels'. The published averages are over other graphs and machines: 3.27 times
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
+import msgspec
 import safetensors.numpy
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frontier_graphs import DATASETS, metric_choice
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, given
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.channels import Channels, ChannelsTable
 from gnnserve_api.spec.service import GNNService
@@ -93,20 +95,12 @@ class Measured:
     """1,024 nodes, one for each variant."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.channels", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one graph, few epochs: does it work at all?")
-    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, help="default: all")
-    options = parser.parse_args(arguments)
-    names = options.graphs or (GRAPHS[:1] if options.quick else GRAPHS)
-    graphs = []
-    if options.quick:
+def run_graph(name: str, run: Run) -> dict[str, Any]:
+    if run.quick:
         os.environ[BUDGET_VARIABLE] = QUICK_PROFILE_S
-    for name in names:
-        graphs.append(measure_graph(name, QUICK_EPOCHS if options.quick else EPOCHS))
-        Console(width=120).print(table_of(graphs[-1]))
-    body = {"graphs": [asdict(graph) for graph in graphs], "verdicts": verdicts_of(graphs)}
-    write_result("channels", options.quick, body)
+    graph = measure_graph(name, QUICK_EPOCHS if run.quick else EPOCHS)
+    Console(width=120).print(table_of(graph))
+    return {"graphs": [asdict(graph)]}
 
 
 # --- one graph
@@ -233,5 +227,17 @@ def _average(found: Mapping[str, Sequence[Found]], wanted: float, most_lost: flo
     }
 
 
+def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
+    return given(verdicts_of(msgspec.convert(found["graphs"], list[Measured])))
+
+
+BENCHMARK = Benchmark(
+    "channels",
+    tuple(Part(name, partial(run_graph, name)) for name in GRAPHS),
+    verdicts,
+    about=__doc__,
+    quick=GRAPHS[:1],
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

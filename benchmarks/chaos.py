@@ -16,7 +16,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -42,7 +42,8 @@ from benchmarks.chaos_events import LIVING, SERVICES, WORKERS, draw, was_in_flig
 from benchmarks.chaos_living import clients_at_work, figures_of, living_service
 from benchmarks.chaos_load import Load
 from benchmarks.chaos_world import CONVERGENCE_LIMIT_S, World, run_events
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, exactly
 
 DEFAULT_MINUTES, QUICK_MINUTES = 10.0, 0.5
 RATE_PER_S = 40.0
@@ -50,25 +51,21 @@ SCRAPE_S = 5.0
 QUIET_S, QUICK_QUIET_S = 60.0, 10.0
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="half a minute: does it work at all?")
-    parser.add_argument("--minutes", type=float, help=f"of events under load; {DEFAULT_MINUTES:g} by default")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--length", type=float, help=f"minutes of events under load; {DEFAULT_MINUTES:g} by default")
     parser.add_argument("--seed", type=int, help="of the events; random by default")
-    options = parser.parse_args(arguments)
-    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
-    minutes = options.minutes or (QUICK_MINUTES if options.quick else DEFAULT_MINUTES)
-    print(f"seed {seed}, {minutes:g} minutes", flush=True)
 
+
+def run_all(run: Run) -> dict[str, Any]:
+    """Quick: half a minute."""
+    seed = run.options.seed if run.options.seed is not None else random.SystemRandom().randrange(10**6)
+    minutes = run.options.length or (QUICK_MINUTES if run.quick else DEFAULT_MINUTES)
+    print(f"seed {seed}, {minutes:g} minutes", flush=True)
     with running_cluster() as cluster, installed_operator(cluster) as operator, prepared(operator, seed) as world:
-        result = measure(world, seed, minutes, QUICK_QUIET_S if options.quick else QUIET_S)
+        result = measure(world, seed, minutes, QUICK_QUIET_S if run.quick else QUIET_S)
         if result["violations"] or not result["converged"]:
             print(diagnose(world.namespace))
-    result = {"seed": seed, "minutes": minutes, **result}
-    show(result)
-    write_result("chaos", options.quick, result)
-    if result["violations"] or not result["converged"]:
-        raise SystemExit(1)
+    return {"seed": seed, "minutes": minutes, **result}
 
 
 @contextmanager
@@ -177,5 +174,25 @@ def show(result: Mapping[str, Any]) -> None:
     Console().print(table)
 
 
+VERDICTS = (
+    Verdict("violations", exactly(0), lambda found: len(found["violations"])),
+    Verdict("all is as declared in the end", exactly(True), lambda found: found["converged"]),
+)
+BENCHMARK = Benchmark(
+    "chaos",
+    (
+        Part(
+            "all", run_all,
+            ("gnnserve_operator.__main__", "gnnserve_worker.pods.generate", "gnnserve_worker.pods.serve"),
+            ("charts/gnnserve",),
+        ),
+    ),
+    VERDICTS,
+    about=__doc__,
+    show=show,
+    options=add_options,
+    must_pass=True,
+)  # fmt: skip
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

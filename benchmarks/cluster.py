@@ -7,13 +7,12 @@ switches of the revision and rolling updates, and what an idle operator writes.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -26,7 +25,7 @@ from tests.cluster.harness.installation import Installation, example, installed_
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.cluster.harness.session import running_cluster
 
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
@@ -42,13 +41,8 @@ IDLE_S = 600.0
 WRITES = {"apply", "create", "delete", "patch", "update"}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="one live switch, no rolling updates: does it work at all?"
-    )
-    quick = parser.parse_args(arguments).quick
-
+def run_all(run: Run) -> dict[str, Any]:
+    quick = run.quick
     with running_cluster() as cluster, installed_operator(cluster) as operator, scratch(cluster) as service:
         spec = yaml.safe_load(example("digits").read_text())["spec"]
         apply_to_first_answer_s = measure_first_answer(service, SMALL_SPEC if quick else spec)
@@ -63,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         )
         idle = measure_idle(operator, 5.0 if quick else IDLE_S)
-    result = {
+    return {
         "manifest": "small" if quick else "digits.yaml",
         "apply_to_first_answer_s": apply_to_first_answer_s,
         "objective_to_worker_s": max(objective_to_worker_s),
@@ -72,8 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rollout": rollout,
         "idle": idle,
     }
-    show(result)
-    write_result("cluster", quick, result)
 
 
 @contextmanager
@@ -218,5 +210,18 @@ def show(result: Mapping[str, Any]) -> None:
     Console().print(table)
 
 
+BENCHMARK = Benchmark(
+    "cluster",
+    (
+        Part(
+            "all", run_all,
+            ("gnnserve_operator.__main__", "gnnserve_worker.pods.generate", "gnnserve_worker.pods.serve"),
+            ("charts/gnnserve",),
+        ),
+    ),
+    about=__doc__,
+    show=show,
+)  # fmt: skip
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

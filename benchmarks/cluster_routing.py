@@ -7,7 +7,6 @@ that it has measured, for most of the time. Open loop; worker, generator and clu
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 import uuid
@@ -29,7 +28,7 @@ from tests.cluster.harness.session import running_cluster
 
 from benchmarks.cluster_routing_bench import FULL, QUICK, SEEDS, Bench, Extent, Load, Log, Watch
 from benchmarks.communities import prepare
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from gnnserve_api.routing import Route
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_curve
@@ -56,19 +55,13 @@ WANTED_INTERVALS, WANTED_CHANGES, WANTED_POINTS = 2, 2, 1.0
 QUIET_INTERVALS = 2
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster_routing", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="intervals of 2 s, an outage of 20 s: does it work at all?"
-    )
-    quick = parser.parse_args(arguments).quick
-    extent = QUICK if quick else FULL
-
+def run_all(run: Run) -> dict[str, Any]:
+    extent = QUICK if run.quick else FULL
     with running_cluster() as cluster, installed_operator(cluster), prepared(cluster, extent) as profiled:
         bench = warmed_up(profiled)
         followed = measure_following(bench, profiled.capacities)
         outage = measure_outage(bench)
-    result = {
+    return {
         "interval_s": extent.interval_s,
         "scrape_s": extent.scrape_s,
         "graph": asdict(extent.graph),
@@ -78,8 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "metrics": followed,
         "outage": outage,
     }
-    show(result)
-    write_result("cluster_routing", quick, result)
 
 
 @contextmanager
@@ -352,5 +343,18 @@ def _rounded(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:,.0f}" for name, value in values.items())
 
 
+BENCHMARK = Benchmark(
+    "cluster_routing",
+    (
+        Part(
+            "all", run_all,
+            ("gnnserve_operator.__main__", "gnnserve_worker.pods.generate", "gnnserve_worker.pods.serve"),
+            ("charts/gnnserve",),
+        ),
+    ),
+    about=__doc__,
+    show=show,
+)  # fmt: skip
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -11,7 +11,6 @@ KServe's own clients, of an environment of their own, ask this server over HTTP 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -31,7 +30,8 @@ from tests.conformance.open_inference_calls import ANSWERED, INFER, PROTOCOL, TO
 from benchmarks.peers.environments import Environment, build, versions
 from benchmarks.peers.processes import Running, running
 from benchmarks.peers.servers import free_ports
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, exactly
 
 _PROGRAMS = Path(__file__).parent / "peers" / "programs"
 _ROOT = Path(__file__).parents[1]
@@ -96,11 +96,9 @@ SUBJECTS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="gnnserve alone, to see that it works")
-    quick = parser.parse_args(arguments).quick
-    subjects = SUBJECTS[:1] if quick else SUBJECTS
+def run_all(run: Run) -> dict[str, Any]:
+    """Quick: gnnserve alone."""
+    subjects = SUBJECTS[:1] if run.quick else SUBJECTS
     calls = [call for call in (*TOLD, *ANSWERED, *WRONG) if call.name in PROTOCOL]
     found: dict[str, list[str]] = {}
     clients: dict[str, str] = {}
@@ -113,34 +111,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ports = free_ports(3)
             with subject.start(Path(folder) / f"{subject.label}.log", ports) as server:
                 found[subject.label] = [why_wrong(server.port, call) for call in calls]
-                if subject is SUBJECTS[0] and not quick:
+                if subject is SUBJECTS[0] and not run.quick:
                     build(_KSERVE)
                     used["KServe's clients"] = versions(_KSERVE)
                     clients = ask_as_kserve(*ports[:2])
     show([call.name for call in calls], found)
     if clients:
         show([*clients], {"KServe's client": [*clients.values()]})
-    passed = {label: sum(not why for why in whys) for label, whys in found.items()}
-    are_right = sum(not why for why in clients.values())
-    of_clients = {"wanted": f"all {len(clients)}", "measured": str(are_right), "passed": are_right == len(clients)}
-    body = {
-        "verdicts": {
-            "calls that gnnserve answers as the protocol says": {
-                "wanted": f"all {len(calls)}",
-                "measured": str(passed["gnnserve"]),
-                "passed": passed["gnnserve"] == len(calls),
-            },
-            **({"calls of KServe's clients that get the right answer": of_clients} if clients else {}),
-        },
+    return {
         "peers": used,
-        "passed": passed,
+        "passed": {label: sum(not why for why in whys) for label, whys in found.items()},
         "calls": [
             {"name": call.name, "wrong": call in WRONG, **{label: whys[index] for label, whys in found.items()}}
             for index, call in enumerate(calls)
         ],
         "clients": clients,
     }
-    write_result("conformance", quick, body)
 
 
 def ask_as_kserve(port: int, grpc_port: int) -> dict[str, str]:
@@ -213,5 +199,19 @@ def show(calls: Sequence[str], found: Mapping[str, Sequence[str]]) -> None:
     Console(width=160).print(table)
 
 
+VERDICTS = (
+    Verdict(
+        "calls that gnnserve does not answer as the protocol says", exactly(0),
+        lambda found: sum(call["gnnserve"] != "" for call in found["calls"]),
+    ),
+    Verdict(
+        "calls of KServe's clients that get another answer than the right one", exactly(0),
+        lambda found: sum(why != "" for why in found["clients"].values()) if found["clients"] else None,
+    ),
+)  # fmt: skip
+BENCHMARK = Benchmark(
+    "conformance", (Part("all", run_all, ("benchmarks.conformance_worker",)),), VERDICTS, about=__doc__
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

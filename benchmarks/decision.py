@@ -7,9 +7,8 @@ of requests.
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,8 +16,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.simulator import MAX_QUEUED_SEEDS, MAX_SEEDS, REDDIT
+from benchmarks.verdicts import Verdict, below
 from gnnserve_api.objective import Objective
 from gnnserve_api.routing import RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
@@ -53,16 +53,16 @@ class Case:
     admission_p99_us: float
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.decision", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few batches: does it work at all?")
-    options = parser.parse_args(arguments)
-    batches = 500 if options.quick else 10_000
-    cases = [measure(name, objectives, batches) for name, objectives in CLASSES.items()]
+def run_all(run: Run) -> dict[str, Any]:
+    batches = 500 if run.quick else 10_000
+    return {"cases": [asdict(measure(name, objectives, batches)) for name, objectives in CLASSES.items()]}
+
+
+def show(found: Mapping[str, Any]) -> None:
     table = Table("Queue", title="One decision")
     for header in ("requests a batch", "decide p50 µs", "p99", "with taking p50", "admit p50 µs", "p99"):
         table.add_column(header, justify="right")
-    for case in cases:
+    for case in (Case(**one) for one in found["cases"]):
         table.add_row(case.name, f"{case.requests_per_batch:.1f}", *(
             f"{value:.1f}" for value in (
                 case.decision_p50_us, case.decision_p99_us, case.take_p50_us, case.admission_p50_us,
@@ -70,7 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         ))  # fmt: skip
     Console().print(table)
-    write_result("decision", options.quick, {"wantedUs": WANTED_US, "cases": [asdict(case) for case in cases]})
 
 
 def measure(name: str, objectives: Sequence[Objective], batches: int) -> Case:
@@ -128,5 +127,13 @@ def _percentile_us(seconds: Sequence[float], percentile: float) -> float:
     return round(1e6 * float(np.percentile(seconds, percentile)), 2)
 
 
+VERDICTS = (
+    Verdict(
+        f"a decision about a batch, p99, {[*CLASSES][-1]}", below(WANTED_US, "µs"),
+        lambda found: next(case["decision_p99_us"] for case in found["cases"] if case["name"] == [*CLASSES][-1]),
+    ),
+)  # fmt: skip
+BENCHMARK = Benchmark("decision", (Part("all", run_all),), VERDICTS, about=__doc__, show=show)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

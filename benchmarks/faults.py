@@ -4,9 +4,8 @@ Everything of the operator is real but kopf and sockets; see `tests/control/camp
 with one trouble; its end, its history and every moment of it are held against the same scene in peace. A sequence is a
 random life, held against a fresh apply of its last spec. A guard is a line of the operator without which a test fails.
 
-Every point of every scene takes hours of processor time. With a limit of minutes, the scenes that are due (those not
-played in full first, then the oldest) are played for as long, one result after another goes into the committed file,
-and all else in it stays. Each scene says at which commit it was played.
+Every point of every scene takes hours of processor time: each scene is a part, and `--full --minutes` goes on with
+those that were played longest ago.
 """
 
 from __future__ import annotations
@@ -14,22 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Column, Table
 from tests.control.campaign.play import play
 from tests.control.campaign.points import pairs, points
@@ -38,7 +35,8 @@ from tests.control.campaign.sequences import Life, live, lives
 from tests.control.campaign.sweep import sweep
 from tests.control.mutation import GUARDS, judge_all
 
-from benchmarks.results import FOLDER, commit, write_result
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, exactly
 
 STRIDE, QUICK_STRIDE = 5, 150
 """Every so many-th point of a scene, beginning with another one in each."""
@@ -130,12 +128,9 @@ class SceneResult:
     """Violations by point."""
     by_kind: dict[str, int]
     seconds: float
-    """Processor time of one core."""
+    """Processor time."""
     stride: int
     """Every so many-th point was played; 1: all."""
-    commit: str
-    date: str
-    """When it was played (RFC 3339)."""
 
 
 def _prepare_process() -> None:
@@ -145,23 +140,45 @@ def _prepare_process() -> None:
     gc.set_threshold(100_000)
 
 
-def run_scene(index: int, stride: int, at_commit: str) -> SceneResult:
+def run_points(index: int, stride: int, first: int, step: int) -> SceneResult:
+    """Play every `step`-th of the chosen points of a scene, beginning with the `first`."""
     _prepare_process()
     scene, began = SCENES[index], time.perf_counter()
     peaceful = asyncio.run(play(scene))
     violations = {"in peace": list(peaceful.violations)} if peaceful.violations else {}
     every = [*points(peaceful), *pairs(peaceful, 2)]
-    chosen = every[index * 7 % stride :: stride]
+    chosen = every[index * 7 % stride :: stride][first::step]
     reached, by_kind = 0, Counter(point.kind for point in chosen)
     for point, outcome in sweep(scene, chosen, peaceful).items():
         reached += outcome.reached > 0
         if outcome.violations:
             violations[str(point)] = list(outcome.violations)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return SceneResult(
-        scene.__name__, len(chosen), reached, violations, dict(by_kind), round(time.perf_counter() - began, 1), stride,
-        at_commit, now,
-    )  # fmt: skip
+    took_s = round(time.perf_counter() - began, 1)
+    return SceneResult(scene.__name__, len(chosen), reached, violations, dict(by_kind), took_s, stride)
+
+
+def run_scene(index: int, run: Run) -> dict[str, Any]:
+    """Play a scene, its points divided among the processes."""
+    stride = QUICK_STRIDE if run.quick else 1 if run.options.full else STRIDE
+    step = os.cpu_count() or 1
+    played = [run.context.submit(run_points, index, stride, first, step) for first in range(step)]
+    results: list[SceneResult] = [each.result() for each in played]
+    scene = SceneResult(
+        results[0].name,
+        sum(one.points for one in results),
+        sum(one.reached for one in results),
+        {point: words for one in results for point, words in one.violations.items()},
+        dict(sum((Counter(one.by_kind) for one in results), Counter[str]())),
+        round(sum(one.seconds for one in results), 1),
+        stride,
+    )
+    _tell(scene.name, scene.violations)
+    return {"scenes": [asdict(scene)]}
+
+
+def _tell(where: str, violated: Mapping[str, Sequence[str]]) -> None:
+    for what, words in list(violated.items())[:_SHOWN]:
+        print(f"{where}, {what}:\n    " + "\n    ".join(words))
 
 
 def run_lives(number: int, count: int) -> dict[str, list[str]]:
@@ -189,16 +206,23 @@ def _batches(sequences: int) -> Iterator[tuple[int, int]]:
         yield number, min(_BATCH, sequences - first)
 
 
-def show(scenes: Sequence[SceneResult], sequences: int, lives_violated: int, lives_s: float) -> None:
+def show(found: Mapping[str, Any]) -> None:
     names = ("Points", "Struck", "Violations now", "Found and mended", "False alarms", "Seconds")
     table = Table(Column("Scene", no_wrap=True), *names, title="The operator in trouble")
-    for result in scenes:
+    for scene in found.get("scenes", ()):
         table.add_row(
-            result.name, str(result.points), str(result.reached), str(len(result.violations)),
-            *_found(result.name), f"{result.seconds:.1f}",
+            scene["name"], str(scene["points"]), str(scene["reached"]), str(len(scene["violations"])),
+            *_found(scene["name"]), f"{scene['seconds']:.1f}",
         )  # fmt: skip
-    table.add_row("(sequences)", str(sequences), "", str(lives_violated), *_found("(sequences)"), f"{lives_s:.1f}")
+    if "sequences" in found:
+        table.add_row(
+            "(sequences)", str(found["sequences"]), "", str(len(found["sequencesViolated"])), *_found("(sequences)"),
+            f"{found['sequencesSeconds']:.1f}",
+        )  # fmt: skip
     Console().print(table)
+    missed = [name for name, is_caught in found.get("guards", {}).items() if not is_caught]
+    if missed:
+        print(f"not noticed when they are taken away: {', '.join(missed)}")
 
 
 def _found(scene: str) -> tuple[str, str]:
@@ -207,129 +231,63 @@ def _found(scene: str) -> tuple[str, str]:
     return str(mended), str(len(of_scene) - mended)
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """What is found beside the scenes."""
-
-    sequences: int
-    sequences_s: float
-    violated: dict[str, list[str]]
-    """Sequences with violations."""
-    guards: dict[str, bool]
-    """Whether a test fails without it."""
-    caught_by: dict[str, str | None]
-
-
-def play_rest(pool: ProcessPoolExecutor, *, quick: bool) -> Rest:
-    sequences = QUICK_SEQUENCES if quick else SEQUENCES
+def run_sequences(run: Run) -> dict[str, Any]:
+    sequences = QUICK_SEQUENCES if run.quick else SEQUENCES
     began = time.perf_counter()
-    drawn = pool.map(run_lives, *zip(*_batches(sequences), strict=True))
+    drawn = run.context.map(run_lives, *zip(*_batches(sequences), strict=True))
     violated = {life: words for found in drawn for life, words in found.items()}
-    lives_s = round(time.perf_counter() - began, 1)
-    verdicts = list(judge_all(GUARDS[:QUICK_GUARDS] if quick else GUARDS))
-    guards = {verdict.guard.name: verdict.is_caught for verdict in verdicts}
-    return Rest(sequences, lives_s, violated, guards, {verdict.guard.name: verdict.by for verdict in verdicts})
+    _tell("sequences", violated)
+    took_s = round(time.perf_counter() - began, 1)
+    return {"sequences": sequences, "sequencesSeconds": took_s, "sequencesViolated": violated}
 
 
-def play_scenes(
-    pool: ProcessPoolExecutor, names: Sequence[str], stride: int, minutes: float | None
-) -> Iterator[SceneResult]:
-    """Play scenes, one on each processor, and yield each result as it comes. After `minutes` no other scene begins."""
-    index_of = {scene.__name__: index for index, scene in enumerate(SCENES)}
-    at_commit = str(commit()["id"])
-    due, began = list(names), time.monotonic()
-    with Progress(transient=True) as shown:
-        task = shown.add_task("scenes", total=len(due))
-        running = {
-            pool.submit(run_scene, index_of[due.pop(0)], stride, at_commit)
-            for _ in range(min(os.cpu_count() or 1, len(due)))
-        }
-        while running:
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            for done in ended:
-                if due and (minutes is None or time.monotonic() - began < 60 * minutes):
-                    running.add(pool.submit(run_scene, index_of[due.pop(0)], stride, at_commit))
-                shown.advance(task)
-                yield done.result()
-
-
-def due_scenes(kept: Mapping[str, SceneResult]) -> list[str]:
-    """Names of all scenes: those not played in full first, then those played longest ago."""
-
-    def age(name: str) -> tuple[bool, str]:
-        result = kept.get(name)
-        return (result is not None and result.stride == 1, "" if result is None else result.date)
-
-    return sorted((scene.__name__ for scene in SCENES), key=age)
-
-
-def read_result(file: Path) -> tuple[dict[str, SceneResult], Rest] | None:
-    """The committed result; None: there is none."""
-    if not file.exists():
-        return None
-    found = json.loads(file.read_text())
-    before = {"stride": STRIDE, "commit": found["commit"]["id"], "date": found["date"]}
-    scenes = {raw["name"]: SceneResult(**{**before, **raw}) for raw in found["scenes"]}
-    rest = Rest(
-        found["sequences"], found["sequencesSeconds"], found["sequencesViolated"], found["guards"], found["caughtBy"]
-    )
-    return scenes, rest
-
-
-def build_body(scenes: Mapping[str, SceneResult], rest: Rest) -> dict[str, Any]:
-    """The result file's; scenes that exist no more are left out."""
-    played = [scenes[scene.__name__] for scene in SCENES if scene.__name__ in scenes]
-    violations = sum(len(s.violations) for s in played) + len(rest.violated)
-    in_full = sum(s.stride == 1 for s in played)
-    missed = sum(not is_caught for is_caught in rest.guards.values())
+def run_guards(run: Run) -> dict[str, Any]:
+    verdicts = list(judge_all(GUARDS[:QUICK_GUARDS] if run.quick else GUARDS))
     return {
-        "points": sum(s.points for s in played),
-        "sequences": rest.sequences,
-        "violations": violations,
-        "guards": rest.guards,
-        "caughtBy": rest.caught_by,
-        "pointsByKind": dict(sum((Counter(s.by_kind) for s in played), Counter[str]())),
-        "scenes": [asdict(s) for s in played],
-        "sequencesSeconds": rest.sequences_s,
-        "sequencesViolated": rest.violated,
-        "found": [asdict(found) for found in FOUND],
-        "verdicts": {
-            "violations": {"wanted": 0, "measured": violations, "passed": violations == 0},
-            "scenes played at every point": {
-                "wanted": len(SCENES), "measured": in_full, "passed": in_full == len(SCENES)
-            },
-            "guards that no test misses": {"wanted": 0, "measured": missed, "passed": missed == 0},
-        },
-    }  # fmt: skip
+        "guards": {verdict.guard.name: verdict.is_caught for verdict in verdicts},
+        "caughtBy": {verdict.guard.name: verdict.by for verdict in verdicts},
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few points of each scene; under a minute")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help="every point of every scene")
-    parser.add_argument("--minutes", type=float, help="with --full: go on with the scenes that are due, for so long")
-    arguments = parser.parse_args()
-    stride = QUICK_STRIDE if arguments.quick else 1 if arguments.full else STRIDE
-    before = read_result(FOLDER / "faults.json") if arguments.full and arguments.minutes is not None else None
-    scenes: dict[str, SceneResult] = {} if before is None else before[0]
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        rest = None if before is None else before[1]
-        for result in play_scenes(pool, due_scenes(scenes), stride, arguments.minutes):
-            scenes[result.name] = result
-            if rest is not None:
-                write_result("faults", False, build_body(scenes, rest))
-        if rest is None:
-            rest = play_rest(pool, quick=arguments.quick)
-            write_result("faults", arguments.quick, build_body(scenes, rest))
-    show(list(scenes.values()), rest.sequences, len(rest.violated), rest.sequences_s)
-    for where, violated in [*((s.name, s.violations) for s in scenes.values()), ("sequences", rest.violated)]:
-        for what, words in list(violated.items())[:_SHOWN]:
-            print(f"{where}, {what}:\n    " + "\n    ".join(words))
-    missed = [name for name, is_caught in rest.guards.items() if not is_caught]
-    caught = len(rest.guards) - len(missed)
-    print(f"{caught} of {len(rest.guards)} guards are noticed by a test when they are taken away")
-    print(f"not noticed: {', '.join(missed) or 'none'}")
 
+
+@contextmanager
+def processes(_: Run) -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
+def count_violations(found: Any) -> int:
+    scenes = sum(len(scene["violations"]) for scene in found["scenes"])
+    return scenes + len(found["sequencesViolated"])
+
+
+VERDICTS = (
+    Verdict("points and sequences with violations", exactly(0), count_violations),
+    Verdict(
+        "scenes played at every point", exactly(len(SCENES)),
+        lambda found: sum(scene["stride"] == 1 for scene in found["scenes"]),
+    ),
+    Verdict(
+        "guards without which a test fails", exactly(len(GUARDS)), lambda found: sum(found["guards"].values())
+    ),
+)  # fmt: skip
+
+BENCHMARK = Benchmark(
+    "faults",
+    (
+        *(Part(scene.__name__, partial(run_scene, index)) for index, scene in enumerate(SCENES)),
+        Part("sequences", run_sequences),
+        Part("guards", run_guards),
+    ),
+    VERDICTS,
+    about=__doc__,
+    show=show,
+    around=processes,
+    options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

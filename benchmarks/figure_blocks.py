@@ -8,69 +8,66 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import FOLDER
+from benchmarks.results import FOLDER, MergedObject
 
 _BLOCK = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
 @dataclass(slots=True)
 class Results:
-    """Reads committed result files, and remembers which ones a block quotes."""
+    """Reads committed result files, and remembers which of their parts a block reads."""
 
     folder: Path = FOLDER
-    quoted: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    read: dict[str, set[str]] = field(default_factory=dict)
+    """Names of parts, by benchmark."""
+    files: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
-        result = json.loads((self.folder / f"{name}.json").read_text())
-        self.quoted[name] = result
-        return result
+        """What the benchmark found, all parts together; its verdicts under `verdicts`."""
+        if name not in self.files:
+            self.files[name] = json.loads((self.folder / f"{name}.json").read_text())
+        file, read = self.files[name], self.read.setdefault(name, set())
+        found = [(part, record["found"]) for part, record in file["parts"].items()]
+        # Verdicts are of all parts.
+        judged = [(part, {"verdicts": file["verdicts"]}) for part in file["parts"]]
+        return MergedObject([*found, *judged], read.add)
 
     def has(self, name: str) -> bool:
         """Whether that benchmark's result is committed."""
         return (self.folder / f"{name}.json").exists()
 
+    def parts_read(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+        """Benchmark, part and record of each part that was read."""
+        return [
+            (name, part, self.files[name]["parts"][part])
+            for name, parts in self.read.items()
+            for part in self.files[name]["parts"]
+            if part in parts
+        ]
+
     def source(self) -> str:
         """One line per run that was quoted, by commit and day."""
-        if not self.quoted:
+        runs: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for name, part, record in self.parts_read():
+            at, date = record["commit"], record["date"]
+            run = ("unknown" if date is None else date[:10], "an unknown commit" if at is None else at["id"][:7])
+            runs.setdefault(run, {}).setdefault(name, []).append(part)
+        if not runs:
             return "Not measured yet."
-        runs: dict[tuple[str, str], list[str]] = {}
-        for name, result in self.quoted.items():
-            found: dict[tuple[str, str], list[str]] = {}
-            for part, run in _runs_of(result):
-                found.setdefault((run["date"][:10], run["commit"]["id"][:7]), []).append(part)
-            for run_id, parts in found.items():
-                words = f"`{name}` of {', '.join(parts)}" if all(parts) else f"`{name}`"
-                runs.setdefault(run_id, []).append(words)
-        said = (f"{', '.join(names)} at {commit} on {day}" for (day, commit), names in sorted(runs.items()))
+        said = []
+        for (day, commit), names in sorted(runs.items()):
+            words = ", ".join(
+                f"`{name}`" if len(parts) == len(self.files[name]["parts"]) else f"`{name}` of {', '.join(parts)}"
+                for name, parts in names.items()
+            )
+            said.append(f"{words} at {commit}{'' if day == 'unknown' else f' on {day}'}")
         return f"Measured: {'; '.join(said)}."
 
-
-def _runs_of(result: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The runs that a file is of: one without a name, or one for each part (a graph, a shape and the like) that keeps
-    its own commit and day."""
-    parts = [
-        (words.format(part[name]), part)
-        for key, (name, words) in _PARTS.items()
-        for part in (result[key] if isinstance(result.get(key), list) else ())
-        if isinstance(part, dict) and "commit" in part
-    ]
-    yield from parts or [("", result)]
-
-
-_PARTS = {
-    "graphs": ("graph", "{}"),
-    "shapes": ("shape", "{}"),
-    "services": ("service", "{} over HTTP"),
-    "answers": ("architecture", "{}"),
-    "compactions": ("shape", "compaction of {}"),
-    "starts": ("shape", "start of {}"),
-}
-"""Lists of parts in a result file: the field that names a part, and what its run is called."""
 
 SHAPE_WORDS = {"arxiv": "ogbn-arxiv's shape", "reddit": "Reddit's shape", "products": "Products' shape"}
 

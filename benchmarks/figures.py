@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import frontier_figures, updates_figures, verdict_figures  # noqa: F401 - they register their blocks
+from benchmarks.cache import verdicts_of
 from benchmarks.figure_blocks import SHAPE_WORDS, Results, figures, fill, number, table
 from benchmarks.peers_figures import ratios_by_shape
 
@@ -53,10 +54,11 @@ def summary(results: Results) -> str:
         ("Requests lost while everything is killed and paused at random",
          f"{chaos['failed']} of {chaos['requests']:,}, in flight at a worker that was killed"),
         (f"Moments of operator trouble simulated, {_share_played(faults)} / violations found",
-         f"{faults['points']:,} / {faults['violations']}"),
+         f"{sum(scene['points'] for scene in faults['scenes']):,} / "
+         f"{sum(len(scene['violations']) for scene in faults['scenes']) + len(faults['sequencesViolated'])}"),
     ]  # fmt: skip
-    used = (peers, routing, generation, startup, cluster, chaos, faults)
-    processors = sorted({re.sub(r"\(R\)| Processor", "", found["machine"]["cpu"]) for found in used})
+    machines = [record["machine"] for _, _, record in results.parts_read() if record["machine"] is not None]
+    processors = sorted({re.sub(r"\(R\)| Processor", "", machine["cpu"]) for machine in machines})
     return table((f"two cores of an {' or an '.join(processors)}, load generator included", "measured"), rows)
 
 
@@ -192,7 +194,7 @@ def more(results: Results) -> str:
     """Results that are one or two numbers each."""
     scaling, serving, startup = results["scaling"], results["serving"], results["startup"]
     soak, imported, malformed = results["soak"], results["import"], results["malformed"]
-    cache, decision = results["cache"]["verdicts"], results["decision"]
+    cache, decision = verdicts_of(results["cache"]["traces"]), results["decision"]
     sizes = [(size["nodes"], size["points"][-1]["us_per_seed"]) for size in scaling["graphSize"]]
     skew = [point["p99_ratio"] for point in scaling["degreeSkew"]["points"]]
     one, many, large = (case["prediction"] for case in serving["cases"])

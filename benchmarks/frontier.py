@@ -10,17 +10,15 @@ data sets tell the time of a stored layer, and of making it (`frontier_shapes.py
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -28,7 +26,8 @@ from rich.table import Table
 
 from benchmarks.frontier_graphs import GRAPHS, GRID, Measured, Point, Unseen, measure_graph, search_graph, train_graph
 from benchmarks.frontier_shapes import SHAPES, MeasuredShape, measure_shape, shape_verdicts
-from benchmarks.results import FOLDER, commit, write_result
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, given
 from gnnserve_api.families import FamilyName
 from gnnserve_api.variants import variant_name
 
@@ -44,11 +43,7 @@ STAGES = {"train": train_graph, "search": search_graph}
 Measurement = TypeVar("Measurement")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.frontier", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one graph, one seed: does it work at all?")
-    parser.add_argument("--graphs", nargs="*", choices=GRAPHS, help="default: all")
-    parser.add_argument("--shapes", nargs="*", choices=SHAPES, help="default: all, or none where --graphs are given")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder",
         type=Path,
@@ -57,46 +52,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--until",
         choices=STAGES,
-        help="end with this stage, whose results --folder keeps: train may run beside other work, search may not",
+        help="end each graph with this stage, whose results --folder keeps, and write nothing: train may run beside "
+        "other work, search may not",
     )
     parser.add_argument(
         "--without-search", action="store_true", help="measure all but the search, which may take half an hour a graph"
     )
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing further after so many")
-    options = parser.parse_args(arguments)
-    if options.until is not None and options.folder is None:
-        parser.error("--until needs --folder: what it makes would be lost")
-    if options.quick:
-        with _kept_in(None) as root:
-            quick = measure_graph(GRAPHS[0], 1, root, with_unseen=False)
-        Console(width=140).print(table_of(quick))
-        write_result("frontier", True, body_of({quick.graph: Entry(quick, commit(), _now())}, {}))
-        return
-    # What was measured before stays until it is measured again: all of it takes more than an hour.
-    graphs, shapes = read_result(FOLDER / "frontier.json")
-    due_graphs = due(GRAPHS if options.graphs is None else options.graphs, graphs)
-    all_shapes = SHAPES if options.graphs is None else ()
-    ends_s = time.monotonic() + 60 * options.minutes
-    if options.until is not None:
-        for name in due_graphs:
-            if time.monotonic() > ends_s:
-                break
-            with _kept_in(options.folder) as root:
-                STAGES[options.until](name, SEEDS, root)
-        return
-    for name in due(all_shapes if options.shapes is None else options.shapes, shapes):
-        if time.monotonic() > ends_s:
-            break
-        shapes[name] = Entry(measure_shape(name), commit(), _now())
-        write_result("frontier", False, body_of(graphs, shapes))
-    for name in due_graphs:
-        if time.monotonic() > ends_s:
-            break
-        with _kept_in(options.folder) as root:
-            measured = measure_graph(name, SEEDS, root, with_search=not options.without_search)
-            graphs[name] = Entry(measured, commit(), _now())
-        write_result("frontier", False, body_of(graphs, shapes))
-        Console(width=140).print(table_of(graphs[name].measured))
+
+
+def run_graph(name: str, run: Run) -> dict[str, Any] | None:
+    if run.options.until is not None:
+        if run.options.folder is None:
+            raise SystemExit("--until needs --folder: what it makes would be lost")
+        with _kept_in(run.options.folder) as root:
+            STAGES[run.options.until](name, SEEDS, root)
+        print(f"{name}: {run.options.until} is kept in {run.options.folder}")
+        return None
+    with _kept_in(run.options.folder) as root:
+        if run.quick:
+            measured = measure_graph(name, 1, root, with_unseen=False)
+        else:
+            measured = measure_graph(name, SEEDS, root, with_search=not run.options.without_search)
+    Console(width=140).print(table_of(measured))
+    return {"graphs": [{**asdict(measured), "hypervolume": hypervolumes(measured)}]}
+
+
+def run_shape(name: str, _: Run) -> dict[str, Any]:
+    return {"shapes": [asdict(measure_shape(name))]}
 
 
 @contextmanager
@@ -110,60 +92,12 @@ def _kept_in(folder: Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry(Generic[Measurement]):
-    """What was measured of a graph or a shape, by which commit and when."""
-
-    measured: Measurement
-    commit: Mapping[str, Any]
-    date: str
-
-
-def due(names: Iterable[str], kept: Mapping[str, Entry[Any]]) -> list[str]:
-    """Those that were never measured first, then the oldest."""
-    return sorted(names, key=lambda name: kept[name].date if name in kept else "")
-
-
-def read_result(file: Path) -> tuple[dict[str, Entry[Measured]], dict[str, Entry[MeasuredShape]]]:
-    """Graphs and shapes of the committed result, by name; empty where there is none."""
-    if not file.exists():
-        return {}, {}
-    found = json.loads(file.read_text())
-    if found.get("quick"):
-        return {}, {}
-    return _entries(found["graphs"], Measured), _entries(found["shapes"], MeasuredShape)
-
-
-def _entries(raw: Sequence[dict[str, Any]], kind: type[Measurement]) -> dict[str, Entry[Measurement]]:
+def verdicts(found: Any) -> Iterator[Verdict]:
     # Keys of JSON are text: seeds of a batch become numbers again.
-    entries = [Entry(msgspec.convert(one, kind, strict=False), one["commit"], one["date"]) for one in raw]
-    return {one["graph" if kind is Measured else "shape"]: entry for one, entry in zip(raw, entries, strict=True)}
-
-
-def body_of(graphs: Mapping[str, Entry[Measured]], shapes: Mapping[str, Entry[MeasuredShape]]) -> dict[str, Any]:
-    """The result file's, in the order of `GRAPHS` and `SHAPES`."""
-    of_graphs = [graphs[name] for name in GRAPHS if name in graphs]
-    of_shapes = [shapes[name] for name in SHAPES if name in shapes]
-    verdicts = [
-        *(verdict for entry in of_graphs for verdict in verdicts_of(entry.measured)),
-        *(verdict for entry in of_shapes for verdict in shape_verdicts(entry.measured).items()),
-    ]
-    return {
-        "graphs": [
-            {**asdict(entry.measured), "hypervolume": hypervolumes(entry.measured), **_when(entry)}
-            for entry in of_graphs
-        ],
-        "shapes": [{**asdict(entry.measured), **_when(entry)} for entry in of_shapes],
-        "verdicts": dict(verdicts),
-    }
-
-
-def _when(entry: Entry[Any]) -> dict[str, Any]:
-    return {"commit": entry.commit, "date": entry.date}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    for raw in found.get("graphs", ()):
+        yield from given(dict(verdicts_of(msgspec.convert(raw, Measured, strict=False))))
+    for raw in found.get("shapes", ()):
+        yield from given(shape_verdicts(msgspec.convert(raw, MeasuredShape, strict=False)))
 
 
 # --- graphs
@@ -294,5 +228,17 @@ def table_of(graph: Measured) -> Table:
     return table
 
 
+BENCHMARK = Benchmark(
+    "frontier",
+    (
+        *(Part(f"shape {name}", partial(run_shape, name)) for name in SHAPES),
+        *(Part(name, partial(run_graph, name)) for name in GRAPHS),
+    ),
+    verdicts,
+    about=__doc__,
+    quick=(GRAPHS[0],),
+    options=add_options,
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -9,14 +9,14 @@ included.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -37,8 +37,9 @@ from benchmarks.engine import (
     write_features,
     write_projected,
 )
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.retraining import retrain
+from benchmarks.verdicts import Verdict, at_least, at_most
 from gnnserve_api.spec.graph import GraphSource, Normalization, NpzSource
 from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.spec.pruning import Pruning, RankingMethod
@@ -79,6 +80,7 @@ FACTORS = (2, 4, 8, 16)
 TIMED = (("amazon_computers", 180.0), ("coauthor_cs", 600.0))
 """Graph, and the seconds that four variants may take."""
 BASELINE_EPOCHS = 100
+SEEDS = (0, 1, 2)
 STORED_METHOD = Pruning().method
 """Whose pruned variants are measured by storage: the method that a manifest has where it names none."""
 _BATCH_SEEDS = 1024
@@ -104,33 +106,36 @@ class Prepared:
         return evaluate(predict(trained.module, features, sampler, test, self.model(seed)), self.graph.labels[test])
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.generation", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="amazon_photo, one seed, few epochs: does it work at all?")
-    quick = parser.parse_args(arguments).quick
+def run_graph(case: Case, run: Run) -> dict[str, Any] | None:
     if not DATASETS.is_dir():
-        raise SystemExit(f"{DATASETS} is not there: set GNNSERVE_DATASETS to a folder with {CASES[0].graph}.npz")
-    cases = (replace(CASES[0], epochs=3),) if quick else CASES
-    factors = FACTORS[-1:] if quick else FACTORS
-    seeds = (0,) if quick else (0, 1, 2)
+        print(f"left out: {DATASETS} is not there; set GNNSERVE_DATASETS to a folder with {case.graph}.npz")
+        return None
+    case, seeds = (replace(case, epochs=3), (0,)) if run.quick else (case, SEEDS)
+    factors = FACTORS[-1:] if run.quick else FACTORS
+    prepared = prepare(case)
+    trained = {seed: train(prepared.data, prepared.features, prepared.model(seed)) for seed in seeds}
+    masters = [measure_masters(prepared, trained, 3 if run.quick else BASELINE_EPOCHS)]
+    found: dict[str, Any] = {"seeds": list(seeds), "masters": masters, "rankings": [], "storages": []}
+    if case.graph in RANKED:
+        rankings, stored = measure_rankings(prepared, trained, factors)
+        found |= {"rankings": rankings, "storages": stored}
+    return found
+
+
+def run_time(graph: str, limit_s: float, _: Run) -> dict[str, Any]:
+    return {"generation": [measure_generation(graph, limit_s)]}
+
+
+def show(found: Mapping[str, Any]) -> None:
     console = Console(width=120)
-    masters, rankings, storages = [], [], []
-    for case in cases:
-        prepared = prepare(case)
-        trained = {seed: train(prepared.data, prepared.features, prepared.model(seed)) for seed in seeds}
-        masters.append(measure_masters(prepared, trained, 3 if quick else BASELINE_EPOCHS))
-        console.print(masters_table(masters))
-        if case.graph in RANKED:
-            found, stored = measure_rankings(prepared, trained, factors)
-            rankings += found
-            storages += stored
-            console.print(rankings_table(rankings, factors))
-            console.print(storages_table(storages))
-    times = [] if quick else [measure_generation(graph, limit_s) for graph, limit_s in TIMED]
-    if times:
-        console.print(times_table(times))
-    body = {"seeds": seeds, "masters": masters, "rankings": rankings}
-    write_result("generation", quick, {**body, "storages": storages, "generation": times})
+    if found.get("masters"):
+        console.print(masters_table(found["masters"]))
+    if found.get("rankings"):
+        factors = sorted({row["factor"] for row in found["rankings"]})
+        console.print(rankings_table(found["rankings"], factors))
+        console.print(storages_table(found["storages"]))
+    if found.get("generation"):
+        console.print(times_table(found["generation"]))
 
 
 def prepare(case: Case) -> Prepared:
@@ -318,5 +323,35 @@ def times_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def verdicts(found: Mapping[str, Any]) -> Iterator[Verdict]:
+    wanted = {case.graph: case.wanted for case in CASES}
+    for at, master in enumerate(found.get("masters", ())):
+        yield Verdict(
+            f"{master['graph']}: test accuracy of x1", at_least(wanted[master["graph"]]),
+            lambda found, at=at: found["masters"][at]["accuracy_mean"],
+        )  # fmt: skip
+    limits = dict(TIMED)
+    for at, row in enumerate(found.get("generation", ())):
+        yield Verdict(
+            f"{row['graph']}: generation of its variants", at_most(limits[row["graph"]], "s"),
+            lambda found, at=at: found["generation"][at]["seconds"],
+        )  # fmt: skip
+
+
+BENCHMARK = Benchmark(
+    "generation",
+    (
+        *(Part(case.graph, partial(run_graph, case)) for case in CASES),
+        *(
+            Part(f"time of {graph}", partial(run_time, graph, limit_s), ("gnnserve_cli.commands.generate",))
+            for graph, limit_s in TIMED
+        ),
+    ),
+    verdicts,
+    about=__doc__,
+    quick=(CASES[0].graph,),
+    show=show,
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

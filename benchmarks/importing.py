@@ -8,7 +8,6 @@ ids, and scipy turns the pairs into CSR and adds the other direction. Tables are
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -17,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import scipy.sparse as sp
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.tables import CsvEdgeTable, CsvNodeTable, CsvSource, EdgeTable, NodeTable, ParquetSource
 from gnnserve_worker.graph.sources.load import load_source, source_digest
@@ -54,24 +54,15 @@ QUICK = Size(nodes=100_000, edges=2_000_000, rounds=1)
 WARM_UP = Size(nodes=100, edges=300, rounds=1)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.importing", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="2 million edges: does it work at all?")
-    options = parser.parse_args(arguments)
-    size = QUICK if options.quick else FULL
+def run_case(kind: str, ids: str, run: Run) -> dict[str, Any]:
+    size = QUICK if run.quick else FULL
+    tables = made_up_tables(CACHE, size, kind, ids)
+    rounds = [{importer: in_a_process(tables, kind, importer) for importer in IMPORTERS} for _ in range(size.rounds)]
     cases = []
-    for kind in FORMATS:
-        for ids in IDS:
-            tables = made_up_tables(CACHE, size, kind, ids)
-            rounds = [
-                {importer: in_a_process(tables, kind, importer) for importer in IMPORTERS} for _ in range(size.rounds)
-            ]
-            for importer in IMPORTERS:
-                cases.append(summarize(size, kind, ids, importer, [each[importer] for each in rounds]))
-                cases[-1]["tableBytes"] = sum(path.stat().st_size for path in (tables / "edges", tables / "nodes"))
-    show(cases)
-    body = {"nodes": size.nodes, "edges": size.edges, "features": FEATURES, "rounds": size.rounds, "cases": cases}
-    write_result("import", options.quick, body)
+    for importer in IMPORTERS:
+        cases.append(summarize(size, kind, ids, importer, [each[importer] for each in rounds]))
+        cases[-1]["tableBytes"] = sum(path.stat().st_size for path in (tables / "edges", tables / "nodes"))
+    return {"nodes": size.nodes, "edges": size.edges, "features": FEATURES, "rounds": size.rounds, "cases": cases}
 
 
 def in_a_process(tables: Path, kind: str, importer: str) -> dict[str, Any]:
@@ -206,5 +197,12 @@ def show(cases: Sequence[dict[str, Any]]) -> None:
     Console().print(table)
 
 
+BENCHMARK = Benchmark(
+    "import",
+    tuple(Part(f"{kind} of {ids}", partial(run_case, kind, ids)) for kind in FORMATS for ids in IDS),
+    about=__doc__,
+    show=lambda found: show(found["cases"]),
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

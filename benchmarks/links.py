@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results import FOLDER, write_result
+from benchmarks.results import FOLDER, fragments, merge, read_parts, write_result
 from gnnserve_api.profile import LinkScores
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
@@ -71,7 +71,7 @@ def _earlier() -> dict[str, Any]:
     file = FOLDER / "links.json"
     if not file.exists():
         return {}
-    kept = json.loads(file.read_text())
+    kept = merge(fragments(read_parts(file)))
     return {name: kept[name] for name in ("gowalla", "lastfm", "one type") if name in kept}
 
 

@@ -10,10 +10,8 @@ with and without shadows in turns; the 99th percentiles of both are compared ove
 
 from __future__ import annotations
 
-import argparse
-import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.communities import Communities, prepare
-from benchmarks.live_accuracy_shadows import Rounds, Shadows, generate, measure_shadows, open_published
-from benchmarks.results import write_result
+from benchmarks.live_accuracy_shadows import Rounds, generate, measure_shadows, open_published
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, Worded, at_most, below
 from gnnserve_api.profile import Profile
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.repository.loaded import LoadedRevision
@@ -60,67 +59,59 @@ class Streams:
     streams: int
     """Streams of each kind."""
 
-    @property
-    def told_in_time(self) -> bool:
-        return max(self.labels_until_told) <= MOST_LABELS
 
-    @property
-    def few_alarms(self) -> bool:
-        return 100 * self.alarms <= MOST_ALARMS_PERCENT * self.streams
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.live_accuracy", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small graph, 6 streams of each kind, 4 short rounds")
-    quick: bool = parser.parse_args(arguments).quick
-    graph = GRAPHS[quick]
+def run_all(run: Run) -> dict[str, Any]:
+    graph = GRAPHS[run.quick]
     with tempfile.TemporaryDirectory(prefix="gnnserve-live-") as folder:
         manifest, repository = generate(prepare(graph), Path(folder))
         loaded = open_published(manifest, repository)
         assert loaded.manifest is not None  # noqa: S101
         profile = loaded.manifest.profile
         warm_up(loaded)
-        streams = run_streams(loaded, profile, STREAMS[quick])
+        streams = run_streams(loaded, profile, STREAMS[run.quick])
         print(
             f"told after {max(streams.labels_until_told)} labels at most, in {streams.streams} streams; "
             f"{streams.alarms} alarms in {streams.streams} streams without drift",
             flush=True,
         )
         del loaded
-        shadows = measure_shadows(manifest, repository, ROUNDS[quick])
-    print(f"p99 with shadows over without: {shadows.ratio:.4f} ({shadows.low:.4f} to {shadows.high:.4f})", flush=True)
-    write_result(
-        "live_accuracy",
-        quick,
-        {
-            "graph": asdict(graph),
-            "variants": {variant.name: variant.validation_accuracy for variant in profile.variants},
-            "streams": _describe(streams),
-            "shadows": asdict(shadows),
-            "verdicts": verdicts_of(streams, shadows),
-        },
+        shadows = measure_shadows(manifest, repository, ROUNDS[run.quick])
+    return {
+        "graph": asdict(graph),
+        "variants": {variant.name: variant.validation_accuracy for variant in profile.variants},
+        "streams": _describe(streams),
+        "shadows": asdict(shadows),
+    }
+
+
+def told(found: Mapping[str, Any]) -> Worded:
+    streams = found["streams"]
+    of = streams["labelsUntilTold"]
+    return Worded(of["max"], f"{of['max']:,} at most, {of['median']:,.0f} in the middle, of {streams['count']} streams")
+
+
+def alarms(found: Mapping[str, Any]) -> Worded:
+    streams = found["streams"]
+    return Worded(
+        100 * streams["falseAlarms"] / streams["count"], f"{streams['falseAlarms']} in {streams['count']} streams"
     )
 
 
-def verdicts_of(streams: Streams, shadows: Shadows) -> dict[str, dict[str, Any]]:
-    told = streams.labels_until_told
-    return {
-        "labels until an interval excludes the profile": {
-            "wanted": f"at most {MOST_LABELS:,}, of streams in which a class of 20 % or more is permuted half-way",
-            "measured": f"{max(told):,} at most, {np.median(told):,.0f} in the middle, of {streams.streams} streams",
-            "passed": streams.told_in_time,
-        },
-        "false alarms": {
-            "wanted": f"at most {MOST_ALARMS_PERCENT} in 100 streams of {LABELS:,} labels without drift",
-            "measured": f"{streams.alarms} in {streams.streams}",
-            "passed": streams.few_alarms,
-        },
-        "p99 with shadows over without": {
-            "wanted": f"below {MOST_COST}",
-            "measured": f"{shadows.ratio:.3f} ({shadows.low:.3f} to {shadows.high:.3f})",
-            "passed": shadows.ratio < MOST_COST,
-        },
-    }
+def shadows_cost(found: Mapping[str, Any]) -> Worded:
+    shadows = found["shadows"]
+    return Worded(shadows["ratio"], f"{shadows['ratio']:.3f} ({shadows['low']:.3f} to {shadows['high']:.3f})")
+
+
+VERDICTS = (
+    Verdict(
+        "labels until an interval excludes the profile, where a class of 20 % or more is permuted half-way",
+        at_most(MOST_LABELS), told,
+    ),
+    Verdict(
+        f"false alarms in a hundred streams of {LABELS:,} labels without drift", at_most(MOST_ALARMS_PERCENT), alarms
+    ),
+    Verdict("p99 with shadows over without", below(MOST_COST), shadows_cost),
+)  # fmt: skip
 
 
 def _describe(streams: Streams) -> dict[str, Any]:
@@ -187,6 +178,12 @@ def first_told(profile: Profile, values: dict[str, np.ndarray]) -> int | None:
     return None
 
 
+BENCHMARK = Benchmark(
+    "live_accuracy",
+    (Part("all", run_all, ("gnnserve_cli.commands.serve", "gnnserve_cli.commands.generate")),),
+    VERDICTS,
+    about=__doc__,
+)
+
 if __name__ == "__main__":
-    os.environ.setdefault("GNNSERVE_PROFILE_SECONDS", "1")
-    main()
+    main(BENCHMARK)

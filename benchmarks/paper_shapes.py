@@ -8,14 +8,14 @@ them differ. One graph at a time, in a process of its own; what it published is 
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paper_tables import CELLS, FACTORS, GRAPHS, MODELS, PaperGraph, fixed_share, weight_bytes
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import CACHE, FANOUTS, SHAPES, Shape, ShapeFiles, prepare, write_graph
 
 ROOT = Path(__file__).parents[1]
@@ -38,31 +38,20 @@ _NAMES = {"GraphSAGE": "sage", "GIN": "gin"}
 Row = dict[str, Any]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_shapes", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="flickr only")
-    parser.add_argument("--graphs", nargs="+", choices=list(GRAPHS), help="default: all")
-    parser.add_argument("--one", choices=list(GRAPHS), help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.one:
-        print(json.dumps(measure_graph(options.one)))
-        return
-    names = options.graphs or (["flickr"] if options.quick else list(GRAPHS))
-    graphs = []
-    for number, name in enumerate(names, start=1):
-        print(f"{number}/{len(names)}: {name}", flush=True)
-        graphs.append(_measure_elsewhere(name))
-        print(f"  {graphs[-1]['seconds']:.0f} s, {graphs[-1]['peak_memory_mib']:,} MiB at most", flush=True)
-    rows = [row for graph in graphs for row in compare(graph["rows"])]
-    Console(width=140).print(table_of(rows))
-    body = {
+def run_graph(name: str, _: Run) -> dict[str, Any]:
+    graph = _measure_elsewhere(name)
+    print(f"  {graph['seconds']:.0f} s, {graph['peak_memory_mib']:,} MiB at most", flush=True)
+    rows = compare(graph["rows"])
+    return {
         "fanouts": FANOUTS,
         "seeds": SEEDS,
-        "graphs": [{key: value for key, value in graph.items() if key != "rows"} for graph in graphs],
-        "verdicts": verdicts_of(rows),
+        "graphs": [{key: value for key, value in graph.items() if key != "rows"}],
         "rows": rows,
     }
-    write_result("shapes", options.quick, body)
+
+
+def show(found: Mapping[str, Any]) -> None:
+    Console(width=140).print(table_of(found["rows"]))
 
 
 def shape_of(name: str) -> Shape:
@@ -74,7 +63,8 @@ def shape_of(name: str) -> Shape:
 
 
 def _measure_elsewhere(name: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.paper_shapes", "--one", name]
+    code = f"import json; from benchmarks.paper_shapes import measure_graph; print(json.dumps(measure_graph({name!r})))"
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -297,5 +287,13 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
+BENCHMARK = Benchmark(
+    "shapes",
+    tuple(Part(name, partial(run_graph, name)) for name in GRAPHS),
+    about=__doc__,
+    quick=("flickr",),
+    show=show,
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

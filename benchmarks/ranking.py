@@ -7,7 +7,6 @@ Random, Greedy and Lasso at 2x, 4x and 8x beside 1x, GraphSAGE and GIN, over `..
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -28,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ranking_findings import SPREAD_SUFFIX, judge_findings
-from benchmarks.results import FOLDER, commit, write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import CACHE
 
 if TYPE_CHECKING:
@@ -92,40 +91,18 @@ class Job:
         return f"{self.study.name}, {self.model}, seed {self.seed}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranking", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="cora, one seed, few epochs: does it work at all?")
-    parser.add_argument("--graphs", nargs="+", choices=[study.name for study in STUDIES], help="only these")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one per core")
-    parser.add_argument("--picture", action="store_true", help=f"only draw {PICTURE.name} from the result file")
-    parser.add_argument("--judge", action="store_true", help="only judge the findings of the result file anew")
-    parser.add_argument("--job", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.job:
-        print(json.dumps(run_job(_job(json.loads(options.job)))))
-    elif options.judge:
-        judge_again(FOLDER / "ranking.json")
-    elif options.picture:
-        from benchmarks.ranking_picture import draw_picture
-
-        draw_picture(json.loads((FOLDER / "ranking.json").read_text())["rows"], PICTURE)
-    else:
-        studies = [study for study in STUDIES if study.name in (options.graphs or [s.name for s in STUDIES])]
-        seeds = SEEDS
-        if options.quick:
-            studies, seeds = [replace(STUDIES[0], epochs=3)], SEEDS[:1]
-        _measure(studies, seeds, options.processes, quick=options.quick)
-
-
-def _measure(studies: Sequence[Study], seeds: Sequence[int], processes: int, *, quick: bool) -> None:
+def run_studies(run: Run) -> dict[str, Any]:
+    studies: Sequence[Study] = [replace(STUDIES[0], epochs=3)] if run.quick else STUDIES
+    seeds = SEEDS[:1] if run.quick else SEEDS
     jobs = [Job(study, model, seed) for study in studies for model in study.models for seed in seeds]
-    rows = rows_of(run_all(jobs, processes))
-    findings = judge_findings(rows)
+    rows = rows_of(run_all(jobs, len(os.sched_getaffinity(0))))
+    return {"seeds": list(seeds), "studies": [asdict(study) for study in studies], "rows": rows}
+
+
+def show(found: Mapping[str, Any]) -> None:
     console = Console(width=120)
-    console.print(accuracies_table(rows))
-    console.print(findings_table(findings))
-    body = {"seeds": seeds, "studies": [asdict(study) for study in studies], "rows": rows, "findings": findings}
-    write_result("ranking", quick, body)
+    console.print(accuracies_table(found["rows"]))
+    console.print(findings_table(judge_findings(found["rows"])))
 
 
 def run_all(jobs: Sequence[Job], processes: int) -> list[dict[str, Any]]:
@@ -150,15 +127,6 @@ def run_all(jobs: Sequence[Job], processes: int) -> list[dict[str, Any]]:
         finally:
             pool.shutdown(cancel_futures=True)
     return [result for result in known.values() if result is not None]
-
-
-def judge_again(path: Path) -> None:
-    """Judge stored rows again: training takes an hour, judging its rows a moment."""
-    result = json.loads(path.read_text())
-    result["findings"] = judge_findings(result["rows"])
-    result["findings_judged_at"] = commit()["id"]
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    Console(width=120).print(findings_table(result["findings"]))
 
 
 class Progress:
@@ -238,11 +206,16 @@ def _code_identity() -> list[str]:
 
 def _run_elsewhere(job: Job) -> dict[str, Any]:
     """Runs it in a process of one thread, which gives its memory back."""
-    command = [sys.executable, "-m", "benchmarks.ranking", "--job", json.dumps(asdict(job))]
+    command = [sys.executable, "-c", "from benchmarks.ranking import print_job; print_job()", json.dumps(asdict(job))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def print_job() -> None:
+    """Run the job that the command line gives as JSON."""
+    print(json.dumps(run_job(_job(json.loads(sys.argv[1])))))
 
 
 def _job(found: dict[str, Any]) -> Job:
@@ -391,5 +364,7 @@ def findings_table(findings: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+BENCHMARK = Benchmark("ranking", (Part("all", run_studies),), about=__doc__, show=show)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -9,7 +9,6 @@ the machine was measured as slower than it is, and the file says where.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -40,7 +39,7 @@ from benchmarks.engine import (
     write_projected,
 )
 from benchmarks.gemm import best_peaks, measure_peaks
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.roofline_report import compare_with_paper, headlines, show_memory, show_shape
 from benchmarks.shapes import FANOUTS, SHAPES, Shape, ShapeFiles, prepare
 from gnnserve_api.variants import Storage
@@ -135,13 +134,9 @@ def compute_bound(
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.roofline", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the arxiv shape, two storages, short runs")
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), help="default: all")
-    options = parser.parse_args(arguments)
-    quick = options.quick
-    names = options.shapes or (["arxiv"] if quick else list(SHAPES))
+def run_all(run: Run) -> dict[str, Any]:
+    quick = run.quick
+    names = ["arxiv"] if quick else list(SHAPES)
     storages = [Storage.FLOAT32, Storage.INT8] if quick else list(Storage)
     seconds = 0.1 if quick else 1.0
 
@@ -152,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"peak of matrix products, 10^9 operations/s by threads: {peaks}", flush=True)
     machine = Machine(most, best_peaks(peaks))
     shapes = {name: measure_shape(prepare(SHAPES[name]), storages, machine, seconds) for name in names}
-    body = {
+    return {
         "headlines": headlines(shapes),
         "threads": machine.threads,
         "lastCacheBytes": last_cache_bytes(),
@@ -162,7 +157,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "fanouts": FANOUTS,
         "shapes": shapes,
     }
-    write_result("roofline", quick, body)
 
 
 def measure_memory(quick: bool, seconds: float) -> dict[str, Any]:
@@ -343,5 +337,7 @@ def describe_variant(
     }
 
 
+BENCHMARK = Benchmark("roofline", (Part("all", run_all),), about=__doc__)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

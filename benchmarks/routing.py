@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.communities import Communities, prepare
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.routing_verdict import Report, Result, brief, describe, judge, show
 from gnnserve_api.profile import Profile
 from gnnserve_cli.client import fetch_variants
@@ -98,16 +98,12 @@ class Bench:
         return ["taskset", "--cpu-list", str(core), sys.executable, "-m", "gnnserve_cli", *arguments]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.routing", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="ours and the static variants, 20 s each")
-    parser.add_argument("--scenarios", nargs="*", type=Scenario, default=list(Scenario), help="default: all")
-    parser.add_argument("--policies", nargs="+", help="of ours, metrics, fast and the variants; default: all")
-    parser.add_argument("--no-overload", action="store_true", help="scenarios alone")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="of arrivals, sizes and node ids")
-    options = parser.parse_args(arguments)
-    quick: bool = options.quick
 
+
+def run_all(run: Run) -> dict[str, Any]:
+    quick, seed = run.quick, run.options.seed
     with tempfile.TemporaryDirectory(prefix="gnnserve-routing-") as folder:
         graph = prepare(Communities())
         worker_core, generator_core = _pick_cores()
@@ -119,42 +115,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bench = Bench(worker_core, generator_core, graph, bench.repository, bench.scratch, objective_ms)
         capacities = {name: measure_capacity(bench, name, CAPACITY_S[quick]) for name in names}
         print(f"objective {objective_ms:g} ms; seeds/s: {capacities}", flush=True)
-
-        policies = build_policies(names, options.policies or ["ours", *names, *([] if quick else ["metrics", "fast"])])
+        policies = build_policies(names, ["ours", *names, *([] if quick else ["metrics", "fast"])])
         unit_per_s = capacities[names[0]] / SEEDS
         found: dict[Scenario, dict[str, Result]] = {}
-        for scenario in options.scenarios:
+        for scenario in Scenario:
             found[scenario] = {}
             for policy, routing in policies.items():
                 result = run_scenario(
-                    bench, policy, routing, scenario, PEAKS[scenario] * unit_per_s, DURATION_S[quick], options.seed
+                    bench, policy, routing, scenario, PEAKS[scenario] * unit_per_s, DURATION_S[quick], seed
                 )
                 found[scenario][policy] = result
                 print(f"{scenario} {policy}: {brief(result)}", flush=True)
-        overload = None if options.no_overload else measure_overload(bench, capacities[names[-1]] / SEEDS, quick)
-    verdicts = {
-        scenario: judge(results, names) for scenario, results in found.items() if {"ours", *names} <= {*results}
+        overload = measure_overload(bench, capacities[names[-1]] / SEEDS, quick)
+    judged = {scenario: judge(results, names) for scenario, results in found.items()}
+    show(found, judged)
+    return {
+        "scenarios": {scenario: describe(results, names, judged[scenario]) for scenario, results in found.items()},
+        "overload": overload,
+        "objectiveMs": objective_ms,
+        "fullBatchMs": full_ms,
+        "testAccuracy": {name: profile.variant(name).test_accuracy for name in names},
+        "capacitySeedsPerSecond": capacities,
+        "peaks": {scenario: PEAKS[scenario] for scenario in Scenario},
+        "secondsPerRun": DURATION_S[quick],
+        "slowLoopSeconds": SLOW_LOOP_S,
+        "graph": asdict(Communities()),
     }
-    if found:
-        show(found, verdicts)
-    write_result(
-        "routing",
-        quick,
-        {
-            "scenarios": {
-                scenario: describe(results, names, verdicts.get(scenario)) for scenario, results in found.items()
-            },
-            "overload": overload,
-            "objectiveMs": objective_ms,
-            "fullBatchMs": full_ms,
-            "testAccuracy": {name: profile.variant(name).test_accuracy for name in names},
-            "capacitySeedsPerSecond": capacities,
-            "peaks": {scenario: PEAKS[scenario] for scenario in options.scenarios},
-            "secondsPerRun": DURATION_S[quick],
-            "slowLoopSeconds": SLOW_LOOP_S,
-            "graph": asdict(Communities()),
-        },
-    )
 
 
 def _pick_cores() -> tuple[int, int]:
@@ -311,5 +297,17 @@ def measure_overload(bench: Bench, capacity_per_s: float, quick: bool) -> dict[s
     return {"peakPerSecond": peak, "shareAt3Times": min(beyond), "passed": min(beyond) >= GOODPUT_WANTED, "runs": runs}
 
 
+BENCHMARK = Benchmark(
+    "routing",
+    (
+        Part(
+            "all", run_all,
+            ("gnnserve_cli.commands.generate", "gnnserve_cli.commands.serve", "gnnserve_cli.commands.load"),
+        ),
+    ),
+    about=__doc__,
+    options=add_options,
+)  # fmt: skip
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -9,7 +9,6 @@ holds, rows come from memory, as they do for a server of a large graph.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from benchmarks.engine import (
     scratch_folder,
     write_features,
 )
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import FANOUTS, Shape, random_weights
 from gnnserve_api.variants import Storage
 from gnnserve_cli.render import format_ms
@@ -73,13 +72,10 @@ class Effort:
     """Fewest batches, so that requests differ; batches of several seeds need fewer."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="up to 1,000,000 nodes, short runs")
-    quick = parser.parse_args(arguments).quick
-    effort = Effort(0.2, 200) if quick else Effort(3.0, 2000)
-    sizes = SIZES[:-1] if quick else SIZES
-    shares = SHARES[::3] if quick else SHARES
+def run_all(run: Run) -> dict[str, Any]:
+    effort = Effort(0.2, 200) if run.quick else Effort(3.0, 2000)
+    sizes = SIZES[:-1] if run.quick else SIZES
+    shares = SHARES[::3] if run.quick else SHARES
 
     by_size = [measure_size(nodes, effort) for nodes in sizes]
     with scratch_folder() as folder:
@@ -92,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         by_variants = [measure_variants(revision, count, effort) for count in VARIANTS]
     repeated = measure_repeated(SIZES[1], effort)
     sharing = {name: measure_sharing(*widths, shares, effort) for name, widths in TABLES.items()}
-    body = {
+    return {
         "fanouts": FANOUTS,
         "features": FEATURES,
         "hidden": HIDDEN,
@@ -106,8 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "sharing": {"seeds": SHARING_SEEDS, "share_below": inference._SHARE_BELOW, "tables": sharing},
         "repeated_seeds": repeated,
     }
-    show(body)
-    write_result("scaling", quick, body)
 
 
 def random_graph(nodes: int, hub_degree: int, hubs: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -394,5 +388,7 @@ def show(body: dict[str, Any]) -> None:
     print(f"repeated seeds computed once over each on its own, by different ones of {SHARING_SEEDS}: {once}")
 
 
+BENCHMARK = Benchmark("scaling", (Part("all", run_all),), about=__doc__, show=show)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

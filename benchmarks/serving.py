@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.peers.processes import running
 from benchmarks.peers.servers import ECHO_SERVER, free_ports, with_ports
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
@@ -55,20 +55,20 @@ CASES = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short runs: does it work at all?")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--manifest", type=Path, default=ROOT / "examples/digits.yaml")
     parser.add_argument("--repository", type=Path, default=ROOT / ".gnnserve")
-    options = parser.parse_args(arguments)
-    duration_s = 1.0 if options.quick else 10.0
 
-    with running_server(options.manifest, options.repository) as endpoint, running_echo() as echo:
+
+def run_all(run: Run) -> dict[str, Any]:
+    manifest: Path = run.options.manifest
+    duration_s = 1.0 if run.quick else 10.0
+    with running_server(manifest, run.options.repository) as endpoint, running_echo() as echo:
         served = fetch_variants(endpoint)
-        results = [measure_case(endpoint, echo, served.nodes, case, duration_s) for case in CASES]
-    show(results)
-    body = {"manifest": options.manifest.name, "graph": {"nodes": served.nodes, "features": served.features}}
-    write_result("serving", options.quick, {**body, "secondsPerCase": duration_s, "cases": results})
+        cases = [measure_case(endpoint, echo, served.nodes, case, duration_s) for case in CASES]
+    show(cases)
+    graph = {"nodes": served.nodes, "features": served.features}
+    return {"manifest": manifest.name, "graph": graph, "secondsPerCase": duration_s, "cases": cases}
 
 
 @contextmanager
@@ -173,5 +173,9 @@ def show(results: Sequence[dict[str, Any]]) -> None:
     Console(width=120).print(table)
 
 
+BENCHMARK = Benchmark(
+    "serving", (Part("all", run_all, ("gnnserve_cli.commands.run",)),), about=__doc__, options=add_options
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

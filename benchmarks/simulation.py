@@ -7,17 +7,17 @@ no noise and may refuse any request.
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.simulator import (
     MIXED,
     MODELS,
@@ -32,6 +32,7 @@ from benchmarks.simulator import (
     mean_of,
     simulate,
 )
+from benchmarks.verdicts import Verdict, given
 
 FULL_MS, QUICK_MS = 300_000.0, 30_000.0
 FULL_SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
@@ -91,7 +92,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Traces:
     duration_ms: float
     seeds: tuple[int, ...]
 
@@ -99,22 +100,18 @@ class Run:
         return [simulate(model, draw_trace(kind, seed, model, self.duration_ms), setting, seed) for seed in self.seeds]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="30 s of every trace: does it work at all?")
-    options = parser.parse_args(arguments)
-    run = Run(QUICK_MS, QUICK_SEEDS) if options.quick else Run(FULL_MS, FULL_SEEDS)
-    checks: list[Check] = []
-    body: dict[str, Any] = {"secondsPerTrace": run.duration_ms / 1000, "seeds": list(run.seeds)}
-    for part in (all_alike, near_oracle, mixed, drifting, retrying):
-        found, figures = part(run)
-        checks += found
-        body[part.__name__] = figures
-    show(checks)
-    write_result("simulation", options.quick, {**body, "targets": [asdict(check) for check in checks]})
+def run_part(measure: Callable[[Traces], tuple[list[Check], dict[str, Any]]], run: Run) -> dict[str, Any]:
+    traces = Traces(QUICK_MS, QUICK_SEEDS) if run.quick else Traces(FULL_MS, FULL_SEEDS)
+    checks, figures = measure(traces)
+    return {
+        "secondsPerTrace": traces.duration_ms / 1000,
+        "seeds": list(traces.seeds),
+        measure.__name__: figures,
+        "targets": [asdict(check) for check in checks],
+    }
 
 
-def all_alike(run: Run) -> tuple[list[Check], dict[str, Any]]:
+def all_alike(run: Traces) -> tuple[list[Check], dict[str, Any]]:
     checks, figures = [], {}
     for model in MODELS.values():
         table = Table("Trace", title=f"{model.name}: one class of requests")
@@ -168,7 +165,7 @@ def near_oracle(_run: Run) -> tuple[list[Check], dict[str, Any]]:
     return checks, figures
 
 
-def mixed(run: Run) -> tuple[list[Check], dict[str, Any]]:
+def mixed(run: Traces) -> tuple[list[Check], dict[str, Any]]:
     checks, figures = [], {}
     setting = Setting(classes=MIXED)
     for model in MODELS.values():
@@ -195,7 +192,7 @@ def mixed(run: Run) -> tuple[list[Check], dict[str, Any]]:
     return checks, figures
 
 
-def drifting(run: Run) -> tuple[list[Check], dict[str, Any]]:
+def drifting(run: Traces) -> tuple[list[Check], dict[str, Any]]:
     """The device is 1.6 times slower than profiled for the middle third."""
     start, end, factor = _DRIFT
     setting = Setting(drift=(start * run.duration_ms, end * run.duration_ms, factor))
@@ -211,7 +208,7 @@ def drifting(run: Run) -> tuple[list[Check], dict[str, Any]]:
     return checks, figures
 
 
-def retrying(run: Run) -> tuple[list[Check], dict[str, Any]]:
+def retrying(run: Traces) -> tuple[list[Check], dict[str, Any]]:
     """What is left, long after, of a flash crowd whose clients give up at twice their objective and try thrice more."""
     setting = Setting(retries=3)
     first_ms, last_ms = 2 / 3 * run.duration_ms, 0.93 * run.duration_ms
@@ -238,12 +235,24 @@ def _shares(logs: Sequence[Log]) -> dict[str, float]:
     return {f"x{1 << i}": round(100 * float(count / totals.sum()), 1) for i, count in enumerate(totals)}
 
 
-def show(checks: Sequence[Check]) -> None:
-    table = Table("Target", "Wanted", "Found", "", title="Targets")
-    for check in checks:
-        table.add_row(check.what, check.wanted, check.found, "" if check.met else "missed")
-    Console().print(table)
+def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
+    return given(
+        {
+            check["what"]: {"wanted": check["wanted"], "measured": check["found"], "passed": check["met"]}
+            for check in found["targets"]
+        }
+    )
 
+
+BENCHMARK = Benchmark(
+    "simulation",
+    tuple(
+        Part(measure.__name__, partial(run_part, measure))
+        for measure in (all_alike, near_oracle, mixed, drifting, retrying)
+    ),
+    verdicts,
+    about=__doc__,
+)
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

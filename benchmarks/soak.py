@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -28,7 +29,7 @@ from benchmarks.memory import MemoryWatch, read_memory
 from benchmarks.peers.processes import descendants, running
 from benchmarks.peers.protocols import GNNSERVE_JSON
 from benchmarks.peers.servers import free_ports, gnnserve_server, variables_of, with_ports
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import SHAPES, prepare
 from benchmarks.wrk import encode_post
 from gnnserve_api.protocol import PredictRequest
@@ -143,13 +144,13 @@ def summarize_size(seeds: int | None, latencies_ms: Sequence[float]) -> SizeLate
     return SizeLatency(seeds, len(ascending), p50_ms, p99_ms)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="four minutes of five seconds each")
-    parser.add_argument("--minutes", type=int, default=MINUTES)
-    options = parser.parse_args(arguments)
-    count, seconds = (4, 5.0) if options.quick else (options.minutes, 60.0)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--length", type=int, default=MINUTES, help="minutes of load (default: %(default)s)")
 
+
+def run_all(run: Run) -> dict[str, Any]:
+    """Quick: four minutes of five seconds each."""
+    count, seconds = (4, 5.0) if run.quick else (run.options.length, 60.0)
     files = prepare(SHAPES["arxiv"])
     server = gnnserve_server(files, "float32")
     ports = free_ports(1)
@@ -168,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         endpoint = Endpoint("127.0.0.1", process.port)
         take_precedence()
         requests = build_mixed(endpoint, files.shape.seeds_end)
-        capacity_per_s = measure_capacity(endpoint, requests, 2.0 if options.quick else 20.0)
+        capacity_per_s = measure_capacity(endpoint, requests, 2.0 if run.quick else 20.0)
         rate_per_s = LOAD_SHARE * capacity_per_s
         print(f"capacity {capacity_per_s:,.0f} requests/s; offering {rate_per_s:,.0f} requests/s", flush=True)
         pids = descendants(process.pid)
@@ -181,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     everyone = summarize_size(None, list(itertools.chain.from_iterable(latencies_ms.values())))
     sizes, memory = (everyone, *summarize_sizes(latencies_ms)), summarize_memory(minutes)
     show(minutes, sizes, memory, verdict)
-    body = {
+    return {
         "graph": asdict(files.shape),
         "mix": [{"seeds": seeds, "permille": permille} for seeds, permille in MIX],
         "capacityPerSecond": capacity_per_s,
@@ -193,10 +194,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "sizes": [asdict(size) for size in sizes],
         "minutes": [asdict(minute) for minute in minutes],
     }
-    write_result("soak", options.quick, body)
-    # Percentiles of five seconds drift by themselves.
-    if not (verdict.passed or options.quick):
-        raise SystemExit("the soak failed")
 
 
 def take_precedence() -> None:
@@ -307,5 +304,9 @@ def show(minutes: Sequence[Minute], sizes: Sequence[SizeLatency], memory: Anonym
     print(verdict, flush=True)
 
 
+BENCHMARK = Benchmark(
+    "soak", (Part("all", run_all, ("gnnserve_cli.commands.run",)),), about=__doc__, options=add_options, must_pass=True
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.serving import ANSWER_TIMEOUT_S, ROOT, WARM_UP_S, running_server
+from benchmarks.verdicts import given
 from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import build_predictions
@@ -35,31 +36,24 @@ PICTURE = ROOT / "docs/images/concurrency.png"
 _RESIDENCE = re.compile(r"^gnnserve_request_seconds_(count|sum)\{.*\} (\S+)$", re.MULTILINE)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short runs: does it work at all?")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--manifest", type=Path, default=ROOT / "examples/digits.yaml")
     parser.add_argument("--repository", type=Path, default=ROOT / ".gnnserve")
     parser.add_argument("--picture", type=Path, help="where to draw it; a quick run draws nothing by itself")
-    options = parser.parse_args(arguments)
-    duration_s = 1.0 if options.quick else 10.0
 
+
+def run_all(run: Run) -> dict[str, Any]:
+    options, duration_s = run.options, 1.0 if run.quick else 10.0
     with running_server(options.manifest, options.repository) as endpoint:
         nodes = fetch_variants(endpoint).nodes
         points = [measure(endpoint, nodes, connections, duration_s) for connections in CONNECTIONS]
     reports = [report for report, _ in points]
     put(output(), sweep_table(reports))
-    found = [of_point for _, of_point in points]
-    body = {
-        "manifest": options.manifest.name,
-        "secondsPerPoint": duration_s,
-        "verdicts": verdicts(found),
-        "points": found,
-    }
-    write_result("sweep", options.quick, body)
-    picture = options.picture or (None if options.quick else PICTURE)
+    picture = options.picture or (None if run.quick else PICTURE)
     if picture is not None:
         draw_sweep(picture, reports)
+    found = [of_point for _, of_point in points]
+    return {"manifest": options.manifest.name, "secondsPerPoint": duration_s, "points": found}
 
 
 def measure(endpoint: Endpoint, nodes: int, connections: int, duration_s: float) -> tuple[LoadReport, dict[str, Any]]:
@@ -119,5 +113,13 @@ def _verdict(off_percent: Sequence[float]) -> dict[str, Any]:
     }
 
 
+BENCHMARK = Benchmark(
+    "sweep",
+    (Part("all", run_all, ("gnnserve_cli.commands.run",)),),
+    lambda found: given(verdicts(found["points"])),
+    about=__doc__,
+    options=add_options,
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -33,8 +33,9 @@ from tests.changes.campaign.play import Plan, Round, play
 from tests.changes.campaign.revision import VARIANTS
 from tests.support.postgres import postgres_server
 
-from benchmarks.results import commit, write_result
+from benchmarks.results import Benchmark, Part, Run, commit, main
 from benchmarks.shapes import CACHE
+from benchmarks.verdicts import Verdict, given
 
 WANTED_KILLS, QUICK_KILLS = 1000, 12
 _ROUND_KILLS = 50
@@ -137,7 +138,6 @@ def body_of(rounds: Sequence[RoundFigures]) -> dict[str, Any]:
         "violations": dict(violations),
         "recoveries": [*_recovery_rows(rounds)],
         "rounds": [{**asdict(one), "recoveries": len(one.recoveries)} for one in rounds],
-        "verdicts": dict(verdicts_of(rounds)),
     }
 
 
@@ -158,12 +158,14 @@ def _quantiles(values: Sequence[float]) -> dict[str, float]:
     return {"p50": round(float(p50), 3), "p99": round(float(p99), 3), "max": round(max(values), 3)}
 
 
-def verdicts_of(rounds: Sequence[RoundFigures]) -> Iterator[tuple[str, dict[str, Any]]]:
-    kills = sum(one.kills for one in rounds)
-    batches = sum(one.acknowledged for one in rounds)
-    reads, compactions = sum(one.reads for one in rounds), sum(one.compactions for one in rounds)
-    broken = sum(count for one in rounds for name, count in one.violations.items() if Kind[name] in PROMISED)
-    others = sum(count for one in rounds for count in one.violations.values()) - broken
+def verdicts_of(found: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    rounds = found["rounds"]
+    kills = sum(one["faults"].get(kill, 0) for one in rounds for kill in KILLS)
+    batches = sum(one["acknowledged"] for one in rounds)
+    reads, compactions = sum(one["reads"] for one in rounds), sum(one["compactions"] for one in rounds)
+    promised = {kind.name for kind in PROMISED}
+    broken = sum(count for name, count in found["violations"].items() if name in promised)
+    others = sum(found["violations"].values()) - broken
     enough = kills >= WANTED_KILLS
     yield (
         "acknowledged changes lost, doubled or out of order",
@@ -216,30 +218,26 @@ def keep_round(file: Path, figures: RoundFigures) -> None:
         kept.write(msgspec.json.encode(figures) + b"\n")
 
 
-def show(body: Mapping[str, Any]) -> None:
-    table = Table("", "Wanted", "Measured", "")
-    for name, verdict in body["verdicts"].items():
-        table.add_row(name, verdict["wanted"], verdict["measured"], "met" if verdict["passed"] else "missed")
+def show(found: Mapping[str, Any]) -> None:
     times = Table("Fault", "Times", "Acknowledged again, p50 / p99 / max s", "All workers follow")
-    for row in body["recoveries"]:
+    for row in found["recoveries"]:
         words = [" / ".join(f"{value:.2f}" for value in row[key].values()) for key in ("acknowledged_s", "followed_s")]
         times.add_row(row["fault"], str(row["times"]), *words)
-    Console(width=140).print(table, times)
-    for one in body["rounds"]:
+    Console(width=140).print(times)
+    for one in found["rounds"]:
         for words in one["words"]:
             print(f"seed {one['seed']}: {words}")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.updates_faults", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_KILLS} kills: does it work at all?")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kills", type=int, default=WANTED_KILLS, help="default: %(default)s")
     parser.add_argument("--seed", default=_SEED, help="what all rounds are drawn from (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, help="go on with the rounds that are due, for so long")
-    options = parser.parse_args(arguments)
-    quick: bool = options.quick
-    kills: int = QUICK_KILLS if quick else options.kills
-    kept = None if quick or options.minutes is None else kept_rounds(options.seed, kills)
+
+
+def run_all(run: Run) -> dict[str, Any]:
+    options = run.options
+    kills: int = QUICK_KILLS if run.quick else options.kills
+    kept = None if run.quick or options.minutes is None else kept_rounds(options.seed, kills)
     rounds = [] if kept is None else read_rounds(kept)
     ends_s = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
 
@@ -253,11 +251,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{found.reads:,} reads, {found.compactions} compactions, {sum(found.violations.values())} violations",
             flush=True,
         )
-        write_result("updates_faults", quick, body_of(rounds))
 
     play_rounds(kills, options.seed, len(rounds), ends_s, add)
-    show(body_of(rounds))
+    return body_of(rounds)
 
+
+def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
+    return given(dict(verdicts_of(found)))
+
+
+BENCHMARK = Benchmark(
+    "updates_faults",
+    (Part("all", run_all, ("gnnserve_worker.pods.serve", "gnnserve_worker.compaction")),),
+    verdicts,
+    about=__doc__,
+    show=show,
+    options=add_options,
+)
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -1,16 +1,13 @@
-"""The result file of `make bench-updates`: what each part measured, of which commit, and what was wanted of it.
+"""Figures of `make bench-updates`: what each part measured, and what was wanted of it.
 
-Parts are measured one by one, since all of them together take an hour: what an earlier run measured stays in the file
-until it is measured again. A figure that no part measures yet has no verdict.
+A figure that no part measures yet has no verdict.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -73,45 +70,22 @@ KINDS: Mapping[Part, Kind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    figures: Figures
-    commit: Mapping[str, Any]
-    date: str
-
-
-Entries = dict[Part, dict[str, Entry]]
+Entries = dict[Part, dict[str, Figures]]
 """By part, and by what was measured: a shape, an architecture, a graph."""
 
 
-def read_entries(file: Path) -> Entries:
-    """Those of the committed result; none where there is no such file, or a quick run wrote it."""
-    found = json.loads(file.read_text()) if file.exists() else {}
-    if found.get("quick"):
-        found = {}
+def fragment_of(part: Part, name: str, figures: Figures) -> dict[str, Any]:
+    """What a part of the result file holds."""
+    kind = KINDS[part]
+    return {kind.key: [{kind.name: name, **msgspec.to_builtins(figures)}]}
+
+
+def entries_of(found: Mapping[str, Any]) -> Entries:
+    """All fragments together, read back."""
     return {
-        part: {
-            one[kind.name]: Entry(msgspec.convert(one, kind.figures), one["commit"], one["date"])
-            for one in found.get(kind.key, ())
-        }
+        part: {one[kind.name]: msgspec.convert(one, kind.figures) for one in found.get(kind.key, ())}
         for part, kind in KINDS.items()
     }
-
-
-def body_of(entries: Entries) -> dict[str, Any]:
-    lists = {
-        kind.key: [
-            {
-                kind.name: name,
-                **msgspec.to_builtins(entry.figures),
-                "commit": dict(entry.commit),
-                "date": entry.date,
-            }
-            for name, entry in entries[part].items()
-        ]
-        for part, kind in KINDS.items()
-    }
-    return {**lists, "verdicts": dict(verdicts_of(entries))}
 
 
 def verdicts_of(entries: Entries) -> Iterator[tuple[str, Verdict]]:
@@ -144,20 +118,21 @@ def verdicts_of(entries: Entries) -> Iterator[tuple[str, Verdict]]:
         )
     for shape, compaction in _figures(entries, Part.COMPACTION, Compaction):
         yield (
-            f"{shape}: compaction of {compaction.changes:,} edges",
+            f"{shape}: compaction of a log of edges",
             {
                 "wanted": f"{WANTED_COMPACTED:,} edges become part of the graph; no time is asked for",
-                "measured": f"{compaction.took_s:,.0f} s; then a start takes {compaction.start_after_s:.1f} s, "
+                "measured": f"{compaction.changes:,} edges in {compaction.took_s:,.0f} s; "
+                f"then a start takes {compaction.start_after_s:.1f} s, "
                 f"in place of {compaction.start_with_log_s:.0f}",
                 "passed": compaction.changes >= WANTED_COMPACTED,
             },
         )
     for shape, start in _figures(entries, Part.START, Start):
         yield (
-            f"{shape}: start over {start.records:,} small batches",
+            f"{shape}: start over small batches",
             {
                 "wanted": f"< {WANTED_START_S:g} s",
-                "measured": f"{start.replay_s:.1f} s for {start.changes:,} changes",
+                "measured": f"{start.replay_s:.1f} s for {start.records:,} batches of {start.changes:,} changes",
                 "passed": start.replay_s < WANTED_START_S and start.records >= WANTED_RECORDS,
             },
         )
@@ -165,7 +140,7 @@ def verdicts_of(entries: Entries) -> Iterator[tuple[str, Verdict]]:
         worst = max(replay.variants, key=lambda variant: abs(variant.changed - variant.rebuilt))
         points = 100 * (worst.changed - worst.rebuilt)
         yield (
-            f"{graph}: accuracy on the {replay.arrived:,} nodes that arrived",
+            f"{graph}: accuracy on the nodes that arrived",
             {
                 "wanted": f"within {WANTED_POINTS} points of the rebuilt graph's, every variant",
                 "measured": f"{points + 0.0:+.2f} points at most, of {len(replay.variants)} variants ({worst.variant})",
@@ -227,6 +202,6 @@ def _of_answers(answers: list[AnswerErrors]) -> Iterator[tuple[str, Verdict]]:
 
 
 def _figures(entries: Entries, part: Part, kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    for name, entry in entries[part].items():
-        assert isinstance(entry.figures, kind)  # noqa: S101
-        yield name, entry.figures
+    for name, figures in entries[part].items():
+        assert isinstance(figures, kind)  # noqa: S101
+        yield name, figures

@@ -178,7 +178,7 @@ def _prepare(name: str) -> None:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        found: Mapping[str, Any] = json.loads(file.read_text())
+        found: Mapping[str, Any] = json.loads(file.read_text())["parts"]["all"]["found"]
     except (FileNotFoundError, ValueError):
         return {}
     return found

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import asdict, replace
 
 import pytest
-from benchmarks.frontier import Entry, body_of, due, hypervolume, hypervolumes, loss_points, read_result, verdicts_of
+from benchmarks.frontier import hypervolume, hypervolumes, loss_points, verdicts, verdicts_of
 from benchmarks.frontier_graphs import Measured, Point, Unseen
 from benchmarks.frontier_shapes import MeasuredShape, shape_verdicts
-from benchmarks.results import write_result
 
 
 def point(name: str, accuracies: tuple[float, ...], p50_ms: float, family: str = "pruned") -> Point:
@@ -77,13 +76,8 @@ def test_what_a_stored_layer_takes_on_a_large_shape_is_judged() -> None:
     assert shape_verdicts(replace(shape, shape="flickr")) == {}
 
 
-def test_what_was_measured_before_stays_and_the_oldest_is_due_first(tmp_path: Path) -> None:
+def test_verdicts_are_of_graphs_and_shapes_as_the_file_has_them() -> None:
     graph = replace(measured(point("stored1", X1.accuracies, 5.0, "stored")), graph="eukloc")
-    shape = MeasuredShape("yelp", 100, {"x1": 1.0}, ("stored1",), 1.0)
-    graphs, shapes = {"eukloc": Entry(graph, {"id": "a"}, "2026-11-23")}, {"yelp": Entry(shape, {"id": "b"}, "2026")}
-    file = write_result("frontier", False, body_of(graphs, shapes), tmp_path)
-    assert read_result(file) == (graphs, shapes)
-    assert due(["eukloc", "yelpchi"], graphs) == ["yelpchi", "eukloc"]
-    graphs["tolokers"] = Entry(replace(graph, graph="tolokers"), {}, "2026-11-22")
-    assert due(["eukloc", "tolokers"], graphs) == ["tolokers", "eukloc"]
-    assert read_result(tmp_path / "none.json") == ({}, {})
+    shape = MeasuredShape("reddit", 20_000_000, {"x1": 50.0, "stored1": 2.0, "stored1-int8": 0.9}, ("stored1",), 60.0)
+    found = json.loads(json.dumps({"graphs": [asdict(graph)], "shapes": [asdict(shape)]}))
+    assert {verdict.name for verdict in verdicts(found)} >= {"eukloc", "edges a minute of making a stored layer"}

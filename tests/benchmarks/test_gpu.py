@@ -329,7 +329,7 @@ def test_what_is_measured_is_written_at_once_and_shares_the_time(
         times[part] = budget.total_s
         assert callable(save)
         save(EVERY_PART[part])
-        written = json.loads((tmp_path / "gpu.json").read_text())
+        written = json.loads((tmp_path / "gpu.json").read_text())["parts"]["all"]["found"]
         assert list(written["parts"]) == list(times)
 
     monkeypatch.setattr(_Run, "_run_part", run_part)
@@ -338,4 +338,4 @@ def test_what_is_measured_is_written_at_once_and_shares_the_time(
     assert times["bandwidth"] == pytest.approx(60.0)
     assert times["baseline"] == pytest.approx(500.0), "nothing took any time, so the last one gets all of it"
     assert "updates_p99_cost: 0.08 (not met, goal 0.05)" in capsys.readouterr().out
-    assert json.loads((tmp_path / "gpu.json").read_text())["gpu"] == GPU
+    assert json.loads((tmp_path / "gpu.json").read_text())["parts"]["all"]["found"]["gpu"] == GPU

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from benchmarks.live_accuracy import CHANGE_AT, LABELS, LEAST_CLASS, Streams, first_told, permuted, verdicts_of
-from benchmarks.live_accuracy_shadows import Shadows, compare
+from benchmarks.live_accuracy import BENCHMARK, CHANGE_AT, LABELS, LEAST_CLASS, first_told, permuted
+from benchmarks.live_accuracy_shadows import compare
 from tests.support.serving import profile, variant
 
 from gnnserve_api.profile import Profile
@@ -31,21 +31,12 @@ def test_a_stream_is_told_after_its_change_where_the_promise_says_anything(nodes
     assert (at is not None and CHANGE_AT < at <= CHANGE_AT + 1000) == told
 
 
-def test_verdicts_are_of_the_latest_and_of_the_share_of_alarms() -> None:
-    assert Streams([100, 1000], early=0, alarms=0, streams=2).told_in_time
-    assert not Streams([100, 1001], early=0, alarms=0, streams=2).told_in_time
-    assert Streams([1], early=0, alarms=5, streams=100).few_alarms
-    assert not Streams([1], early=0, alarms=1, streams=6).few_alarms
-
-
 def test_a_verdict_says_what_was_wanted_and_found() -> None:
-    shadows = Shadows(
-        p99_without_ms=1.0, p99_with_ms=1.03, ratio=1.03, low=0.99, high=1.08, requests=1, rate_per_s=1.0, rounds=1,
-        permille=5,
-    )  # fmt: skip
-    told, alarms, cost = verdicts_of(Streams([100, 1001, 300], early=0, alarms=3, streams=100), shadows).values()
+    shadows = {"p99_without_ms": 1.0, "p99_with_ms": 1.03, "ratio": 1.03, "low": 0.99, "high": 1.08}
+    streams = {"count": 100, "labelsUntilTold": {"median": 300.0, "p95": 900.0, "max": 1001}, "falseAlarms": 3}
+    told, alarms, cost = BENCHMARK.judged({"streams": streams, "shadows": shadows}).values()
     assert (told["measured"], told["passed"]) == ("1,001 at most, 300 in the middle, of 100 streams", False)
-    assert (alarms["measured"], alarms["passed"]) == ("3 in 100", True)
+    assert (alarms["measured"], alarms["passed"]) == ("3 in 100 streams", True)
     assert (cost["measured"], cost["passed"]) == ("1.030 (0.990 to 1.080)", False)
 
 

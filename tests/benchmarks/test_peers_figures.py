@@ -50,7 +50,8 @@ WITH_X1 = _result(
 
 
 def _block(found: dict[str, Any], folder: Path) -> str:
-    (folder / "peers.json").write_text(json.dumps(found))
+    parts = {"all": {"commit": None, "date": None, "found": found}}
+    (folder / "peers.json").write_text(json.dumps({"parts": parts, "verdicts": {}}))
     return peers(Results(folder))
 
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from benchmarks.catalogue import MODULES, benchmark
+from benchmarks.results import FOLDER, fragments, merge, plain, read_parts
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/benchmarks.md"
 PEERS_SHAPES = ("arxiv", "reddit")
 """What `bench-peers` measures unless it is told otherwise."""
 _ROW = re.compile(r"\| `(?:make )?[^`]+` \| .* \| `(?P<file>[a-z_]+\.json)`(?: \((?P<note>[^)]+)\))? \|$", re.MULTILINE)
+PART = {"commit", "date", "machine", "versions", "duration_s", "depends", "found"}
 _NOT_YET_RUN = "not yet run"
 _SHAPES = "shapes: "
 _GRAPHS = "graphs: "
@@ -44,11 +47,24 @@ ROWS = read_rows(PAGE.read_text())
 
 
 @pytest.mark.parametrize("path", RESULTS)
-def test_a_committed_result_is_a_full_run_and_says_where_and_when(path: str) -> None:
+def test_every_part_of_a_committed_result_is_a_full_run_and_says_where_and_when(path: str) -> None:
     result = json.loads(_git("show", f"HEAD:{path}"))
-    assert "quick" not in result
-    assert {"benchmark", "date", "commit", "machine", "versions"} <= result.keys()
-    assert not result["commit"]["dirty"]
+    assert result.keys() == {"benchmark", "parts", "verdicts"}
+    for name, record in result["parts"].items():
+        assert record.keys() == PART, name
+        assert record["commit"] is None or not record["commit"]["dirty"], name
+    for figure, verdict in result["verdicts"].items():
+        assert {"wanted", "measured", "passed"} <= verdict.keys(), figure
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_committed_result_has_parts_of_its_benchmark_alone_with_all_that_they_depend_on(name: str) -> None:
+    parts = {part.name: part for part in benchmark(name).parts}
+    kept = read_parts(FOLDER / f"{name}.json")
+    assert kept.keys() <= parts.keys()
+    for part, record in kept.items():
+        # What it depended on when it ran: imports have come and gone since.
+        assert record["depends"], part
 
 
 def test_every_row_of_the_page_names_a_file_and_every_note_is_understood() -> None:
@@ -69,7 +85,7 @@ def test_every_committed_file_is_on_the_page() -> None:
 
 
 def test_the_peers_were_compared_on_every_shape_that_the_run_was_asked_for() -> None:
-    result = json.loads(_git("show", "HEAD:benchmarks/results/peers.json"))
+    result = plain(merge(fragments(read_parts(FOLDER / "peers.json"))))
     (note,) = (row.note for row in ROWS if row.file == "peers.json")
     said = PEERS_SHAPES if note is None else tuple(note.removeprefix(_SHAPES).split(", "))
     # Runs from before `shapesAsked` do not tell; the page does.
@@ -77,7 +93,7 @@ def test_the_peers_were_compared_on_every_shape_that_the_run_was_asked_for() -> 
 
 
 def test_the_frontier_was_measured_on_the_graphs_that_the_page_says() -> None:
-    result = json.loads(_git("show", "HEAD:benchmarks/results/frontier.json"))
+    result = plain(merge(fragments(read_parts(FOLDER / "frontier.json"))))
     (note,) = (row.note for row in ROWS if row.file == "frontier.json")
     assert note is not None
     assert note.removeprefix(_GRAPHS).split(", ") == [measured["graph"] for measured in result["graphs"]]

@@ -6,8 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.figure_blocks import Results
-from benchmarks.results import write_result
-from benchmarks.updates_faults import body_of, figures_of, keep_round, read_rounds, recoveries_of, verdicts_of
+from benchmarks.results import measured, write_part
+from benchmarks.updates_faults import (
+    BENCHMARK,
+    body_of,
+    figures_of,
+    keep_round,
+    read_rounds,
+    recoveries_of,
+    verdicts_of,
+)
 from benchmarks.verdict_figures import updates_faults
 from tests.changes.campaign.checker import Kind, Violation
 from tests.changes.campaign.faults import Done, Event, Fault
@@ -77,20 +85,21 @@ ATTEMPTS_ACKNOWLEDGED = [one for one in ATTEMPTS if isinstance(one.answer, Ackno
 
 def test_verdicts_need_all_kills_and_no_violation() -> None:
     found = figures_of(PLAYED)
-    (lost, _) = (verdict for _, verdict in verdicts_of([found]))
+    (lost, _) = (verdict for _, verdict in verdicts_of(body_of([found])))
     assert (lost["measured"], lost["passed"]) == ("0 over 3 kills, of 4 batches that were acknowledged", False)
     many = [found] * 334
-    assert [verdict["passed"] for _, verdict in verdicts_of(many)] == [True, True]
+    assert [verdict["passed"] for _, verdict in verdicts_of(body_of(many))] == [True, True]
     for kind, expected in ((Kind.DOUBLED, [False, True]), (Kind.WRONG_ANSWER, [True, False])):
         broken = figures_of(replace(PLAYED, violations=(Violation(kind, "a word"),)))
-        assert [verdict["passed"] for _, verdict in verdicts_of([*many, broken])] == expected
+        assert [verdict["passed"] for _, verdict in verdicts_of(body_of([*many, broken]))] == expected
         assert broken.words == [f"{kind}: a word"]
 
 
 def test_the_page_shows_verdicts_and_recoveries_and_nothing_before_they_are_measured(tmp_path: Path) -> None:
     results = Results(tmp_path)
     assert updates_faults(results) == ""
-    write_result("updates_faults", False, body_of([figures_of(PLAYED)]), tmp_path)
+    record = measured(body_of([figures_of(PLAYED)]), {"id": "abcdef123", "dirty": False}, 1.0, [])
+    write_part(BENCHMARK, "all", record, tmp_path / "updates_faults.json", quick=False)
     shown = updates_faults(results)
     assert "| database killed | 1 | 1 | 0.50 / 0.50 / 0.50 | 1.00 / 1.00 / 1.00 |" in shown
     assert "0 over 3 kills" in shown
