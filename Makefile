@@ -140,7 +140,7 @@ bench-routing: .venv/installed ## our routing, static variants, each loop alone:
 	$(BIN)/python -m benchmarks.routing $(PARTS)
 
 bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers, 45 minutes
-	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick) $(if $(FULL),--full)
+	$(BIN)/python -m benchmarks.peers $(PARTS) $(if $(FULL),--full)
 
 bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that this wave began from), in pairs; 20 minutes
 	$(BIN)/python -m benchmarks.regression $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))

@@ -24,6 +24,7 @@ MODULES: Mapping[str, str] = {
     "generation": "benchmarks.generation",
     "import": "benchmarks.importing",
     "live_accuracy": "benchmarks.live_accuracy",
+    "peers": "benchmarks.peers.__main__",
     "ranking": "benchmarks.ranking",
     "roofline": "benchmarks.roofline",
     "routing": "benchmarks.routing",

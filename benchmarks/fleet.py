@@ -36,6 +36,8 @@ from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.stand_in_kubelet import StandInKubelet
 from benchmarks.verdicts import Verdict, given
 
+_TRIES, _OF_RESYNC = 8, 0.8
+"""Share of the time between two resyncs after which the next one may have begun."""
 QUIET_S = 5.0
 """Seconds without a write after which everything has settled."""
 WANTED_RSS_MB = 200
@@ -235,7 +237,20 @@ def measure_idle(operator: Operator, audit: Audit, extent: Extent, services: int
 def measure_labels(operator: Operator, audit: Audit, fleet: Fleet, extent: Extent) -> dict[str, Any]:
     """Measure the calls and reconciles that changes of labels and annotations of services cause.
 
-    In the first half of the time between two resyncs, so that no reconcile is one of these."""
+    In the first half of the time between two resyncs, so that no reconcile is one of these; once more where the machine
+    was so busy that the next resync may have begun meanwhile."""
+    for _ in range(_TRIES):
+        found, took_s = _label_between_resyncs(operator, audit, fleet, extent)
+        if took_s < _OF_RESYNC * extent.resync_s:
+            break
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def _label_between_resyncs(
+    operator: Operator, audit: Audit, fleet: Fleet, extent: Extent
+) -> tuple[dict[str, Any], float]:
+    """What was found, and the seconds since the resync before."""
     before = operator.reconciles().total()
     wait_for("a resync", lambda: operator.reconciles().total() >= before + fleet.size, 120, every_s=0.1)
     mark, reconciles, processor_s = audit.mark(), operator.reconciles(), operator.processor_s()
@@ -244,16 +259,16 @@ def measure_labels(operator: Operator, audit: Audit, fleet: Fleet, extent: Exten
     acted_s = time.monotonic() - began
     time.sleep(1)
     counted, read = audit.since(mark), audit.reads_by_name(mark)
+    reconciled, took_s = operator.reconciles() - reconciles, time.monotonic() - began
     found = {
         "changes": changes,
         "acted_s": round(acted_s, 1),
-        "reconciles": (operator.reconciles() - reconciles).total(),
+        "reconciles": reconciled.total(),
         "reads_of_objects": sum(number for name, number in read.items() if state_by_name(name) is not None),
         "writes": writes_in(counted),
         "processor_ms_per_change": round(1000 * (operator.processor_s() - processor_s) / changes, 2),
     }
-    print(json.dumps(found), flush=True)
-    return found
+    return found, took_s
 
 
 def measure_restart(operator: Operator, audit: Audit, extent: Extent) -> dict[str, Any]:

@@ -10,9 +10,10 @@ each request, as the peers do. Its binary form, and an empty echo on uvicorn, ar
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,7 +44,7 @@ from benchmarks.peers.servers import (
     projected_server,
     x1_server,
 )
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import SHAPES, ShapeFiles, prepare
 from gnnserve_api.protocol import PredictRequest
 from gnnserve_cli.client import fetch_prediction
@@ -85,9 +86,7 @@ class MeasuredGroup:
     """Report of each server by name."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tuned PyG alone, one shape, short runs")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help="LitServe, Ray Serve, MLServer and BentoML too")
     parser.add_argument(
         "--servers",
@@ -95,35 +94,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         choices=[peer.name for group in FULL_GROUPS for peer in group],
         help="these peers alone, to see whether they work; writes no result",
     )
-    parser.add_argument("--shapes", nargs="+", choices=["arxiv", "reddit"], help="default: arxiv and reddit")
     parser.add_argument("--storage", default="float32", help="of gnnserve's table; the default is exact")
-    options = parser.parse_args(arguments)
-    groups = QUICK_GROUPS if options.quick else FULL_GROUPS if options.full else GROUPS
+
+
+def run_shape(name: str, run: Run) -> dict[str, Any] | None:
+    options = run.options
+    groups = QUICK_GROUPS if run.quick else FULL_GROUPS if options.full else GROUPS
     if options.servers:
         groups = choose_groups(options.servers)
-    effort = Effort(repetitions=2, seconds=1) if options.quick else Effort(repetitions=3, seconds=5)
-    names = options.shapes or (["arxiv"] if options.quick else ["arxiv", "reddit"])
-
+    effort = Effort(repetitions=2, seconds=1) if run.quick else Effort(repetitions=3, seconds=5)
     absent: dict[str, str] = {}
     groups = build_all(groups, absent)
-    shapes = {name: measure_shape(prepare(SHAPES[name]), groups, options.storage, effort, absent) for name in names}
+    found = measure_shape(prepare(SHAPES[name]), groups, options.storage, effort, absent)
     if options.servers:
         print("a part of the servers: no result is written", flush=True)
-        return
+        return None
     peers = [peer for group in groups for peer in group]
-    body = {
-        # Of the first shape; the others are below.
-        **{key: shapes[names[0]][key] for key in ("ratios", "x1Ratios", "echoRatios")},
+    return {
         "peers": [peer.name for peer in peers if peer.name not in absent],
         "absent": absent,
         "storage": options.storage,
         "repetitions": effort.repetitions,
         "secondsPerRun": effort.seconds,
-        "shapesAsked": names,
-        "shapes": shapes,
+        "shapes": {name: found},
         "peerVersions": {peer.environment.name: versions(peer.environment) for peer in peers if peer.environment},
     }
-    write_result("peers", options.quick, body)
 
 
 def build_all(groups: Groups, absent: dict[str, str]) -> Groups:
@@ -261,5 +256,16 @@ def show(shape: str, contestants: Iterable[Contestant], medians: Mapping[str, Ma
     Console(width=120).print(table)
 
 
+_SHAPES = ("arxiv", "reddit")
+_PROGRAMS = ("gnnserve_cli.commands.generate", "gnnserve_cli.commands.run")
+
+BENCHMARK = Benchmark(
+    "peers",
+    tuple(Part(name, partial(run_shape, name), _PROGRAMS, ("benchmarks/peers/programs",)) for name in _SHAPES),
+    about=__doc__,
+    quick=("arxiv",),
+    options=add_options,
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

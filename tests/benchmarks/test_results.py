@@ -88,8 +88,7 @@ def test_the_peers_were_compared_on_every_shape_that_the_run_was_asked_for() -> 
     result = plain(merge(fragments(read_parts(FOLDER / "peers.json"))))
     (note,) = (row.note for row in ROWS if row.file == "peers.json")
     said = PEERS_SHAPES if note is None else tuple(note.removeprefix(_SHAPES).split(", "))
-    # Runs from before `shapesAsked` do not tell; the page does.
-    assert tuple(result["shapes"]) == tuple(result.get("shapesAsked", said)) == said
+    assert tuple(result["shapes"]) == said
 
 
 def test_the_frontier_was_measured_on_the_graphs_that_the_page_says() -> None:

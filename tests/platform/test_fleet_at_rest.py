@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.fleet import QUICK, measure_fleet
+from benchmarks.fleet import QUICK, measure_fleet, verdicts_of
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(900)
 def test_services_at_rest_and_their_labels_cost_the_api_server_nothing() -> None:
     result = measure_fleet(QUICK)
     # Calls a minute are not told in ten seconds: watches that end in them list each kind anew, once in two minutes.
-    counted = {name: verdict for name, verdict in result["verdicts"].items() if not name.startswith("calls ")}
+    counted = {name: verdict for name, verdict in verdicts_of(result).items() if not name.startswith("calls ")}
     missed = {name: verdict for name, verdict in counted.items() if not verdict["passed"]}
     assert missed == {}
     assert result["labels"]["changes"] > 0
