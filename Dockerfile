@@ -18,7 +18,7 @@ FROM environment AS operator-environment
 # Bytecode for what is imported only: of the Kubernetes client that is a tenth, and all of it would take 60 MB.
 # The command line is no part of an image.
 RUN pip --python /opt/gnnserve install --no-cache-dir --no-compile '.[operator]' \
- && /opt/gnnserve/bin/python -c "import aiohttp.web, kopf, kubernetes.aio.client, prometheus_client, pydantic, yaml" \
+ && /opt/gnnserve/bin/python -c "import aiohttp.web, kopf, prometheus_client, pydantic, yaml" \
  && rm /opt/gnnserve/bin/gnnserve
 
 FROM environment AS worker-environment

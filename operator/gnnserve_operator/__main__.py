@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gnnserve_operator.one_client import import_one_client
-
-
-def main() -> int:
-    import_one_client()
-    from gnnserve_operator.main import main as run  # noqa: PLC0415
-
-    return run()
-
+from gnnserve_operator.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,7 +18,7 @@ from gnnserve_operator.kinds import ServiceKey
 from gnnserve_operator.settings import LogFormat, LogLevel
 
 _FIELDS = ("object", "reason", "durationMs")
-_NOISY = ("kopf", "aiohttp", "asyncio", "kubernetes", "client")
+_NOISY = ("kopf", "aiohttp", "asyncio")
 
 
 def about(

@@ -38,7 +38,7 @@ from gnnserve_operator.health import Readiness, ReadinessAnswer, WatchCheck, bui
 from gnnserve_operator.job_refusals import JobRefusals
 from gnnserve_operator.kinds import RECONCILED, Manifest, ServiceKey
 from gnnserve_operator.leadership import Elector, identity_of
-from gnnserve_operator.login import load_connection
+from gnnserve_operator.login import load_access
 from gnnserve_operator.logs import configure_logging
 from gnnserve_operator.loop import Loop
 from gnnserve_operator.metrics import Metrics
@@ -110,12 +110,12 @@ async def run(
     index = Index()
     _stop_on_signals(stop)
     async with contextlib.AsyncExitStack() as stack:
-        transport = HttpTransport(await load_connection())
+        transport = HttpTransport(await load_access())
         stack.push_async_callback(transport.close)
         elector = None
         if settings.leader_election is not None:
             # Of its own: a renewal must not wait for a connection behind writes that are slow.
-            leasing = HttpTransport(await load_connection(), connections=1)
+            leasing = HttpTransport(await load_access(), connections=1)
             stack.push_async_callback(leasing.close)
             elector = Elector(
                 Cluster(leasing, metrics),

@@ -28,7 +28,7 @@ from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, APPLIED_ANNOTATIO
 from gnnserve_operator.desired.metadata import digest_of
 from gnnserve_operator.errors import ConflictError, RetryLaterError
 from gnnserve_operator.kinds import ObjectRef, observed_ref
-from gnnserve_operator.login import load_connection
+from gnnserve_operator.login import load_access
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.observed import Rejection
 from gnnserve_operator.slow_loop import RoutingMemory
@@ -152,7 +152,7 @@ class Applying:
         self, *desired: Manifest, known: dict[ObjectRef, Manifest | None] | None = None
     ) -> tuple[Survey, tuple[Rejection, ...]]:
         async def run() -> tuple[Survey, tuple[Rejection, ...]]:
-            transport = HttpTransport(await load_connection())
+            transport = HttpTransport(await load_access())
             self.applier.cluster = Cluster(transport, Metrics(RoutingMemory()))
             try:
                 survey = await self.applier.survey(KEY, UID, desired, known or {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from gnnserve_operator.cluster import Cluster
 from gnnserve_operator.desired.children import WATCHED_CHILDREN
 from gnnserve_operator.errors import ConflictError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import GNNSERVICE, ObjectRef, kind_of, observed_ref
-from gnnserve_operator.login import load_connection
+from gnnserve_operator.login import load_access
 from gnnserve_operator.metrics import Metrics
 from gnnserve_operator.slow_loop import RoutingMemory
 from gnnserve_operator.transport import HttpTransport
@@ -46,9 +46,9 @@ def ask(
     leader: Leader | None = None,
 ) -> T:  # fmt: skip
     async def run() -> T:
-        connection = await load_connection()
-        connection.host = host or connection.host
-        transport = HttpTransport(connection)
+        access = await load_access()
+        server = host or access.connection.server
+        transport = HttpTransport(replace(access, connection=replace(access.connection, server=server)))
         try:
             return await question(Cluster(transport, metrics or Metrics(RoutingMemory()), leader))
         finally:
