@@ -20,13 +20,11 @@ import torch
 from torch import nn
 
 from gnnserve_api.spec.model import Architecture, Model
-from gnnserve_worker.generation.compiler import postpone_compiler
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.graph.sources.density import MOST_NONZERO_SHARE
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.sampling.subgraph import SampledSubgraph
 
-postpone_compiler()
 with warnings.catch_warnings():
     # torch_geometric 2.8 calls torch.jit.script while it is imported, which torch 2.15 deprecates.
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
