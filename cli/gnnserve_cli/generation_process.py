@@ -33,7 +33,6 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.paths import ManifestFolder
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.exits import ExitCode, errors_as_exit_codes, exit_in_order, leave
-from gnnserve_worker.uncollected import uncollected
 
 if TYPE_CHECKING:
     from gnnserve_worker.repository.repository import Repository
@@ -280,11 +279,10 @@ def _end_with_server() -> None:
 def carry_out(request: GenerationRequest, tell: Callable[[GenerationAnswer], object]) -> None:
     """Find or generate the revision of each manifest, and make its embeddings. What a repository lacks is told, and
     does not keep the others from theirs; other errors are raised."""
-    with uncollected():
-        from gnnserve_cli.embedding import publish_visibly  # noqa: PLC0415
-        from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
-        from gnnserve_cli.updates import log_uid  # noqa: PLC0415
-        from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_cli.embedding import publish_visibly  # noqa: PLC0415
+    from gnnserve_cli.generating import generate_visibly  # noqa: PLC0415
+    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     for of in request.wanted:
         base = ManifestFolder(Path(of.folder), None if of.home is None else Path(of.home))

@@ -25,7 +25,6 @@ from gnnserve_cli.commands.options import (
     WriteTokens,
     read_shares,
 )
-from gnnserve_worker.uncollected import uncollected
 
 
 def run(
@@ -50,22 +49,21 @@ def run(
 ) -> None:
     """Train, profile and serve manifests; a second start serves what is already there."""
     # Imported here: they bring numpy and numba, which the other commands start without.
-    with uncollected():
-        from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-        from gnnserve_cli.embedding import check_sinks  # noqa: PLC0415
-        from gnnserve_cli.generation_process import WantedRevision, published_revisions  # noqa: PLC0415
-        from gnnserve_cli.server_options import read_options  # noqa: PLC0415
-        from gnnserve_cli.serving import (  # noqa: PLC0415
-            Published,
-            Unpublished,
-            bound,
-            farewell,
-            require_names,
-            serve_published,
-            unpublished,
-        )
-        from gnnserve_worker.pods.device import require_device  # noqa: PLC0415
-        from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.embedding import check_sinks  # noqa: PLC0415
+    from gnnserve_cli.generation_process import WantedRevision, published_revisions  # noqa: PLC0415
+    from gnnserve_cli.server_options import read_options  # noqa: PLC0415
+    from gnnserve_cli.serving import (  # noqa: PLC0415
+        Published,
+        Unpublished,
+        bound,
+        farewell,
+        require_names,
+        serve_published,
+        unpublished,
+    )
+    from gnnserve_worker.pods.device import require_device  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     services = [load_manifest(manifest) for manifest in manifests]
     require_names(services)

@@ -26,7 +26,6 @@ from gnnserve_cli.commands.options import (
     WriteTokens,
     read_shares,
 )
-from gnnserve_worker.uncollected import uncollected
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,21 +54,20 @@ def serve(
 ) -> None:
     """Serve the published revisions of manifests."""
     # Imported here: they bring numpy and numba, which the other commands start without.
-    with uncollected():
-        from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
-        from gnnserve_cli.server_options import read_options  # noqa: PLC0415
-        from gnnserve_cli.serving import (  # noqa: PLC0415
-            Published,
-            Unpublished,
-            bound,
-            farewell,
-            require_names,
-            serve_published,
-            unpublished,
-        )
-        from gnnserve_cli.updates import log_uid  # noqa: PLC0415
-        from gnnserve_worker.compaction.answering import find_answering  # noqa: PLC0415
-        from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
+    from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
+    from gnnserve_cli.server_options import read_options  # noqa: PLC0415
+    from gnnserve_cli.serving import (  # noqa: PLC0415
+        Published,
+        Unpublished,
+        bound,
+        farewell,
+        require_names,
+        serve_published,
+        unpublished,
+    )
+    from gnnserve_cli.updates import log_uid  # noqa: PLC0415
+    from gnnserve_worker.compaction.answering import find_answering  # noqa: PLC0415
+    from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     services = [load_manifest(manifest) for manifest in manifests]
     require_names(services)

@@ -42,7 +42,6 @@ from gnnserve_worker.pods.environment import exit_of, required
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.updates import read_updates
 from gnnserve_worker.serving.tracing.options import TracingOptions, read_tracing
-from gnnserve_worker.uncollected import uncollected
 
 _log = logging.getLogger(__name__)
 
@@ -123,16 +122,15 @@ def run_to_exit(program: Callable[[], int]) -> int:
 
 def _serve(settings: WorkerSettings) -> int:
     # Imported here: they take a second, and a signal must find its handler before.
-    with uncollected():
-        from gnnserve_worker.pods.followed_service import (  # noqa: PLC0415
-            FollowedService,
-            FollowedSettings,
-            ServiceFolders,
-        )
-        from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
-        from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
-        from gnnserve_worker.serving.served_service import ServiceSettings  # noqa: PLC0415
-        from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
+    from gnnserve_worker.pods.followed_service import (  # noqa: PLC0415
+        FollowedService,
+        FollowedSettings,
+        ServiceFolders,
+    )
+    from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
+    from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
+    from gnnserve_worker.serving.served_service import ServiceSettings  # noqa: PLC0415
+    from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     log = None

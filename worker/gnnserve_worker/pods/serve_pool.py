@@ -34,7 +34,6 @@ from gnnserve_worker.pods.device import DeviceSettings
 from gnnserve_worker.pods.environment import required
 from gnnserve_worker.pods.logs import log_as_json
 from gnnserve_worker.pods.serve import leave, listening_host, run_to_exit, seconds_in
-from gnnserve_worker.uncollected import uncollected
 
 _log = logging.getLogger(__name__)
 
@@ -84,14 +83,13 @@ def run(read_settings: Callable[[], PoolWorkerSettings]) -> int:
 
 def _serve(settings: PoolWorkerSettings) -> int:
     # Imported here: they take a second, and a signal must find its handler before.
-    with uncollected():
-        from gnnserve_worker.following.pool_services import MountedServices  # noqa: PLC0415
-        from gnnserve_worker.following.routing_watch import ServicesWatch  # noqa: PLC0415
-        from gnnserve_worker.pods.pool_services import PoolMembers, PoolSettings  # noqa: PLC0415
-        from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
-        from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
-        from gnnserve_worker.serving.pool_endpoint import PoolEndpoint  # noqa: PLC0415
-        from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
+    from gnnserve_worker.following.pool_services import MountedServices  # noqa: PLC0415
+    from gnnserve_worker.following.routing_watch import ServicesWatch  # noqa: PLC0415
+    from gnnserve_worker.pods.pool_services import PoolMembers, PoolSettings  # noqa: PLC0415
+    from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
+    from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
+    from gnnserve_worker.serving.pool_endpoint import PoolEndpoint  # noqa: PLC0415
+    from gnnserve_worker.serving.server import WorkerServer  # noqa: PLC0415
 
     exit_on_memory_fault(lambda words: _log.critical("%s", words), PodExit.REPOSITORY)
     host = listening_host(settings.host)
