@@ -54,8 +54,10 @@ ENV PYTHONPATH=/app:/packages PYTHONDONTWRITEBYTECODE=1
 # that are mounted at /kernels are not compiled again. It runs on the machine that builds it, and on no other kind.
 ARG PACKAGES=none
 RUN python -m compileall -q /app \
- && if [ -d /kernels ]; then cp -r /kernels/. /app/gnnserve_worker; fi \
- && if [ "$PACKAGES" != none ]; then python -m gnnserve_worker.compile_kernels --own-level; fi
+ && if [ -d /kernels ]; then \
+      mkdir /app/gnnserve_worker/__pycache__/kernels && cp -r /kernels/. /app/gnnserve_worker/__pycache__/kernels; \
+    fi \
+ && if [ "$PACKAGES" != none ]; then python -m gnnserve_worker.compile_kernels --ship --own-level; fi
 USER 65532:65532
 EXPOSE 8080
 CMD ["python", "-m", "gnnserve_worker.pods.serve"]
@@ -74,7 +76,7 @@ COPY worker/gnnserve_worker /app/gnnserve_worker
 ENV PATH=/opt/gnnserve/bin:$PATH PYTHONPATH=/app
 # Kernels too, for every level of processors that the image may meet: pods can keep nothing, and need not compile.
 RUN python -m compileall -q /app \
- && python -m gnnserve_worker.compile_kernels
+ && python -m gnnserve_worker.compile_kernels --ship
 USER 65532:65532
 EXPOSE 8080
 CMD ["python", "-m", "gnnserve_worker.pods.serve"]

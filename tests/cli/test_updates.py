@@ -13,6 +13,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
+from tests.support.kernel_source import forget_folders, kernel_root
 from tests.support.profiles import revision_manifest
 
 from gnnserve_api.device import CachePolicy, Device
@@ -21,7 +22,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_cli import compiling
 from gnnserve_cli.server_options import choose_credentials, choose_device
 from gnnserve_cli.updates import log_uid, own_uid, updates_of
-from gnnserve_worker import compile_kernels, kernel_cache
+from gnnserve_worker import compile_kernels, kernel_folder
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
 from gnnserve_worker.graph import living_lists
 from gnnserve_worker.graph.store import Graph
@@ -29,6 +30,8 @@ from gnnserve_worker.inference import rehearsal
 from gnnserve_worker.kernel_cache import EVERYTHING, is_compiled, note_compiled
 from gnnserve_worker.models import living_sums
 from gnnserve_worker.repository.repository import Repository
+
+__all__ = ["kernel_root"]
 
 SQLITE: dict[str, Any] = {"log": {"sqlite": {}}, "maxDelta": "3Mi"}
 POSTGRES: dict[str, Any] = {"log": {"postgres": {"secretName": "digits-log"}}}
@@ -137,13 +140,6 @@ def test_servers_that_follow_changes_compute_on_the_device_that_others_do(update
 # What the first change needs
 
 
-@pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder where it is noted what was compiled."""
-    monkeypatch.setattr(kernel_cache, "_note_of", lambda what, _target: tmp_path / "notes" / what)
-    return tmp_path / "notes"
-
-
 @dataclass
 class Processes:
     """What a server starts beside itself to compile, and how each of them ends."""
@@ -170,7 +166,7 @@ CHANGES = ["gnnserve_worker.compile_kernels", "--changes", "GraphSAGE", "feature
 
 
 @pytest.mark.parametrize("what", [None, EVERYTHING, compile_kernels.of_changes("GraphSAGE", ["features-float32"])])
-@pytest.mark.usefixtures("notes")
+@pytest.mark.usefixtures("kernel_root")
 def test_what_changes_need_is_compiled_beside_the_server_where_it_is_not(what: str | None) -> None:
     processes = Processes([0])
     if what is not None:
@@ -183,7 +179,7 @@ def test_what_changes_need_is_compiled_beside_the_server_where_it_is_not(what: s
         assert command[3:] == CHANGES
 
 
-@pytest.mark.usefixtures("notes")
+@pytest.mark.usefixtures("kernel_root")
 def test_a_compile_that_was_killed_is_begun_again_and_then_by_the_next_start() -> None:
     processes = Processes([-9, 0, -9, -9])
     processes.start_server()
@@ -194,7 +190,8 @@ def test_a_compile_that_was_killed_is_begun_again_and_then_by_the_next_start() -
     assert "was ended 2 times before it was done (exit status -9)" in last
 
 
-def test_a_compile_that_ends_before_its_end_is_not_noted(monkeypatch: pytest.MonkeyPatch, notes: Path) -> None:
+@pytest.mark.usefixtures("kernel_root")
+def test_a_compile_that_ends_before_its_end_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "nice", lambda _: None)
 
     def die(*_: object) -> None:
@@ -208,7 +205,8 @@ def test_a_compile_that_ends_before_its_end_is_not_noted(monkeypatch: pytest.Mon
     monkeypatch.setattr(rehearsal, "rehearse_changes", lambda *_: None)
     assert compile_kernels.main(CHANGES[1:]) == 0
     assert is_compiled(what)
-    (notes / what).write_bytes(b"of other sources")
+    monkeypatch.setattr(kernel_folder, "_SOURCES", ("sampling",))
+    forget_folders()
     assert not is_compiled(what)
 
 

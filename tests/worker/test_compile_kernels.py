@@ -20,7 +20,6 @@ from numba import typeof
 from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.graphs import planted_graph
 from tests.support.pods import ROOT, WorkerPod, worker_pod
-from tools.kernels import kept_here
 
 from gnnserve_api.objective import Objective
 from gnnserve_api.repository import NodeIdKind
@@ -36,7 +35,7 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
 from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
 from gnnserve_worker.inference.rehearsal import Half
-from gnnserve_worker.kernel_cache import PACKAGE, level, levels, watch_compiling
+from gnnserve_worker.kernel_cache import EVERYTHING, is_compiled, level, levels, watch_compiling
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.formats import FORMATS
@@ -46,10 +45,10 @@ FACTORS = (1, 4, 16)
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    """Of programs that find compiled kernels where they were compiled: beside their source."""
+    """Of programs that find compiled kernels where a server of this user does."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    if kept_here().is_dir() and any(PACKAGE.rglob("*.nbi")):
-        return variables  # `make test` has compiled them, or put them there; to look at each again takes a minute
+    if is_compiled(EVERYTHING):
+        return variables  # `make test` has compiled them; to look at each again takes a minute
     command = [sys.executable, "-m", "gnnserve_worker.compile_kernels", "--own-level"]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -380,7 +380,7 @@ app(["run", sys.argv[1], "--repository", sys.argv[2], "--port", "0"])
 """
 """`gnnserve run`, which tells what was imported until it would tell its address."""
 PACKAGES = {
-    "annotated_doc", "annotated_types", "anyio", "fastapi", "gnnserve_api", "gnnserve_cli", "gnnserve_client",
+    "annotated_doc", "annotated_types", "anyio", "charset_normalizer", "fastapi", "gnnserve_api", "gnnserve_cli", "gnnserve_client",
     "gnnserve_routing", "gnnserve_worker", "httptools", "llvmlite", "msgspec", "numba", "numpy", "opentelemetry",
     "orjson", "prometheus_client", "pydantic", "pydantic_core", "rich", "safetensors", "scipy", "shellingham",
     "starlette", "swagger_ui_bundle", "threadpoolctl", "typer", "typing_extensions", "typing_inspection", "uvloop",
@@ -388,8 +388,8 @@ PACKAGES = {
 }  # fmt: skip
 """All packages that a server imports whose manifest asks for nothing beyond a model and its variants, and those that
 they bring. What a field, an option or a request asks for is imported where that is."""
-UNUSED = {"numba.np.linalg", "scipy.sparse", "sqlite3"}
-"""Parts of them that such a server does not need; the first is the compiler's."""
+UNUSED = {"scipy.sparse", "sqlite3"}
+"""Parts of them that such a server does not need."""
 MOST_OWN_MODULES = 475
 """It has 463, eight of which follow the files of what is served. They take half of its imports: more is to be looked
 at, before it is allowed."""

@@ -3,76 +3,22 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
-import itertools
 import logging
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-import numpy as np
 import pytest
-from numba.core import caching
+from tests.support.kernel_source import ONES, OTHERS, SOURCE, Source, kernel_root, source
+from tests.support.read_only import read_only
 from tests.support.small_disk import small_disk
 
-from gnnserve_worker import kernel_cache
-from gnnserve_worker.kernel_cache import KERNELS, level, levels, watch_compiling
+from gnnserve_worker import kernel_cache, kernel_folder
+from gnnserve_worker.kernel_cache import KERNELS, can_be_kept, folder_of, level, levels
 
-SOURCE = """
-from gnnserve_worker.kernel_cache import kernel
-
-@kernel
-def double(values):
-    return values + values
-"""
-_numbers = itertools.count()
-
-
-class Source:
-    """A module with a kernel, that may be imported again and again as if by other processes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "doubling.py"
-        self.file.write_text(SOURCE)
-
-    def load(self) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"doubling_{next(_numbers)}", self.file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    def compiles(self, value: np.ndarray) -> bool:
-        """Whether another process would, for such an argument."""
-        double = self.load().double
-        compiled = watch_compiling()
-        np.testing.assert_array_equal(double(value), value + value)
-        return bool(compiled)
-
-    def kept(self) -> list[str]:
-        return sorted(path.name for path in (self.file.parent / "__pycache__").glob("doubling.*.nbc"))
-
-
-ONES = np.ones(3, np.float32)
-OTHERS = np.ones(3, np.int64)
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    return Source(tmp_path)
-
-
-@pytest.fixture
-def nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for root, who may write wherever a mode forbids it."""
-
-    def refuse(_locator: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", refuse)
+__all__ = ["kernel_root", "source"]
 
 
 def test_kernel_is_compiled_once_for_all_processes(source: Source) -> None:
@@ -82,22 +28,44 @@ def test_kernel_is_compiled_once_for_all_processes(source: Source) -> None:
     assert len(source.kept()) == 2
 
 
+def test_process_of_its_own_finds_what_another_compiled(source: Source) -> None:
+    """What is found by an import once more, above, is found by a process too."""
+    program = "import doubling, numpy; from gnnserve_worker.kernel_cache import watch_compiling\n"
+    program += "compiled = watch_compiling(); doubling.double(numpy.ones(3, numpy.float32)); print(len(compiled))"
+    environ = {**os.environ, "PYTHONPATH": str(source.file.parent)}
+    said = [subprocess.check_output([sys.executable, "-c", program], env=environ, text=True) for _ in range(2)]
+    assert int(said[0]) > 0
+    assert int(said[1]) == 0
+
+
 def test_processes_that_compile_at_once_write_one_after_the_other(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = caching.IndexDataCacheFile.save
+    source.compiles(ONES)
+    folder = source.kept()[0].parent
+    waits = threading.Event()
+    lock = fcntl.flock
 
-    def save_alone(self: Any, key: Any, data: Any) -> None:
-        descriptor = os.open(source.file.parent / "__pycache__", os.O_RDONLY)
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(descriptor)
-        save(self, key, data)
+    def tell(descriptor: int, operation: int) -> None:
+        waits.set()
+        lock(descriptor, operation)
 
-    monkeypatch.setattr(caching.IndexDataCacheFile, "save", save_alone)
+    other_process = os.open(folder, os.O_RDONLY)
+    lock(other_process, fcntl.LOCK_EX)
+    monkeypatch.setattr(fcntl, "flock", tell)
+    compiling = threading.Thread(target=source.compiles, args=(OTHERS,))
+    compiling.start()
+    assert waits.wait(60)
+    assert len(source.kept()) == 1
+    os.close(other_process)
+    compiling.join()
 
-    assert source.compiles(ONES)
+    assert len(source.kept()) == 2
+    other_process = os.open(folder, os.O_RDONLY)
+    lock(other_process, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other_process)
     assert not source.compiles(ONES)
+    assert not source.compiles(OTHERS)
 
 
 def test_where_folders_cannot_be_locked_kernels_are_kept_too(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,45 +83,86 @@ def test_kernels_are_listed_for_who_compiles_ahead(source: Source) -> None:
     assert KERNELS[f"{module.__name__}.double"] is module.double
 
 
-def test_kernel_is_found_where_nothing_can_be_written(source: Source, request: pytest.FixtureRequest) -> None:
+def test_kernel_is_found_where_nothing_can_be_written(source: Source, tmp_path: Path) -> None:
     assert source.compiles(ONES)
-    request.getfixturevalue("nothing_can_be_written")
-    assert not source.compiles(ONES)
+    with read_only(tmp_path / "kernels"):
+        assert not source.compiles(ONES)
+        assert not can_be_kept()
+    assert can_be_kept()
 
 
-@pytest.mark.usefixtures("nothing_can_be_written")
-def test_kernel_that_cannot_be_kept_runs_all_the_same(source: Source) -> None:
-    assert source.compiles(ONES)
-    assert source.compiles(ONES)
-    assert source.kept() == []
+def test_kernel_that_cannot_be_kept_runs_all_the_same(source: Source, tmp_path: Path) -> None:
+    for folder in ("kernels", "home"):
+        (tmp_path / folder).mkdir()
+    with read_only(tmp_path / "kernels"), read_only(tmp_path / "home"):
+        assert source.compiles(ONES)
+        assert source.compiles(ONES)
+        assert folder_of(None) is None
+        assert not can_be_kept()
+
+
+def test_kernel_of_an_installation_that_cannot_be_written_is_kept_in_the_users_folder(
+    source: Source, tmp_path: Path
+) -> None:
+    (tmp_path / "kernels").mkdir()
+    with read_only(tmp_path / "kernels"):
+        assert source.compiles(ONES)
+        assert not source.compiles(ONES)
+        assert source.kept()[0].is_relative_to(tmp_path / "home/gnnserve/kernels")
 
 
 def test_kernel_of_another_type_than_those_shipped_runs_all_the_same(
-    source: Source, request: pytest.FixtureRequest
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source.compiles(ONES)
-    request.getfixturevalue("nothing_can_be_written")
-    assert source.compiles(OTHERS)
-    assert len(source.kept()) == 1
+    kernel_cache._say_not_kept.cache_clear()
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    with monkeypatch.context() as building:
+        building.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shipped"))
+        source.compiles(ONES)
+    monkeypatch.setattr(kernel_folder, "SHIPPED", tmp_path / "shipped")
+    with read_only(tmp_path / "shipped"):
+        assert not source.compiles(ONES)
+        assert source.compiles(OTHERS)
+        assert source.compiles(OTHERS)
+        assert len(source.kept()) == 1
+    assert "compiled kernels are not kept" in caplog.text
 
 
 def test_damaged_kernel_is_compiled_again_and_named(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     source.compiles(ONES)
-    (name,) = source.kept()
-    (source.file.parent / "__pycache__" / name).write_bytes(b"no kernel")
+    (path,) = source.kept()
+    path.write_bytes(b"no kernel")
     assert source.compiles(ONES)
     assert "a compiled kernel cannot be loaded" in caplog.text
-    assert str(source.file.parent) in caplog.text
+    assert str(path.parent) in caplog.text
     assert not source.compiles(ONES)
+
+
+@pytest.mark.parametrize("damaged", ["nbi", "nbc"])
+def test_damaged_kernel_that_cannot_be_written_anew_runs_all_the_same(
+    damaged: str, source: Source, tmp_path: Path
+) -> None:
+    source.compiles(ONES)
+    (path,) = source.kept()[0].parent.glob(f"doubling.*.{damaged}")
+    path.write_bytes(b"")
+    with read_only(tmp_path / "kernels"):
+        assert source.compiles(ONES)
+    assert path.read_bytes() == b""
 
 
 def test_damaged_index_is_written_anew(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     source.compiles(ONES)
-    (index,) = (source.file.parent / "__pycache__").glob("doubling.*.nbi")
+    (index,) = source.kept()[0].parent.glob("doubling.*.nbi")
     index.write_bytes(b"")  # as after a power failure
     assert source.compiles(ONES)
     assert "a compiled kernel cannot be loaded" in caplog.text
     assert not source.compiles(ONES)
+
+
+def test_error_of_compiling_is_the_callers(source: Source) -> None:
+    source.file.write_text(SOURCE.replace("values + values", "values.nothing_of_arrays"))
+    with pytest.raises(Exception, match="nothing_of_arrays"):
+        source.load().double(ONES)
 
 
 def test_change_in_another_file_with_kernels_makes_all_of_them_stale(
@@ -161,42 +170,42 @@ def test_change_in_another_file_with_kernels_makes_all_of_them_stale(
 ) -> None:
     other = tmp_path / "sampling/inlined.py"
     other.parent.mkdir()
-    monkeypatch.setattr(kernel_cache, "PACKAGE", tmp_path)
-    for text, is_new in (("1", True), ("1", False), ("2", True)):
+    monkeypatch.setattr(kernel_folder, "PACKAGE", tmp_path)
+    for text, is_new in (("1", True), ("1", False), ("2", True), ("1", False)):
         other.write_text(text)
-        kernel_cache.source_stamp.cache_clear()
         assert source.compiles(ONES) is is_new
-    kernel_cache.source_stamp.cache_clear()
 
 
-def test_code_of_other_sources_is_never_taken_for_code_that_could_not_be_written(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_file: object, _name: str, _data: object) -> None:
-        raise OSError(28, "No space left on device")
+def test_change_in_its_own_file_makes_a_kernel_stale_outside_of_the_folders_with_kernels(source: Source) -> None:
+    source.file.write_text("SUMMAND = 1\n" + SOURCE.replace("values + values", "values + SUMMAND"))
+    assert source.load().double(ONES)[0] == 2
+    source.file.write_text("SUMMAND = 2\n" + SOURCE.replace("values + values", "values + SUMMAND"))
+    assert source.load().double(ONES)[0] == 3
 
-    source.compiles(ONES)
-    (tmp_path / "sampling").mkdir()
-    (tmp_path / "sampling/inlined.py").write_text("2")
-    monkeypatch.setattr(kernel_cache, "PACKAGE", tmp_path)
-    kernel_cache.source_stamp.cache_clear()
-    with monkeypatch.context() as full:
-        full.setattr(caching.IndexDataCacheFile, "_save_data", refuse)
-        assert source.compiles(ONES)
-    assert source.compiles(ONES), "that of the sources before has the name that the index tells"
+
+def test_folders_of_old_sources_are_forgotten(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "sampling/inlined.py"
+    other.parent.mkdir()
+    (tmp_path / "kernels/of another program").mkdir(parents=True)
+    monkeypatch.setattr(kernel_folder, "PACKAGE", tmp_path)
+    monkeypatch.setattr(kernel_folder, "_MOST_FOLDERS", 2)
+    for number in range(4):
+        other.write_text(str(number))
+        source.compiles(ONES)
+        folder = folder_of(None)
+        assert folder is not None
+        os.utime(folder, (number, number))
+    assert len(list((tmp_path / "kernels").iterdir())) == 3
     assert not source.compiles(ONES)
-    kernel_cache.source_stamp.cache_clear()
 
 
-def test_compiling_is_said_once_with_the_reason(
-    source: Source, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernel_cache._Cache, "has_missed", False)
+def test_compiling_is_said_once_with_the_reason(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    kernel_cache._say_compiling.cache_clear()
     with caplog.at_level(logging.INFO, kernel_cache.__name__):
         source.compiles(ONES)
         source.compiles(OTHERS)
     (line,) = [record.getMessage() for record in caplog.records if "compiling kernels" in record.getMessage()]
-    assert str(source.file.parent) in line
+    assert str(folder_of(None)) in line
 
 
 V3 = {"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
@@ -230,7 +239,7 @@ def test_kernel_on_a_full_disk_runs_all_the_same(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_disk(tmp_path, kib=256) as disk:
-        monkeypatch.setattr(kernel_cache._config, "CACHE_DIR", str(disk.path / "kernels"))
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(disk.path / "kernels"))
         (disk.path / "kernels").mkdir()
         disk.fill()
         assert source.compiles(ONES)

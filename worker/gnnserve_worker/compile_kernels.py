@@ -1,10 +1,11 @@
 """Ahead-of-time compile of every kernel that serving needs: `python -m gnnserve_worker.compile_kernels`.
 
-It runs when an image is built and writes beside the sources, so that no pod compiles. Kernels and their types are not
-listed anywhere: the serving path itself runs over tiny revisions of every kind (`inference/rehearsal.py`), and what
-that compiles is compiled at the same time for the levels of processors that this machine may lack, without running it
-(`--own-level` leaves them out, for tests and for images that stay on this machine). What is there already is not
-compiled again. With `--changes` it is what a server without an image starts beside itself, for its first change.
+It runs when an image is built and writes beside the sources (`--ship`), so that no pod compiles. Kernels and their
+types are not listed anywhere: the serving path itself runs over tiny revisions of every kind
+(`inference/rehearsal.py`), and what that compiles is compiled at the same time for the levels of processors that this
+machine may lack, without running it (`--own-level` leaves them out, for tests and images that stay on this machine).
+What is there already is not compiled again. With `--changes` it is what a server without an image starts beside itself,
+for its first change.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -45,6 +45,7 @@ class Counts(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gnnserve_worker.compile_kernels", description=__doc__)
     parser.add_argument("--own-level", action="store_true", help="for the best level of this processor alone")
+    parser.add_argument("--ship", action="store_true", help="beside the sources, as an image has them")
     parser.add_argument(
         "--changes",
         metavar=("ARCHITECTURE", "TABLE"),
@@ -54,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.changes:
         return _compile_changes(*options.changes)
+    if options.ship:
+        os.environ["NUMBA_CACHE_DIR"] = _in_a_fresh_process(_shipped)
     started_s = time.perf_counter()
     own, others = _in_a_fresh_process(_levels)
     if options.own_level:
@@ -62,16 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if forgotten := _in_a_fresh_process(_compiled_again, own):
         print("error: compiled, but not found again:", *forgotten, sep="\n  ", file=sys.stderr)
         return 1
-    _in_a_fresh_process(_note_everything, own, others)
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).parent)
-    kept = [path.stat().st_size for path in folder.rglob("*.nbc")]
+    kept = _in_a_fresh_process(_note_everything, own, others)
     names = ", ".join(level or "this very processor" for level in (own, *others))
     took_s = time.perf_counter() - started_s
     compiled, found = map(sum, zip(*counts, strict=True))
-    print(
-        f"compiled {compiled} kernels and found {found} for {names} in {took_s:.0f} s: {len(kept)} files of "
-        f"{sum(kept):,} bytes in {folder}"
-    )
+    print(f"compiled {compiled} kernels and found {found} for {names} in {took_s:.0f} s:", *kept, sep="\n  ")
     return 0
 
 
@@ -118,6 +116,12 @@ def _in_a_fresh_process(work: Callable[..., T], *arguments: object) -> T:
 
 
 # Each level has a process of its own; this one imports nothing of numba.
+
+
+def _shipped() -> str:
+    from gnnserve_worker.kernel_folder import SHIPPED  # noqa: PLC0415
+
+    return str(SHIPPED)
 
 
 def _levels() -> tuple[str | None, list[str]]:
@@ -199,13 +203,19 @@ def _compiled_again(level: str | None) -> list[str]:
     return compiled
 
 
-def _note_everything(own: str | None, others: Sequence[str]) -> None:
+def _note_everything(own: str | None, others: Sequence[str]) -> list[str]:
+    """Note that all is compiled, for each level; what there is, and where."""
     _prepare(own)
-    from gnnserve_worker.inference import rehearsal  # noqa: F401, PLC0415 - brings every kernel
-    from gnnserve_worker.kernel_cache import EVERYTHING, note_compiled  # noqa: PLC0415
+    from gnnserve_worker.kernel_cache import EVERYTHING, folder_of, note_compiled  # noqa: PLC0415
 
+    kept = []
     for level in (own, *others):
         note_compiled(EVERYTHING, level)
+        if (folder := folder_of(level)) is None:
+            continue
+        sizes = [path.stat().st_size for path in folder.glob("*.nbc")]
+        kept.append(f"{len(sizes)} files of {sum(sizes):,} bytes in {folder}")
+    return kept
 
 
 def _prepare(level: str | None) -> None:

@@ -1,36 +1,36 @@
 """Kernels: Python functions that numba compiles to machine code once and keeps on disk.
 
-numba's own cache is made for one machine. This one also serves pods, which may have no writable folder and should not
-compile at all:
+numba keeps them itself (`cache=True`). What it is told, by its own settings, is for which processors, and where:
 
 - Kernels are compiled for a level of processors, not for the local one, so that an image with compiled kernels
   (`compile_kernels.py`) suits other machines, and profiles measure the very code that serves.
-- A read-only folder will do: it lies beside the source, in `__pycache__`.
-- The cache is stale once any file with kernels changes, since kernels are inlined into those of other files.
-- A start pays for what it runs: a kernel's folder is looked for when the kernel is first called, and what the compiler
-  needs is loaded when a kernel is compiled, not when one is read from disk.
+- All lie in one folder, of which `kernel_folder.py` knows whether it may be read: a kernel is stale once any file with
+  kernels changes, since kernels are inlined into those of other files.
+
+What numba makes an error of its caller's is none here: a file that cannot be read is compiled again, and a kernel that
+cannot be kept runs all the same.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
 import platform
-import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache, cached_property
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import llvmlite.binding
-from numba import __version__ as numba_version
 from numba import config, njit
-from numba.core import caching
 from numba.core import event as events
-from numba.core.runtime.nrt import rtsys
+from numba.core.caching import InTreeCacheLocator
+from numba.core.errors import NumbaError
+
+from gnnserve_worker.kernel_folder import can_be_written, folder_for, function_stamp, make
 
 _log = logging.getLogger(__name__)
 
@@ -38,10 +38,6 @@ _config: Any = config
 """numba's configuration; its fields are made at run time, hence Any."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-PACKAGE = Path(__file__).parent
-_SOURCES = ("sampling", "graph", "tables", "models", "caching")
-"""Folders whose code may be part of a kernel."""
 
 _V3 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
@@ -70,7 +66,7 @@ def level() -> str | None:
 
 
 def kernel(function: F) -> F:
-    """Decorator: compile the function to run without the GIL, cached on disk where a folder is writable
+    """Decorator: compile the function to run without the GIL, kept on disk where a folder is writable
     (NUMBA_CACHE_DIR names one)."""
     return _compiled(function, inline=False)
 
@@ -89,9 +85,10 @@ def inlined(function: F) -> F:
 
 def _compiled(function: F, *, inline: bool, nogil: bool = True) -> F:
     _choose_own_level()
-    dispatcher: Any = njit(nogil=nogil, forceinline=inline)(function)
-    dispatcher._cache = _WhenCalled(function)  # as its enable_caching() does, later
-    KERNELS[f"{function.__module__}.{function.__qualname__}"] = dispatcher
+    with _asking(KernelLocator):
+        dispatcher: Any = njit(nogil=nogil, forceinline=inline, cache=True)(function)
+    dispatcher.compile = _compile_in_any_case(dispatcher)
+    KERNELS[_name_of(function)] = dispatcher
     return cast("F", dispatcher)
 
 
@@ -99,46 +96,51 @@ KERNELS: dict[str, Any] = {}
 """numba's dispatchers, by module and name."""
 
 
+def _name_of(function: Any) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
 EVERYTHING = "everything"
 """All kernels that serving needs."""
-_NOTED_BESIDE = "gnnserve_worker.graph.living_lists._change"
-"""The kernel in whose folder is noted what was compiled."""
 
 
 def note_compiled(what: str, target: str | None = None) -> None:
     """Note that compiling `what` has come to its end, beside the kernels. To be called after the last of them: a
     process that was killed before has compiled some. `target`: the level that they are for; None: this process's."""
     with suppress(OSError):
-        note = _note_of(what, target)
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_bytes(source_stamp())
+        if (folder := folder_of(target)) is not None:
+            make(folder)
+            _note_of(what, folder).touch(mode=0o644)
 
 
 def is_compiled(what: str) -> bool:
     """Whether compiling `what` of these sources, for this process, has come to its end."""
-    try:
-        return _note_of(what, None).read_bytes() == source_stamp()
-    except OSError:
-        return False
+    folder = folder_of(None)
+    return folder is not None and _note_of(what, folder).exists()
 
 
 def can_be_kept() -> bool:
     """Whether another process could compile kernels for this one: there is a folder to keep them in."""
-    cache: _Cache = KERNELS[_NOTED_BESIDE]._cache.made
-    return cache.can_be_written
+    folder = folder_of(None)
+    return folder is not None and can_be_written(folder)
 
 
-def _note_of(what: str, target: str | None) -> Path:
-    own = _config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
-    read_by = (what, target or own, numba_version, llvmlite.__version__, sys.implementation.cache_tag)
-    name = hashlib.sha256("\0".join(map(str, read_by)).encode()).hexdigest()[:16]
-    return Path(KERNELS[_NOTED_BESIDE]._cache.cache_path) / f"compiled.{name}.nbm"
+def folder_of(target: str | None) -> Path | None:
+    """The folder of kernels for that level; `target` None: of this process's. None: nothing is read, and nothing is
+    kept."""
+    _choose_own_level()
+    return folder_for(target or str(_config.CPU_NAME or llvmlite.binding.get_host_cpu_name()))
+
+
+def _note_of(what: str, folder: Path) -> Path:
+    return folder / f"compiled-{what.replace(' ', '-')}"
 
 
 def compile_for(name: str) -> None:
-    """Compile for that level for the life of this process. To be called before the first kernel, where numba fixes its
-    target."""
-    _config.CPU_NAME, _config.CPU_FEATURES = name, ""
+    """Compile for that level for the life of this process. To be called before kernels are imported, since it decides
+    where theirs lie."""
+    os.environ.update(NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES="")
+    _config.reload_config()  # for who imported numba before
 
 
 @cache
@@ -148,148 +150,142 @@ def _choose_own_level() -> None:
         compile_for(name)
 
 
-@cache
-def source_stamp() -> bytes:
-    """Digest of all sources that may be part of a kernel."""
-    digest = hashlib.sha256()
-    for path in sorted(path for folder in _SOURCES for path in (PACKAGE / folder).rglob("*.py")):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.digest()
+class KernelLocator(InTreeCacheLocator):
+    """Answers to numba's cache where it keeps one function, as NUMBA_CACHE_LOCATOR_CLASSES may name one: numba's own
+    want a folder that can be written, and tell no stale kernel by another file's change."""
 
+    _NOWHERE = "/nonexistent/gnnserve-kernels"
+    """Folder of what is not kept. numba looks there and finds nothing."""
+    _given_up: set[str] = set()  # noqa: RUF012 - of all instances
+    """Stamps of functions whose files can be neither read nor removed."""
 
-class _OwnStamp:
-    def get_source_stamp(self) -> bytes:
-        return source_stamp()
-
-
-class _Named(_OwnStamp, caching.UserProvidedCacheLocator):
-    """The folder that NUMBA_CACHE_DIR names."""
-
-
-class _BesideSource(_OwnStamp, caching.InTreeCacheLocator):
-    @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _BesideSource | None:
-        locator = cls(py_func, py_file)
-        folder = Path(locator.get_cache_path())
-        is_filled = next(folder.glob(f"{Path(py_file).stem}.{py_func.__qualname__}-*.nbi"), None) is not None
-        return locator if is_filled or super().from_function(py_func, py_file) else None
-
-
-class _UserWide(_OwnStamp, caching.UserWideCacheLocator):
-    """The user's cache folder, for an installation that the user cannot write to."""
-
-
-class _Nowhere(_OwnStamp, caching.InTreeCacheLocator):
-    """No folder: nothing is loaded, and nothing can be written."""
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        super().__init__(function, file)
+        self._stamp = function_stamp(Path(file), function.__qualname__)
+        self._folder = None if self._stamp in self._given_up else folder_of(None)
 
     @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Nowhere:
-        return cls(py_func, py_file)
+    def from_function(cls, function: Callable[..., Any], file: str) -> KernelLocator:
+        return cls(function, file)
 
+    def get_cache_path(self) -> str:
+        return str(self._folder or self._NOWHERE)
 
-class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes: list[type[object]] = [_Named, _BesideSource, _UserWide, _Nowhere]  # noqa: RUF012 - numba's type
+    def get_source_stamp(self) -> str:
+        return ""  # the folder's name has it
 
+    def get_disambiguator(self) -> str:
+        return self._stamp
 
-class _Cache(caching.FunctionCache):
-    """numba's cache, except that an unreadable kernel is compiled again, an unwritable one is not kept, and reading one
-    prepares nothing for the compiler."""
+    def ensure_cache_path(self) -> None:
+        """Prepare the folder for files that are about to be written."""
+        if self._folder is None:
+            raise PermissionError("there is no folder for compiled kernels that this user can write")
+        make(self._folder)
+        _writing.begin(self._folder, self.close_to_others)
 
-    _impl_class = _Implementation
-    has_missed = False
-    """Whether any instance has missed (class attribute)."""
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        # numba's own `load_overload` first completes the target: half a second and 25 MB of imports, implementations of
-        # all of Python and numpy. Machine code needs only the addresses of the run-time functions that it calls, and
-        # the compiler completes its target itself.
-        rtsys.initialize(target_context)
+    def give_up(self) -> None:
+        """Remove the function's files; where that cannot be done, look nowhere for them from the next locator on."""
         try:
-            found = self._load_overload(sig, target_context)
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with the file, compiling is right)
-            _log.warning("%s: a compiled kernel cannot be loaded: %s: %s", self.cache_path, type(error).__name__, error)
-            found = None
-        if found is None and not _Cache.has_missed:
-            _Cache.has_missed = True
-            _log.info(
-                "compiling kernels, which takes seconds: %s has none of this version and these types for %s",
-                *(self.cache_path, _config.CPU_NAME or "this very processor"),
-            )
-        return found
+            for path in self.files():
+                path.unlink(missing_ok=True)
+        except OSError:
+            self._given_up.add(self._stamp)
 
-    def _read_index(self) -> dict[Any, str] | None:
-        """Files by what they were compiled for; None: the index is damaged."""
-        try:
-            return cast("dict[Any, str]", self._cache_file._load_index())
-        except Exception:  # noqa: BLE001  (as above: a damaged one is compiled again)
-            return None
+    def close_to_others(self) -> None:
+        """Take from others the right to write the function's files, which this user's umask may have given."""
+        for path in self.files():
+            with suppress(OSError):
+                path.chmod(0o644)
 
-    @property
-    def can_be_written(self) -> bool:
-        return not isinstance(self._impl.locator, _Nowhere)
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        with suppress(OSError):
-            self._impl.locator.ensure_cache_path()
-            # Another process may compile the same kernel, for another level above all. Each reads the kernel's index,
-            # chooses a file for its code and writes the index anew: at once, one would lose its entry, or have the
-            # other's code.
-            with _alone_in(Path(self.cache_path)):
-                if not self._read_index():
-                    self._remove_files()
-                super().save_overload(sig, data)
-
-    def _remove_files(self) -> None:
-        """Remove an index that is damaged or of other sources, and its files. numba fails where it cannot read an
-        index that it adds to, and with it the call that the kernel was compiled for. Of other sources it keeps the
-        files, and tells the index the name of one before it writes that: where the disk is full or the process is
-        killed then, that name would be of code of other sources."""
-        folder, base = Path(self.cache_path), self._impl.filename_base
-        for path in (folder / f"{base}.nbi", *folder.glob(f"{base}.*.nbc")):
-            path.unlink(missing_ok=True)
-
-
-class _WhenCalled(caching._Cache):
-    """A kernel's cache, made when the kernel is first called: a start calls 30 of 150 kernels, and each cache tries
-    whether its folder can be written to."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    @cached_property
-    def made(self) -> _Cache:
-        return _Cache(self._function)
-
-    @property
-    def cache_path(self) -> str:
-        return str(self.made.cache_path)
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        return self.made.load_overload(sig, target_context)
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        self.made.save_overload(sig, data)
-
-    def enable(self) -> None:
-        self.made.enable()
-
-    def disable(self) -> None:
-        self.made.disable()
-
-    def flush(self) -> None:
-        self.made.flush()
+    def files(self) -> list[Path]:
+        return [] if self._folder is None else list(self._folder.glob(f"*-{self._stamp}.py*"))
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for other processes that are in here for that folder; do not, where its file system locks no folders."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _asking(locator: type[KernelLocator]) -> Iterator[None]:
+    """Let numba ask that locator, for ours alone: other packages' functions lie where they did."""
+    before = _config.CACHE_LOCATOR_CLASSES
+    _config.CACHE_LOCATOR_CLASSES = f"{locator.__module__}.{locator.__qualname__}"
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        _config.CACHE_LOCATOR_CLASSES = before
+
+
+class _Writing(threading.local):
+    """The folder that this thread's compiler is about to write to, locked.
+
+    Another process may compile the same kernel for other types. Each reads the kernel's index, chooses a file for its
+    code and writes the index anew: at once, one would lose its entry, or have the other's code."""
+
+    def __init__(self) -> None:
+        self._ends = ExitStack()
+
+    def begin(self, folder: Path, at_end: Callable[[], None]) -> None:
+        """Wait for other processes; do not, where the file system locks no folders."""
+        descriptor = os.open(folder, os.O_RDONLY)
+        self._ends.callback(os.close, descriptor)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self._ends.callback(at_end)
+
+    def end(self) -> None:
+        """Let others write, if anything was begun."""
+        self._ends.close()
+
+
+_writing = _Writing()
+
+
+def _compile_in_any_case(dispatcher: Any) -> Callable[[Any], Any]:
+    """The dispatcher's method `compile`, through which all calls of types that are new to it come, but that files which
+    cannot be read or written are no error."""
+    by_numba = dispatcher.compile
+    function = dispatcher.py_func
+
+    def mend(error: Exception, *, is_compiled: bool) -> bool:
+        """Whether to try again: where the code was compiled it is there by now, and where it was not, it will be."""
+        if is_compiled:
+            if isinstance(error, OSError):
+                _say_not_kept(str(error))
+            return isinstance(error, OSError)
+        if isinstance(error, NumbaError):
+            return False
+        path = dispatcher.stats.cache_path
+        _log.warning("%s: a compiled kernel cannot be loaded: %s: %s", path, type(error).__name__, error)
+        KernelLocator(function, function.__code__.co_filename).give_up()
+        with _asking(KernelLocator):
+            dispatcher.enable_caching()
+        return True
+
+    def compile_in_any_case(signature: Any) -> Any:
+        for tries_left in (2, 1, 0):
+            misses = dispatcher.stats.cache_misses[signature]
+            try:
+                return by_numba(signature)
+            except Exception as error:
+                is_compiled = dispatcher.stats.cache_misses[signature] > misses
+                if not tries_left or not mend(error, is_compiled=is_compiled):
+                    raise
+            finally:
+                _writing.end()
+        raise AssertionError("the last try returns or raises")
+
+    return compile_in_any_case
+
+
+@cache
+def _say_not_kept(reason: str) -> None:
+    _log.warning("compiled kernels are not kept, so that the next start compiles them again: %s", reason)
+
+
+@cache
+def _say_compiling(where: str) -> None:
+    _log.info(
+        "compiling kernels, which takes seconds: %s has none of this version and these types for %s",
+        *(where, _config.CPU_NAME or "this very processor"),
+    )
 
 
 def watch_compiling() -> list[str]:
@@ -305,9 +301,16 @@ def on_compile(tell: Callable[[str, Any], None]) -> None:
 
     class Listener(events.Listener):
         def on_start(self, event: events.Event) -> None:
-            function = event.data["dispatcher"].py_func
-            tell(f"{function.__module__}.{function.__qualname__}", event.data["args"])
+            tell(_name_of(event.data["dispatcher"].py_func), event.data["args"])
 
         def on_end(self, event: events.Event) -> None: ...
 
     events.register("numba:compile", Listener())
+
+
+def _tell_of_compiling(name: str, _arguments: Any) -> None:
+    if name in KERNELS:
+        _say_compiling(str(folder_of(None) or "this installation"))
+
+
+on_compile(_tell_of_compiling)

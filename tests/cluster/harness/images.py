@@ -32,7 +32,7 @@ TAGS = {"operator": OPERATOR_IMAGE, THIN: WORKER_IMAGE}
 PACKAGES_PATH = "/packages"
 """The folder in which the thin image finds its packages, while it is built as in pods."""
 KERNELS_PATH = "/kernels"
-"""The folder in which the image's build finds kernels that were compiled already, laid out as the worker's package."""
+"""The folder in which the image's build finds kernels that were compiled already, in a folder of the version's name."""
 DEBIAN_PACKAGES = ("python3", "python3-pip", "python3-venv", "ca-certificates")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -121,10 +121,11 @@ def _packages_of_this_environment() -> tuple[str, ...]:
         versions = [f"{name}-{importlib.metadata.version(name)}" for name in ("gnnserve", "numba", "llvmlite")]
     except importlib.metadata.PackageNotFoundError:
         return ()
-    from tools.kernels import kept_here
+    from gnnserve_worker.kernel_cache import EVERYTHING, folder_of, is_compiled
 
     folder = sysconfig.get_path("purelib")
-    kernels = ("--volume", f"{kept_here()}:{KERNELS_PATH}:ro") if kept_here().exists() else ()
+    kept = folder_of(None) if is_compiled(EVERYTHING) else None
+    kernels = ("--volume", f"{kept}:{KERNELS_PATH}/{kept.name}:ro") if kept is not None else ()
     packages = ("--volume", f"{folder}:{PACKAGES_PATH}:ro")
     return (*kernels, *packages, "--build-arg", f"PACKAGES={','.join(versions)}")
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numba import types
+from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
-from numba.np.numpy_support import carray
 
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 
