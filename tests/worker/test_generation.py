@@ -380,8 +380,9 @@ app(["run", sys.argv[1], "--repository", sys.argv[2], "--port", "0"])
 """
 """`gnnserve run`, which tells what was imported until it would tell its address."""
 PACKAGES = {
-    "annotated_doc", "annotated_types", "anyio", "charset_normalizer", "fastapi", "gnnserve_api", "gnnserve_cli", "gnnserve_client",
-    "gnnserve_routing", "gnnserve_worker", "httptools", "llvmlite", "msgspec", "numba", "numpy", "opentelemetry",
+    "annotated_doc", "annotated_types", "anyio", "charset_normalizer", "fastapi", "gnnserve_api", "gnnserve_cli",
+    "gnnserve_client", "gnnserve_routing", "gnnserve_worker", "httptools", "llvmlite", "msgspec", "numba", "numpy",
+    "opentelemetry",
     "orjson", "prometheus_client", "pydantic", "pydantic_core", "rich", "safetensors", "scipy", "shellingham",
     "starlette", "swagger_ui_bundle", "threadpoolctl", "typer", "typing_extensions", "typing_inspection", "uvloop",
     "yaml",

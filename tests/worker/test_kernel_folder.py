@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.kernel_source import ONES, Source, kernel_root, source
 
-from gnnserve_worker.kernel_folder import make, why_distrusted
+from gnnserve_worker.kernel_folder import folder_for, make, why_distrusted
 
 __all__ = ["kernel_root", "source"]
 
@@ -89,6 +89,19 @@ def test_folder_below_one_of_everyone_is_trusted_where_others_cannot_replace_it(
     assert why_distrusted(tmp_path / "shared/own") is None
     (tmp_path / "shared").chmod(0o777)
     assert why_distrusted(tmp_path / "shared/own") == f"{tmp_path}/shared can be written by everyone"
+
+
+@AS_ROOT
+def test_user_without_a_home_that_it_may_enter_has_no_folder(
+    kernel_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    kernel_root.parent.chmod(0o700)
+    os.setresuid(STRANGER, STRANGER, 0)
+    try:
+        assert folder_for("of another user") is None
+    finally:
+        os.setresuid(0, 0, 0)
 
 
 def test_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:

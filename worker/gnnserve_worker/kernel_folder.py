@@ -82,7 +82,7 @@ def folder_for(target: str) -> Path | None:
     name = folder_name(target)
     for root in _roots(name):
         folder = root.resolve() / name
-        if not folder.is_dir() and not can_be_written(folder):
+        if not os.access(folder, os.R_OK | os.X_OK) and not can_be_written(folder):
             continue
         if (reason := why_distrusted(folder)) is None:
             with suppress(OSError):
@@ -121,7 +121,8 @@ def make(folder: Path) -> None:
     if (reason := why_distrusted(folder)) is not None:
         raise PermissionError(reason)
     if missing:
-        _forget_old(folder.parent)
+        with suppress(OSError):  # another process does the same
+            _forget_old(folder.parent)
 
 
 def _forget_old(root: Path) -> None:
