@@ -32,7 +32,7 @@ $(UV):
 run: .venv/installed ## train, profile and serve examples/digits.yaml on http://127.0.0.1:8080
 	$(BIN)/gnnserve run examples/digits.yaml
 
-check: .venv/installed ## ruff, mypy strict, import-linter, generated files up to date
+check: .venv/installed ## ruff, mypy strict, import-linter, generated files and the figures of pages up to date
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -41,6 +41,7 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files up t
 	$(BIN)/python -m gnnserve_api.schema --check
 	$(BIN)/python -m gnnserve_api.reference --check
 	$(BIN)/python -m tools.protobuf --check
+	$(BIN)/python -m benchmarks.figures --check
 
 test: .venv/installed chromium postgres cluster-binaries ## everything that CI runs
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse check kernels
@@ -91,7 +92,7 @@ generate: .venv/installed ## the CRD and docs/manifest.md from the types, descri
 	$(BIN)/python -m gnnserve_api.reference
 	$(BIN)/python -m tools.protobuf
 
-figures: .venv/installed ## write the figures of README.md and docs/benchmarks.md from benchmarks/results
+figures: .venv/installed ## write docs/benchmarks.md and the figures of README.md from benchmarks/results
 	$(BIN)/python -m benchmarks.figures
 
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times

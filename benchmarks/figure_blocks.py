@@ -1,13 +1,12 @@
-"""Blocks of figures on a page: which results a block quotes, who renders it, and how it is put into its page.
+"""Renderers of results: the tables of each benchmark, from what its parts found, as Markdown.
 
-A page marks a block with `<!-- figures: NAME -->` before it and `<!-- end of figures -->` after it. Every block ends
-with the commits and days of the runs that it quotes, because figures age.
+`page.py` puts them into docs/benchmarks.md and `summary_figures.py` some of their figures into README.md; which parts a
+figure was read of is remembered, because figures age.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,90 +14,80 @@ from typing import Any
 
 from benchmarks.results import FOLDER, MergedObject
 
-_BLOCK = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+Record = Mapping[str, Any]
+"""What a result file has of one part: its commit, day, machine, duration, what it depends on, and what it found."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    benchmark: str
+    name: str
+    record: Record
 
 
 @dataclass(slots=True)
 class Results:
-    """Reads committed result files, and remembers which of their parts a block reads."""
+    """Reads committed result files, and remembers of which of their parts something was read."""
 
     folder: Path = FOLDER
-    read: dict[str, set[str]] = field(default_factory=dict)
+    _files: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _read: dict[str, set[str]] = field(default_factory=dict)
     """Names of parts, by benchmark."""
-    files: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
-        """What the benchmark found, all parts together; its verdicts under `verdicts`."""
-        if name not in self.files:
-            self.files[name] = json.loads((self.folder / f"{name}.json").read_text())
-        file, read = self.files[name], self.read.setdefault(name, set())
-        found = [(part, record["found"]) for part, record in file["parts"].items()]
-        # Verdicts are of all parts.
-        judged = [(part, {"verdicts": file["verdicts"]}) for part in file["parts"]]
-        return MergedObject([*found, *judged], read.add)
+        """What the parts of a benchmark found, together."""
+        read = self._read.setdefault(name, set())
+        return MergedObject([(part.name, part.record["found"]) for part in self.parts(name)], read.add)
 
-    def has(self, name: str) -> bool:
-        """Whether that benchmark's result is committed."""
-        return (self.folder / f"{name}.json").exists()
+    def names(self) -> list[str]:
+        """Benchmarks that have a result; quick runs are none."""
+        return sorted(file.stem for file in self.folder.glob("*.json") if not file.name.endswith(".quick.json"))
 
-    def parts_read(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """Benchmark, part and record of each part that was read."""
-        return [
-            (name, part, self.files[name]["parts"][part])
-            for name, parts in self.read.items()
-            for part in self.files[name]["parts"]
-            if part in parts
-        ]
+    def parts(self, name: str) -> list[PartRead]:
+        return [PartRead(name, part, record) for part, record in self._file(name)["parts"].items()]
 
-    def source(self) -> str:
-        """One line per run that was quoted, by commit and day."""
-        runs: dict[tuple[str, str], dict[str, list[str]]] = {}
-        for name, part, record in self.parts_read():
-            at, date = record["commit"], record["date"]
-            run = ("unknown" if date is None else date[:10], "an unknown commit" if at is None else at["id"][:7])
-            runs.setdefault(run, {}).setdefault(name, []).append(part)
-        if not runs:
-            return "Not measured yet."
-        said = []
-        for (day, commit), names in sorted(runs.items()):
-            words = ", ".join(
-                f"`{name}`" if len(parts) == len(self.files[name]["parts"]) else f"`{name}` of {', '.join(parts)}"
-                for name, parts in names.items()
-            )
-            said.append(f"{words} at {commit}{'' if day == 'unknown' else f' on {day}'}")
-        return f"Measured: {'; '.join(said)}."
+    def verdicts(self, name: str) -> Mapping[str, Mapping[str, Any]]:
+        """Verdicts by the figure that is judged."""
+        return dict(self._file(name)["verdicts"])
+
+    def parts_read(self) -> list[PartRead]:
+        """Parts of which something was read, in the order of their files."""
+        return [part for name, read in self._read.items() for part in self.parts(name) if part.name in read]
+
+    def _file(self, name: str) -> Mapping[str, Any]:
+        if name not in self._files:
+            self._files[name] = json.loads((self.folder / f"{name}.json").read_text())
+        return self._files[name]
 
 
 SHAPE_WORDS = {"arxiv": "ogbn-arxiv's shape", "reddit": "Reddit's shape", "products": "Products' shape"}
 
-Renderer = Callable[[Results], str]
+Renderer = Callable[[Any], str]
+"""Tables and sentences about what the parts of a benchmark found; its verdicts stand in a table of their own."""
 RENDERERS: dict[str, Renderer] = {}
+"""Renderers by the benchmark's name."""
 
 
-def figures(name: str) -> Callable[[Renderer], Renderer]:
+def figures(benchmark: str) -> Callable[[Renderer], Renderer]:
     def register(render: Renderer) -> Renderer:
-        RENDERERS[name] = render
+        RENDERERS[benchmark] = render
         return render
 
     return register
 
 
-def render(name: str) -> str:
-    """The block's text, ending with a line break. Raises KeyError for a name that has no renderer."""
-    results = Results()
-    body = RENDERERS[name](results)
-    return f"{body.rstrip()}\n\n{results.source()}\n"
-
-
-def fill(page: str) -> str:
-    """The page with every block rendered anew."""
-    return _BLOCK.sub(lambda found: f"{found[1]}{render(found['name'])}{found[3]}", page)
-
-
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Empty where there is no row."""
     names = list(head)
-    lines = [names, ["---"] * len(names), *(list(row) for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    cells = [list(row) for row in rows]
+    if not cells:
+        return ""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *cells))
+
+
+def paragraphs(*blocks: str) -> str:
+    """Blocks of Markdown one after the other, without the empty ones."""
+    return "\n\n".join(block.strip() for block in blocks if block.strip())
 
 
 def number(value: float, digits: int = 3) -> str:

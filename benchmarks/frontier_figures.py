@@ -1,15 +1,19 @@
-"""The block of figures about the frontier of accuracy and latency."""
+"""Tables about the frontier of accuracy and latency."""
 
 from __future__ import annotations
 
-from benchmarks.figure_blocks import Results, figures, table
-from benchmarks.verdict_figures import verdict_table
+from typing import Any
+
+from benchmarks.figure_blocks import figures, paragraphs, table
 
 
 @figures("frontier")
-def frontier(results: Results) -> str:
-    """What each graph has been wanted to have, and has; then the variants of each that are on its frontier."""
-    found = results["frontier"]
+def frontier(found: Any) -> str:
+    return paragraphs(_variants(found), _shapes(found), _beside_glnn(found))
+
+
+def _variants(found: Any) -> str:
+    """Variants of each graph that are on its frontier."""
     rows = []
     for graph in found["graphs"]:
         x1 = next(point for point in graph["points"] if point["name"] == "x1")
@@ -22,8 +26,11 @@ def frontier(results: Results) -> str:
             told = (*_told(point["unseen"]), *_told(point.get("reading")))
             rows.append((graph["graph"], point["name"], f"{accuracy:.4f}", *p50s, f"{times:.1f}", *told))
     headings = ("graph", "variant", "accuracy", "p50 ms, 1 seed", "32", "1024", "times x1")
-    variants = table((*headings, "as new nodes", "p50 ms, 1024", "as readers", "p50 ms, 1024"), rows)
-    shapes = table(
+    return table((*headings, "as new nodes", "p50 ms, 1024", "as readers", "p50 ms, 1024"), rows)
+
+
+def _shapes(found: Any) -> str:
+    return table(
         ("shape", *(f"{name}, ms" for name in _SHOWN_OF_SHAPES), "x1 over stored1-int8", "making the stored tables, s"),
         (
             (
@@ -35,18 +42,16 @@ def frontier(results: Results) -> str:
             for shape in found["shapes"]
         ),
     )
-    return f"{verdict_table(found)}\n\n{variants}\n\n{shapes}"
 
 
 def _told(unseen: dict[str, float] | None) -> tuple[str, str]:
     return ("", "") if unseen is None else (f"{unseen['accuracy']:.4f}", f"{unseen['p50_ms']:.3g}")
 
 
-@figures("frontier_published")
-def published(results: Results) -> str:
+def _beside_glnn(found: Any) -> str:
     """GLNN's figures on the graphs that its authors measured too, and ours at 1024 seeds."""
     rows = []
-    for graph in results["frontier"]["graphs"]:
+    for graph in found["graphs"]:
         theirs = _GLNN_POINTS.get(graph["graph"])
         if theirs is None:
             continue

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.figure_blocks import SHAPE_WORDS, Results, figures, number, table
+from benchmarks.figure_blocks import SHAPE_WORDS, figures, number, table
 
 _WORKLOADS = ("one_seed", "throughput_32", "seeds_1024")
 
 
 @figures("peers")
-def peers(results: Results) -> str:
-    found, rows = results["peers"], list[list[str]]()
+def peers(found: Any) -> str:
+    rows = list[list[str]]()
     for name, shape in found["shapes"].items():
         graph, groups = shape["graph"], shape.get("groups", [shape])
         size = f"{graph['nodes']:,} nodes, {graph['edges'] / 1e6:.1f} million edges, {graph['features']} features"

@@ -1,7 +1,7 @@
 """Benchmarks, the one function that runs their parts, and the files of what they measured.
 
 Every part of a result carries the commit, day, machine, versions and duration of its own run, and the paths that it
-depends on (`dependencies.py`), so that whoever reads a figure can be told how old it is. What is not run stays as it
+depends on (`dependencies.py`), so that readers of a figure can be told how old it is. What is not run stays as it
 is. Nothing is imported that is measured: versions come from package metadata.
 """
 
@@ -80,12 +80,12 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     name: str
-    """Of its file in `results`."""
+    """Name of its file in `results`."""
     parts: tuple[Part, ...]
     verdicts: Iterable[Verdict] | Judge = ()
-    """Of all fragments together; given as a function where they depend on what was measured."""
+    """Verdicts about all fragments together; given as a function where they depend on what was measured."""
     about: str = ""
-    """What is measured and how, in Markdown, without figures: those would drift."""
+    """What `--help` says; docs/benchmarks.md has the method of the benchmark's file in `about`."""
     quick: tuple[str, ...] = ()
     """Parts of a quick run where none are named; empty: all."""
     show: Callable[[Any], None] | None = None

@@ -1,12 +1,11 @@
-"""The block of figures about changes of a graph that is served."""
+"""Tables about changes of a graph that is served."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.figure_blocks import Results, figures, table
-from benchmarks.verdict_figures import verdict_table
+from benchmarks.figure_blocks import figures, paragraphs, table
 
 _STAGES = ("finding", "lists", "rows", "sums", "deriving", "rest")
 _LEAST_S = 0.05
@@ -14,15 +13,10 @@ _LEAST_S = 0.05
 
 
 @figures("updates")
-def updates(results: Results) -> str:
-    """What was wanted, and is; then changes in process and through HTTP, what readers pay, memory, accuracy."""
-    if not results.has("updates"):
-        return ""
-    found = results["updates"]
-    tables = (
-        verdict_table, _applied, _durable, _beside_changes, _gathered, _memory, _compacted, _started, _replayed
-    )  # fmt: skip
-    return "\n\n".join(filter(None, (render(found) for render in tables)))
+def updates(found: Any) -> str:
+    """Changes in process and through HTTP, what readers pay, memory, compaction, starts, accuracy."""
+    tables = (_applied, _durable, _beside_changes, _gathered, _memory, _compacted, _started, _replayed)
+    return paragraphs(*(render(found) for render in tables))
 
 
 def _applied(found: Mapping[str, Any]) -> str:

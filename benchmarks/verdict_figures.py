@@ -1,30 +1,17 @@
-"""Blocks of figures that are verdicts: what an issue wanted, what was measured, and whether that meets it."""
+"""Tables about variants, links, recommendations, protocols, traces and services that share a server."""
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.figure_blocks import Results, figures, table
-
-
-def verdict_table(found: Mapping[str, Any]) -> str:
-    """The verdicts of a result file."""
-    return table(
-        ("", "wanted", "measured", ""),
-        (
-            (name, str(one["wanted"]), str(one["measured"]), "met" if one["passed"] else "**missed**")
-            for name, one in found["verdicts"].items()
-        ),
-    )
+from benchmarks.figure_blocks import figures, paragraphs, table
 
 
 @figures("channels")
-def channels(results: Results) -> str:
+def channels(found: Any) -> str:
     """The paper's two quantities beside ours; then every variant of channels on every graph."""
-    found = results["channels"]
     graphs = found["graphs"]
     rows = []
     for kind, title in (("full", "all nodes"), ("batched", "1,024 nodes")):
@@ -37,8 +24,7 @@ def channels(results: Results) -> str:
                 one = next(one for one in graph[kind] if one["name"] == name)
                 cells.append(f"{_times(one['times'])} ({one['times_of_table']:.2f}), {-one['lost_points']:+.2f}")
             rows.append((title, name, *cells))
-    variants = table(("", "variant", *(graph["graph"] for graph in graphs)), rows)
-    return f"{verdict_table(found)}\n\n{variants}"
+    return table(("", "variant", *(graph["graph"] for graph in graphs)), rows)
 
 
 def _times(value: float) -> str:
@@ -46,21 +32,65 @@ def _times(value: float) -> str:
 
 
 @figures("cascade")
-def cascade(results: Results) -> str:
-    return verdict_table(results["cascade"])
+def cascade(found: Any) -> str:
+    """Single variants and, of each pair, the point that is furthest to the left: what a cascade is held against."""
+    return paragraphs(
+        *(
+            table(
+                (f"{graph['graph']}, single variants", "validation", "test", "p50 ms, 1,024 nodes", "MB gathered"),
+                (
+                    (
+                        one["name"],
+                        f"{statistics.fmean(one['validation']):.4f}",
+                        f"{statistics.fmean(one['test']):.4f}",
+                        f"{one['p50_ms']:.3g}",
+                        f"{one['gathered_bytes'] / 1e6:.2f}",
+                    )
+                    for one in graph["singles"]
+                ),
+            )
+            for graph in found["graphs"]
+        )
+    )
 
 
 @figures("links")
-def links(results: Results) -> str:
-    return verdict_table(results["links"]) if results.has("links") else ""
+def links(found: Any) -> str:
+    return paragraphs(_published_links(found), _pairs(found))
+
+
+def _published_links(found: Any) -> str:
+    gowalla, lastfm = found.get("gowalla"), found.get("lastfm")
+    rows = []
+    if gowalla is not None:
+        rows += [("gowalla", name, gowalla[name], value, "LightGCN") for name, value in gowalla["published"].items()]
+    if lastfm is not None:
+        rows += [("lastfm", name, lastfm[name], value, "MAGNN") for name, value in lastfm["MAGNN"].items()]
+    return table(
+        ("graph", "measure", "here", "published", "by"),
+        ((graph, name, f"{here:.4f}", f"{value:.4f}", by) for graph, name, here, value, by in rows),
+    )
+
+
+def _pairs(found: Any) -> str:
+    timed = [found[name] for name in ("gowalla", "one type") if "pairs over nodes" in found.get(name, {})]
+    return table(
+        ("graph, variant", "1,024 pairs, p50 ms", "1,024 nodes, p50 ms", "ratio"),
+        (
+            (
+                f"{one.get('graph', 'gowalla')}, {one['variant']}",
+                f"{one['p50 ms of 1,024 pairs']:.3f}",
+                f"{one['p50 ms of 1,024 nodes']:.3f}",
+                f"{one['pairs over nodes']:.2f}",
+            )
+            for one in timed
+        ),
+    )
 
 
 @figures("recommend")
-def recommend(results: Results) -> str:
+def recommend(found: Any) -> str:
     """Verdicts; then the index beside others, on fewer vectors, and what a database takes."""
-    if not results.has("recommend"):
-        return ""
-    found = results["recommend"]
     index, alone, database = found["index"], found["recommend"], found["database"]
     ours = (
         "`POST /v1/recommend`, new users", found["sizes"]["nodes"], index["recall"], alone["p50_ms"], alone["p99_ms"],
@@ -87,7 +117,7 @@ def recommend(results: Results) -> str:
         ),
     )
     title = f"Spam among {found['spam']['reviews']:,} test reviews:"
-    return "\n\n".join((verdict_table(found), compared, filled, title, spam))
+    return paragraphs(compared, filled, title, spam)
 
 
 def _shown(value: float | None) -> str:
@@ -95,12 +125,9 @@ def _shown(value: float | None) -> str:
 
 
 @figures("updates_faults")
-def updates_faults(results: Results) -> str:
+def updates_faults(found: Any) -> str:
     """What was promised, and whether it was kept; then how long recoveries took."""
-    if not results.has("updates_faults"):
-        return ""
-    found = results["updates_faults"]
-    recoveries = table(
+    return table(
         ("fault", "times", "measured alone", "acknowledged again, p50 / p99 / longest, s", "all workers follow"),
         (
             (
@@ -115,49 +142,25 @@ def updates_faults(results: Results) -> str:
             for row in found["recoveries"]
         ),
     )
-    return f"{verdict_table(found)}\n\n{recoveries}"
-
-
-@figures("fleet")
-def fleet(results: Results) -> str:
-    """The verdicts; then what the operator asked for while services rested. Older results have none."""
-    found = results["fleet"]
-    if "verdicts" not in found:
-        return ""
-    rows = (
-        (
-            f"{part['services']:,}",
-            f"{part['requests_per_minute']:.0f}",
-            ", ".join(f"{verb}: {number}" for verb, number in _by_verb(part["requests_by_kind"]).items()),
-            f"{part['processor_share']:.1%}",
-            f"{part['memory_after_mb']}",
-        )
-        for part in found["idle"].values()
-    )
-    columns = ("services at rest", "calls a minute", "in two resyncs, by verb", "of a processor", "memory, MB")
-    return f"{verdict_table(found)}\n\n{table(columns, rows)}"
-
-
-def _by_verb(requests_by_kind: Mapping[str, int]) -> dict[str, int]:
-    """Requests by verb, the most frequent first; those of leases apart, which are the operator's own."""
-    counted: Counter[str] = Counter()
-    for words, number in requests_by_kind.items():
-        verb, _, resource = words.partition(" ")
-        counted["renewals of the Lease" if resource == "leases" else verb] += number
-    return dict(counted.most_common())
 
 
 @figures("live_accuracy")
-def live_accuracy(results: Results) -> str:
-    return verdict_table(results["live_accuracy"])
+def live_accuracy(found: Any) -> str:
+    told, shadows = found["streams"]["labelsUntilTold"], found["shadows"]
+    return table(
+        ("", "measured"),
+        (
+            ("labels until a change is told: median, 95 of 100 streams, most",
+             f"{told['median']:.0f}, {told['p95']:.0f}, {told['max']:.0f}"),
+            (f"p99 of {shadows['requests']:,} requests, without shadows / with them, ms",
+             f"{shadows['p99_without_ms']:.2f} / {shadows['p99_with_ms']:.2f}"),
+        ),
+    )  # fmt: skip
 
 
 @figures("sweep")
-def sweep(results: Results) -> str:
+def sweep(found: Any) -> str:
     """Whether the parts are all of the latency; then the sweep itself."""
-    if not results.has("sweep"):
-        return ""
-    found = results["sweep"]
     names = ("clientSendMs", "networkMs", "waitMs", "computeMs", "clientReceiveMs")
     points = table(
         ("connections", "answers/s", "p50 ms", "p99 ms", "client send", "network, server receive/send", "wait",
@@ -175,15 +178,12 @@ def sweep(results: Results) -> str:
         ),
     )  # fmt: skip
     picture = "![Answers per second, latency, and its five parts against connections](images/concurrency.png)"
-    return f"{verdict_table(found)}\n\n{picture}\n\n{points}"
+    return paragraphs(picture, points)
 
 
 @figures("protocol")
-def protocol(results: Results) -> str:
+def protocol(found: Any) -> str:
     """The verdicts, and every form of every server."""
-    if not results.has("protocol"):
-        return ""
-    found = results["protocol"]
     figures_of = {(row["subject"], row["seeds"], row["connections"]): row for row in found["figures"]}
     rows = []
     for subject, seeds in dict.fromkeys((subject, seeds) for subject, seeds, _ in figures_of):
@@ -196,15 +196,12 @@ def protocol(results: Results) -> str:
         "", "seeds", "p50 / p99, 1 connection, ms", "requests/s, 16 connections", "p50 / p99, ms",
         "server's processor time, µs",
     )  # fmt: skip
-    return f"{verdict_table(found)}\n\n{table(columns, rows)}"
+    return table(columns, rows)
 
 
 @figures("shared_worker")
-def shared_worker(results: Results) -> str:
+def shared_worker(found: Any) -> str:
     """The verdicts, and what each service was offered and got."""
-    if not results.has("shared_worker"):
-        return ""
-    found = results["shared_worker"]
     rows = (
         (
             label,
@@ -221,17 +218,14 @@ def shared_worker(results: Results) -> str:
         )
     )
     columns = ("", "requests/s offered", "seeds/s answered", "p50 ms", "p99 ms", "on time, worst round")
-    parts = [verdict_table(found), table(columns, rows)]
-    if "connections" in found:
-        parts.append(_shared_connections(found["connections"]))
-    return "\n\n".join(parts)
+    return paragraphs(table(columns, rows), _shared_connections(found["connections"]) if "connections" in found else "")
 
 
 def _shared_connections(found: dict[str, Any]) -> str:
     """Medians over the rounds of a service with few connections, and of one with many."""
 
     def median(name: str, figure: str) -> float:
-        return statistics.median(one[figure] for one in found[name])
+        return float(statistics.median(one[figure] for one in found[name]))
 
     rows = (
         (
@@ -250,14 +244,12 @@ def _shared_connections(found: dict[str, Any]) -> str:
 
 
 @figures("tracing")
-def tracing(results: Results) -> str:
+def tracing(found: Any) -> str:
     """Requests that are traced, over one connection and sixteen."""
-    if not results.has("tracing"):
-        return ""
-    found = {(of["traced"], of["connections"]): of for of in results["tracing"]["figures"]}
+    of_load = {(of["traced"], of["connections"]): of for of in found["figures"]}
     rows = []
     for traced in ("none", "1 in 100", "all"):
-        alone, many = found[traced, 1], found[traced, 16]
+        alone, many = of_load[traced, 1], of_load[traced, 16]
         rows.append((
             traced, f"{alone['p50_ms']:.3f}", f"{alone['processor_us']:,.0f}", f"{many['requests_per_s']:,.0f}",
             f"{many['p50_ms']:.2f}", f"{many['processor_us']:,.0f}", *_dropped_spans(many),
@@ -275,9 +267,8 @@ def _dropped_spans(figures: Mapping[str, float]) -> tuple[str, ...]:
 
 
 @figures("conformance")
-def conformance(results: Results) -> str:
+def conformance(found: Any) -> str:
     """Each call beside what each server made of it; empty: as the protocol says."""
-    found = results["conformance"]
     servers = tuple(found["passed"])
     rows = [(call["name"], *(call[server] or "✓" for server in servers)) for call in found["calls"]]
     totals = (f"**of {len(rows)}**", *(f"**{found['passed'][server]}**" for server in servers))

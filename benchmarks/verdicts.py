@@ -18,7 +18,7 @@ Found = Any
 class Wanted:
     words: str
     holds: Callable[[Any], bool]
-    """Of the measured value."""
+    """Whether a measured value is what was wanted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.figure_blocks import Results
 from benchmarks.peers_figures import peers, ratios_by_shape
 
 RATIOS = {"one_seed_p50": 3.7, "throughput_32": 9.5, "seeds_1024": 7.7}
@@ -49,22 +46,16 @@ WITH_X1 = _result(
 )
 
 
-def _block(found: dict[str, Any], folder: Path) -> str:
-    parts = {"all": {"commit": None, "date": None, "found": found}}
-    (folder / "peers.json").write_text(json.dumps({"parts": parts, "verdicts": {}}))
-    return peers(Results(folder))
-
-
-def test_a_result_without_x1_is_one_group_and_says_that_x1_was_not_measured(tmp_path: Path) -> None:
-    block = _block(WITHOUT_X1, tmp_path)
+def test_a_result_without_x1_is_one_group_and_says_that_x1_was_not_measured() -> None:
+    block = peers(WITHOUT_X1)
     assert "| PyG | 1.00 / 2.00 | 1.00 / 2.00 | 1,000 | 1.00 / 2.00 |" in block
     assert block.count("| **best other server over gnnserve** | 3.7 |  | 9.5 | 7.7 |") == 2
     assert "group" not in block
     assert block.endswith("gnnserve answers by variant projected, float32; x1 was not measured.")
 
 
-def test_each_group_has_the_ratios_of_both_variants(tmp_path: Path) -> None:
-    block = _block(WITH_X1, tmp_path)
+def test_each_group_has_the_ratios_of_both_variants() -> None:
+    block = peers(WITH_X1)
     rows = block.partition("group 2 of 2")[0].splitlines()
     assert rows[2].startswith("| *ogbn-arxiv's shape: 1,000 nodes, 2.3 million edges, 128 features; group 1 of 2*")
     assert [row.split(" | ")[0] for row in rows[3:8]] == [

@@ -1,0 +1,139 @@
+"""The block of README.md: figures that are quoted there, each with the commits and days at which it was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.ages import OLD, commit_in_words, commits_since, day_of, is_old, most
+from benchmarks.dependencies import History
+from benchmarks.figure_blocks import PartRead, Results, table
+from benchmarks.peers_figures import ratios_by_shape
+
+_BINARY = 2.0**20
+_SHAPES = ("arxiv", "reddit")
+_NAMED_RUNS = 2
+"""Most runs that are named one by one; where there are more, the first and the last."""
+_BLOCK = re.compile(r"(<!-- figures: summary -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+Quote = Callable[[Results], tuple[str, str]]
+"""What was measured, and what came out. Reads no more of the results than that."""
+
+
+def fill_summary(page: str, results: Results, history: History) -> str:
+    """The page with its block rendered anew. Raises ValueError where it has none."""
+    filled, found = _BLOCK.subn(lambda found: f"{found[1]}{render_summary(results, history)}\n{found[2]}", page)
+    if found != 1:
+        raise ValueError(f"README.md has {found} blocks `<!-- figures: summary -->`, and one is filled")
+    return filled
+
+
+def render_summary(results: Results, history: History, quotes: Sequence[Quote] | None = None) -> str:
+    """quotes: rows of the table; None: those of README.md."""
+    rows, parts = [], []
+    for quote in QUOTES if quotes is None else quotes:
+        # What one row reads is told from what others do.
+        own = Results(results.folder)
+        rows.append((*quote(own), _measured(own.parts_read(), history)))
+        parts += own.parts_read()
+    return table((f"{_machines(parts)}, load generator included", "", "measured at"), rows)
+
+
+def _measured(parts: list[PartRead], history: History) -> str:
+    """Commit and day of each run; of many the first and the last."""
+    runs = sorted({(day_of(part) or "an unknown day", commit_in_words(part)) for part in parts})
+    words = [f"{commit}, {day}" for day, commit in runs]
+    told = "; ".join(words) if len(words) <= _NAMED_RUNS else f"{len(words)} commits from {words[0]} to {words[-1]}"
+    return told + (OLD if is_old(most(commits_since(part, history) for part in parts)) else "")
+
+
+def _machines(parts: list[PartRead]) -> str:
+    by_cores: dict[int, set[str]] = {}
+    for machine in (part.record["machine"] for part in parts):
+        if machine is not None:
+            processor = re.sub(r"[(]R[)]| Processor", "", machine["cpu"])
+            by_cores.setdefault(machine["cores"], set()).add(f"an {processor}")
+    return "; ".join(f"{cores} cores of {' or '.join(sorted(names))}" for cores, names in sorted(by_cores.items()))
+
+
+def one_seed(results: Results) -> tuple[str, str]:
+    return "Latency of one seed, best other server over gnnserve, on two graphs", _ratios(results, "one_seed_p50")
+
+
+def requests_per_s(results: Results) -> tuple[str, str]:
+    words = "Requests per second at 32 connections, gnnserve over the best other server"
+    return words, _ratios(results, "throughput_32")
+
+
+def many_seeds(results: Results) -> tuple[str, str]:
+    return "Latency of 1024 seeds, best other server over gnnserve", _ratios(results, "seeds_1024")
+
+
+def _ratios(results: Results, measure: str) -> str:
+    return ratios_by_shape(results["peers"], measure, _SHAPES, " times")
+
+
+def bursts(results: Results) -> tuple[str, str]:
+    scenario = results["routing"]["scenarios"]["bursts"]
+    ours, alone = scenario["ours"], scenario["static"]["x1"]
+    return (
+        "Bursts of load: answered within the objective / accuracy of those answers",
+        f"{ours['attained']:.2f} % / {ours['accuracy']:.1f} %; the most accurate variant alone "
+        f"{alone['attained']:.1f} % / {alone['accuracy']:.1f} %",
+    )
+
+
+def accuracy(results: Results) -> tuple[str, str]:
+    masters = [master for master in results["generation"]["masters"] if master["baseline"] is not None]
+    behind = max(master["baseline"] - master["accuracy_mean"] for master in masters)
+    return (
+        f"Test accuracy below full-batch torch_geometric, worst of {len(masters)} graphs",
+        f"{behind * 100:.1f} points",
+    )
+
+
+def second_start(results: Results) -> tuple[str, str]:
+    shipped = next(case for case in results["startup"]["cases"] if case["kernels"] == "shipped")
+    memory = shipped["whenReady"]["anonymousBytes"] / _BINARY
+    return (
+        "Second start over a graph of 1 GB, checksums verified / memory beside the mapped files",
+        f"{shipped['readyS']:.1f} s / {memory:.0f} MiB",
+    )
+
+
+def switches(results: Results) -> tuple[str, str]:
+    runs = [results["cluster"][kind] for kind in ("switch", "rollout")]
+    lost, asked = (sum(run[count] for run in runs) for count in ("failed", "requests"))
+    return "Requests lost in live switches and rolling updates", f"{lost} of {asked:,}"
+
+
+def chaos(results: Results) -> tuple[str, str]:
+    found = results["chaos"]
+    return (
+        "Requests lost while everything is killed and paused at random",
+        f"{found['failed']} of {found['requests']:,}, in flight at a worker that was killed",
+    )
+
+
+def faults(results: Results) -> tuple[str, str]:
+    found = results["faults"]
+    scenes, points = list(found["scenes"]), sum(scene["points"] for scene in found["scenes"])
+    violations = sum(len(scene["violations"]) for scene in scenes) + len(found["sequencesViolated"])
+    return (
+        f"Moments of operator trouble simulated, {_share_played(scenes)} / violations found",
+        f"{points:,} / {violations}",
+    )
+
+
+def _share_played(scenes: list[Mapping[str, Any]]) -> str:
+    in_full = sum(scene.get("stride") == 1 for scene in scenes)
+    if in_full == len(scenes):
+        return f"every one of {len(scenes)} scenes"
+    return f"every fifth one of {len(scenes) - in_full} scenes" + (f" and every one of {in_full}" if in_full else "")
+
+
+QUOTES: tuple[Quote, ...] = (
+    one_seed, requests_per_s, many_seeds, bursts, accuracy, second_start, switches, chaos, faults,
+)  # fmt: skip
+"""Rows of README.md."""
