@@ -2,25 +2,25 @@
 
 This server, Triton and MLServer answer from the same model, whose class is a node's number modulo 4: it costs next to
 nothing, so that reading, queueing and writing are nearly all of a request. One seed and 1,024 seeds are asked for, by
-one connection for the latency and by 16 for requests per second. A shared machine drifts, so forms take turns in every
-round, in an order that changes, and verdicts are on ratios within rounds. HTTP is asked by wrk, gRPC by a program of
-Python, which is a part of what is measured: a bare gRPC echo, asked by the same program, shows how large.
+one connection for the latency and by 16 for requests per second; over gRPC also by 16 calls on one connection, as
+clients mostly ask. Each is measured in three runs, every one with servers that were just started and the forms in
+another order; figures are medians, and the range of the runs stands beside them. HTTP is asked by wrk, gRPC by a
+program of Python, which is a part of what is measured: a bare gRPC echo, asked by the same program, shows how large.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import os
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +30,47 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.conformance import SUBJECTS
+from benchmarks import conformance
 from benchmarks.peers.environments import Environment, build, versions
 from benchmarks.peers.processes import Running, descendants, running
 from benchmarks.peers.servers import free_ports
 from benchmarks.protocol_client import METHOD
-from benchmarks.results import write_result
+from benchmarks.protocol_verdicts import (
+    ALONE,
+    BINARY,
+    CONNECTED,
+    ECHO,
+    GRPC,
+    JSON,
+    MULTIPLEXED,
+    OURS,
+    SEEDS,
+    V2_BINARY,
+    V2_JSON,
+    Load,
+    figure_of,
+    verdicts,
+)
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.wrk import encode_post, generate_load, write_requests
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse
 
 ROOT = Path(__file__).parents[1]
-OURS, ECHO = "gnnserve", "bare gRPC echo"
-JSON, BINARY, V2_JSON, V2_BINARY, GRPC = "JSON", "arrays", "v2 JSON", "v2 bytes", "gRPC"
-MOST_V2_OVER_BINARY = 1.15
-LEAST_GRPC_OVER_ECHO = 0.7
+LIMITS = {
+    "Triton": "Triton runs as its Python binding PyTriton starts it, with dynamic batching. The binding has no way to "
+    "compute in the server's own process: a request goes from there to a stub of Triton's Python backend, and on "
+    "through shared memory and a ZeroMQ socket to one Python process, whose threads are the model's instances and "
+    "share one interpreter's lock. The bindings that serve in one process, `tritonserver` and `tritonfrontend`, need "
+    "the `libtritonserver.so` of NVIDIA's container, and models in Python are behind such a stub there too. So "
+    "Triton's figures are those of a model in Python, and not of its frontends in C++.",
+    "MLServer": "MLServer computes in its main process (`MLSERVER_PARALLEL_WORKERS=0`), without adaptive batching, "
+    "which waits for other requests.",
+}
+"""Sentences that a reader needs to compare with these servers."""
+RUNS = 3
+_SECONDS = 2
 _NODES = 1000
 _BODIES = {1: 512, 1024: 32}
-_CONNECTIONS = (1, 16)
 _LIMIT_S = 120.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -64,66 +88,92 @@ class Subject:
     def label(self) -> str:
         return f"{self.server}, {self.form}" if self.server != ECHO else ECHO
 
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        return (ALONE, MULTIPLEXED, CONNECTED) if self.form == GRPC else (ALONE, CONNECTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A server's process, and the forms that it may answer."""
+
+    name: str
+    command: tuple[str, ...]
+    """`{port}`, `{port1}` and `{port2}` stand for free ports: of HTTP, of gRPC, and of whatever else it listens for."""
+    forms: tuple[str, ...]
+    environment: Environment | None = None
+    """Its Python environment; None: gnnserve's own."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    takes_rows: bool = False
+    """Whether nodes are a batch of rows of one number, [n, 1], and not [n]."""
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
+    program: Program
     process: Running
     http_port: int
     grpc_port: int
+
+    def request(self, form: str, seeds: list[int]) -> bytes:
+        return REQUESTS[form](self.http_port, seeds, [len(seeds), 1] if self.program.takes_rows else [len(seeds)])
+
+    def check(self, form: str) -> None:
+        """Ask once, and raise ValueError where the scores are not those of the model."""
+        check_answer(form, self.grpc_port if form == GRPC else self.http_port, self.request(form, _CHECKED))
 
 
 # Requests
 
 
-def _post(path: str, content_type: str, encode: Callable[[list[int]], tuple[bytes, dict[str, str]]]) -> Any:
-    def request(port: int, seeds: list[int]) -> bytes:
-        body, headers = encode(seeds)
+def _post(path: str, content_type: str, encode: Callable[[list[int], list[int]], tuple[bytes, dict[str, str]]]) -> Any:
+    def request(port: int, seeds: list[int], shape: list[int]) -> bytes:
+        body, headers = encode(seeds, shape)
         return encode_post(port, path, content_type, body, headers)
 
     return request
 
 
-def _in_v2_json(seeds: list[int]) -> tuple[bytes, dict[str, str]]:
-    tensor = {"name": "nodes", "shape": [len(seeds)], "datatype": "INT64", "data": seeds}
+def _in_v2_json(seeds: list[int], shape: list[int]) -> tuple[bytes, dict[str, str]]:
+    tensor = {"name": "nodes", "shape": shape, "datatype": "INT64", "data": seeds}
     return msgspec.json.encode({"inputs": [tensor], "outputs": [{"name": "scores"}]}), {}
 
 
-def _in_v2_bytes(seeds: list[int]) -> tuple[bytes, dict[str, str]]:
+def _in_v2_bytes(seeds: list[int], shape: list[int]) -> tuple[bytes, dict[str, str]]:
     data = np.array(seeds, "<i8").tobytes()
     tensor = {
-        "name": "nodes", "shape": [len(seeds)], "datatype": "INT64", "parameters": {"binary_data_size": len(data)}
+        "name": "nodes", "shape": shape, "datatype": "INT64", "parameters": {"binary_data_size": len(data)}
     }  # fmt: skip
     wanted = {"name": "scores", "parameters": {"binary_data": True}}
     head = msgspec.json.encode({"inputs": [tensor], "outputs": [wanted]})
     return head + data, {"Inference-Header-Content-Length": str(len(head))}
 
 
-def _in_grpc(_port: int, seeds: list[int]) -> bytes:
+def _in_grpc(_port: int, seeds: list[int], shape: list[int]) -> bytes:
     message = ModelInferRequest(model_name="digits")
-    message.inputs.add(name="nodes", datatype="INT64", shape=[len(seeds)])
+    message.inputs.add(name="nodes", datatype="INT64", shape=shape)
     message.outputs.add(name="scores")
     message.raw_input_contents.append(np.array(seeds, "<i8").tobytes())
     encoded: bytes = message.SerializeToString()
     return encoded
 
 
+_CHECKED = [5, 6, 3]
 _OCTETS = "application/octet-stream"
 _V2_PATH = "/v2/models/digits/infer"
-REQUESTS: dict[str, Callable[[int, list[int]], bytes]] = {
-    JSON: _post("/v1/predict", "application/json", lambda seeds: (
+REQUESTS: dict[str, Callable[[int, list[int], list[int]], bytes]] = {
+    JSON: _post("/v1/predict", "application/json", lambda seeds, _: (
         msgspec.json.encode({"nodes": seeds, "return": ["scores"]}), {}
     )),
-    BINARY: _post("/v1/predict", _OCTETS, lambda seeds: (np.array(seeds, "<i8").tobytes(), {})),
+    BINARY: _post("/v1/predict", _OCTETS, lambda seeds, _: (np.array(seeds, "<i8").tobytes(), {})),
     V2_JSON: _post(_V2_PATH, "application/json", _in_v2_json),
     V2_BINARY: _post(_V2_PATH, _OCTETS, _in_v2_bytes),
     GRPC: _in_grpc,
 }  # fmt: skip
 
 
-def check_answer(form: str, port: int) -> None:
-    """Ask once, and raise ValueError where the scores are not those of the model."""
-    seeds = [5, 6, 3]
-    request = REQUESTS[form](port, seeds)
+def check_answer(form: str, port: int, request: bytes) -> None:
+    """Ask about `_CHECKED`, and raise ValueError where the scores are not those of the model."""
     if form == GRPC:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             try:
@@ -134,8 +184,8 @@ def check_answer(form: str, port: int) -> None:
             found = np.frombuffer(raw[0], "<f4") if raw else np.array(answer.outputs[0].contents.fp32_contents)
     else:
         found = _scores_of(form, *_exchange(port, request))
-    found = found.reshape(len(seeds), -1)
-    if found.argmax(axis=1).tolist() != [seed % 4 for seed in seeds]:
+    found = found.reshape(len(_CHECKED), -1)
+    if found.argmax(axis=1).tolist() != [seed % 4 for seed in _CHECKED]:
         raise ValueError(f"{form}: scores {found.tolist()} are not the model's")
 
 
@@ -166,31 +216,54 @@ def _scores_of(form: str, head: bytes, body: bytes) -> np.ndarray:
 # Servers
 
 
+_PEERS = Path(__file__).parent / "peers" / "programs"
+_OWN = (sys.executable, "-m", "benchmarks.protocol_programs")
+_OWN_VARIABLES = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+PROGRAMS = (
+    Program(OURS, (*_OWN, "worker", "{port}", "{port1}"), tuple(REQUESTS), variables=_OWN_VARIABLES),
+    Program(ECHO, (*_OWN, "echo", "{port1}"), (GRPC,), variables=_OWN_VARIABLES),
+)
+
+
+def peers() -> list[Program]:
+    """Servers of others whose environments can be built."""
+    forms = (V2_JSON, V2_BINARY, GRPC)
+    found = []
+    for subject in conformance.SUBJECTS:
+        if subject.environment is None or not _is_built(subject.environment):
+            continue
+        command, takes_rows = subject.command, False
+        if subject.label == "Triton":
+            python = subject.environment.executable("python")
+            command, takes_rows = (python, str(_PEERS / "protocol_triton.py"), "{port}", "{port1}"), True
+        found.append(Program(subject.label, command, forms, subject.environment, subject.variables, takes_rows))
+    return found
+
+
+def _is_built(environment: Environment) -> bool:
+    try:
+        build(environment)
+    except (OSError, RuntimeError) as error:
+        print(f"{environment.name} is left out: {error}", flush=True)
+        return False
+    return True
+
+
 @contextmanager
-def servers(names: Sequence[str], folder: Path) -> Iterator[dict[str, Server]]:
-    """Those of these servers that start, side by side."""
-    programs = [sys.executable, "-m", "benchmarks.protocol_programs"]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+def servers(programs: Sequence[Program], folder: Path) -> Iterator[dict[str, Server]]:
+    """These servers, side by side, each just started."""
     with ExitStack() as stack:
         found: dict[str, Server] = {}
-        for name in names:
+        for program in programs:
             ports = free_ports(3)
             named = {f"{{port{index or ''}}}": str(port) for index, port in enumerate(ports)}
-            own = next((subject for subject in SUBJECTS if subject.label == name and name != OURS), None)
-            if own is None:
-                program = ["echo", str(ports[1])] if name == ECHO else ["worker", *map(str, ports[:2])]
-                command, environ = [*programs, *program], variables
-            else:
-                command = [_fill(part, named) for part in own.command]
-                environ = {**os.environ, **{key: _fill(value, named) for key, value in own.variables.items()}}
-            form = GRPC if name == ECHO else V2_JSON
-            answers = (
-                (lambda port=ports[1]: _echoes(port)) if name == ECHO else
-                (lambda port=ports[0], form=form: check_answer(form, port))
-            )  # fmt: skip
-            log = folder / f"{name.replace(' ', '-')}.log"
+            command = [_fill(part, named) for part in program.command]
+            environ = {**os.environ, **{key: _fill(value, named) for key, value in program.variables.items()}}
+            log = folder / f"{program.name.replace(' ', '-')}.log"
+            unstarted = Server(program, Running(0, 0, 0), ports[0], ports[1])
+            answers = partial(_echoes, ports[1]) if program.name == ECHO else partial(unstarted.check, V2_JSON)
             process = stack.enter_context(running(command, environ, log, ports[0], answers, _LIMIT_S))
-            found[name] = Server(process, ports[0], ports[1])
+            found[program.name] = Server(program, process, ports[0], ports[1])
         yield found
 
 
@@ -208,15 +281,14 @@ def _fill(text: str, values: dict[str, str]) -> str:
     return text
 
 
-def subjects_of(found: dict[str, Server]) -> list[Subject]:
+def subjects_of(found: Mapping[str, Server]) -> list[Subject]:
     """Servers and forms; of other servers, those forms that they answer."""
     subjects = []
     for name, server in found.items():
-        forms = [GRPC] if name == ECHO else [V2_JSON, V2_BINARY, GRPC] if name != OURS else list(REQUESTS)
-        for form in forms:
+        for form in server.program.forms:
             try:
                 if name != ECHO:
-                    check_answer(form, server.grpc_port if form == GRPC else server.http_port)
+                    server.check(form)
             except (OSError, ValueError, KeyError, IndexError, struct.error) as error:
                 if name == OURS:
                     raise
@@ -229,22 +301,22 @@ def subjects_of(found: dict[str, Server]) -> list[Subject]:
 # Measuring
 
 
-def measure(subject: Subject, server: Server, requests: Path, connections: int, seconds: int) -> Figures:
+def measure(subject: Subject, server: Server, requests: Path, load: Load, seconds: int) -> Figures:
     before_s = processor_s(server.process.pid)
     if subject.form == GRPC:
         command = [
-            sys.executable, "-m", "benchmarks.protocol_client", str(server.grpc_port), str(requests), str(connections),
-            str(seconds),
+            sys.executable, "-m", "benchmarks.protocol_client", str(server.grpc_port), str(requests),
+            str(load.connections), str(load.calls), str(seconds),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         found: Figures = json.loads(done.stdout)
     else:
-        load = generate_load(server.http_port, requests, connections, seconds)
-        if load.errors:
-            raise SystemExit(f"{subject.label}: {load.errors}")
-        found = {"requests_per_s": load.requests_per_s, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms}
+        wrk = generate_load(server.http_port, requests, load.connections, seconds)
+        if wrk.errors:
+            raise SystemExit(f"{subject.label}: {wrk.errors}")
+        found = {"requests_per_s": wrk.requests_per_s, "p50_ms": wrk.p50_ms, "p99_ms": wrk.p99_ms}
     found["processor_us"] = (processor_s(server.process.pid) - before_s) / (found["requests_per_s"] * seconds) * 1e6
-    return found
+    return {name: round(value, 4) for name, value in found.items()}
 
 
 def processor_s(pid: int) -> float:
@@ -256,119 +328,79 @@ def processor_s(pid: int) -> float:
     return ticks / _TICKS_PER_S
 
 
-Runs = dict[tuple[str, int, int], list[Figures]]
-"""Figures of each round, by label, seeds and connections."""
+def measure_once(found: Mapping[str, Server], folder: Path, seeds: int, number: int) -> dict[tuple[str, Load], Figures]:
+    """Figures of one run, by label and load. `number`: of the run, which says in what order forms are measured."""
+    subjects = subjects_of(found)
+    start = number * len(subjects) // RUNS
+    figures = {}
+    for subject in [*subjects[start:], *subjects[:start]][:: -1 if number % 2 else 1]:
+        server, requests = found[subject.server], folder / "requests"
+        draw = np.random.default_rng(1)
+        drawn = [draw.integers(0, _NODES, seeds).tolist() for _ in range(_BODIES[seeds])]
+        write_requests(requests, [server.request(subject.form, nodes) for nodes in drawn])
+        for load in subject.loads:
+            figures[subject.label, load] = measure(subject, server, requests, load, _SECONDS)
+    return figures
 
 
-def measure_all(found: dict[str, Server], folder: Path, rounds: int, seconds: int) -> Runs:
-    subjects, runs = subjects_of(found), Runs()
-    draw = np.random.default_rng(1)
-    files: dict[tuple[str, int], Path] = {}
-    for subject in subjects:
-        server = found[subject.server]
-        for seeds, bodies in _BODIES.items():
-            path = files[subject.label, seeds] = folder / f"{len(files)}.requests"
-            drawn = [draw.integers(0, _NODES, seeds).tolist() for _ in range(bodies)]
-            write_requests(path, [REQUESTS[subject.form](server.http_port, nodes) for nodes in drawn])
-    for number in range(rounds):
-        for subject in subjects if number % 2 else reversed(subjects):
-            for seeds in _BODIES:
-                # One connection is for a latency to know, and no verdict is on it.
-                for connections in _CONNECTIONS if number == 0 else _CONNECTIONS[-1:]:
-                    figures = measure(
-                        subject, found[subject.server], files[subject.label, seeds], connections, seconds
-                    )  # fmt: skip
-                    runs.setdefault((subject.label, seeds, connections), []).append(figures)
-        print(f"round {number + 1} of {rounds}", flush=True)
-    return runs
+def run_part(run: Run, seeds: int) -> dict[str, Any]:
+    """Quick: one run of this server and the echo."""
+    others = [] if run.quick else peers()
+    runs: dict[tuple[str, Load], list[Figures]] = {}
+    for number in range(1 if run.quick else RUNS):
+        with (
+            tempfile.TemporaryDirectory(prefix="gnnserve-protocol-") as folder,
+            servers([*PROGRAMS, *others], Path(folder)) as found,
+        ):
+            for key, figures in measure_once(found, Path(folder), seeds, number).items():
+                runs.setdefault(key, []).append(figures)
+        print(f"{seeds:,} seeds: run {number + 1}", flush=True)
+    return {
+        "seconds_each": _SECONDS,
+        "peers": {one.name: versions(one.environment) for one in others if one.environment is not None},
+        "limits": {one.name: LIMITS[one.name] for one in others},
+        "figures": [
+            {"subject": label, "seeds": seeds, "connections": load.connections, "calls": load.calls, "runs": figures}
+            for (label, load), figures in sorted(runs.items(), key=lambda one: one[0][0])
+        ],
+    }
 
 
-# What it says
-
-
-def ratio(runs: Runs, label: str, other: str, seeds: int) -> float:
-    """Requests per second by 16 connections, of one subject over the other's: the geometric mean over rounds."""
-    of, beside = runs[label, seeds, _CONNECTIONS[-1]], runs[other, seeds, _CONNECTIONS[-1]]
-    logs = [
-        math.log(one["requests_per_s"] / two["requests_per_s"]) for one, two in zip(of, beside, strict=True)
-    ]  # fmt: skip
-    return math.exp(math.fsum(logs) / len(logs))
-
-
-def verdicts(runs: Runs) -> dict[str, Any]:
-    found = {}
-    for seeds in _BODIES:
-        over_binary = ratio(runs, f"{OURS}, {BINARY}", f"{OURS}, {V2_BINARY}", seeds)
-        over_echo = ratio(runs, f"{OURS}, {GRPC}", ECHO, seeds)
-        nodes = "1 seed" if seeds == 1 else f"{seeds:,} seeds"
-        found[f"v2 bytes over arrays, time per request, {nodes}"] = {
-            "wanted": f"at most {MOST_V2_OVER_BINARY}", "measured": round(over_binary, 3),
-            "passed": over_binary <= MOST_V2_OVER_BINARY,
-        }  # fmt: skip
-        found[f"gRPC over a bare gRPC echo, requests/s, {nodes}"] = {
-            "wanted": f"at least {LEAST_GRPC_OVER_ECHO}", "measured": round(over_echo, 3),
-            "passed": over_echo >= LEAST_GRPC_OVER_ECHO,
-        }  # fmt: skip
-    return found
-
-
-def medians(runs: Runs) -> list[dict[str, Any]]:
-    rows = []
-    for (label, seeds, connections), rounds in runs.items():
-        middle = {name: round(float(np.median([each[name] for each in rounds])), 4) for name in rounds[0]}
-        rows.append({"subject": label, "seeds": seeds, "connections": connections, "rounds": len(rounds), **middle})
-    return rows
-
-
-def show(rows: list[dict[str, Any]], of_all: dict[str, Any]) -> None:
-    for seeds in _BODIES:
+def show(found: Any) -> None:
+    for seeds in {row["seeds"]: None for row in found["figures"]}:
         table = Table(title=f"{seeds:,} {'seed' if seeds == 1 else 'seeds'} a request", title_justify="left")
-        table.add_column("form")
-        for name in ("p50, 1 conn.", "p99", "requests/s, 16 conn.", "p50", "p99", "server's processor"):
-            table.add_column(name, justify="right")
-        labels = dict.fromkeys(row["subject"] for row in rows)
-        for label in labels:
-            alone, many = (
-                next(row for row in rows if (row["subject"], row["seeds"], row["connections"]) == (label, seeds, of))
-                for of in _CONNECTIONS
-            )
+        for name in ("form", "connections", "calls", "requests/s", "range", "p50, ms", "p99, ms", "processor, µs"):
+            table.add_column(name, justify="left" if name == "form" else "right")
+        for row in found["figures"]:
+            if row["seeds"] != seeds:
+                continue
+            of = partial(figure_of, found, row["subject"], seeds, Load(row["connections"], row["calls"]))
+            rate = of("requests_per_s")
             table.add_row(
-                label, f"{alone['p50_ms']:.3f} ms", f"{alone['p99_ms']:.3f} ms", f"{many['requests_per_s']:,.0f}",
-                f"{many['p50_ms']:.2f} ms", f"{many['p99_ms']:.2f} ms", f"{many['processor_us']:,.0f} µs",
+                row["subject"], str(row["connections"]), str(row["calls"]), f"{rate.median:,.0f}",
+                f"{rate.least:,.0f} to {rate.most:,.0f}", f"{of('p50_ms').median:.3f}", f"{of('p99_ms').median:.3f}",
+                f"{of('processor_us').median:,.0f}",
             )  # fmt: skip
-        Console(width=120).print(table)
-    for figure, verdict in of_all.items():
-        state = "as wanted" if verdict["passed"] else "missed"
-        print(f"{figure}: {verdict['measured']} ({verdict['wanted']}): {state}")
+        Console(width=140).print(table)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.protocol", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one round of this server alone: does it work at all?")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args(arguments)
-    names, rounds, installed = [OURS, ECHO], 1 if options.quick else options.rounds, {}
-    if not options.quick:
-        for subject in SUBJECTS:
-            if subject.environment is not None and _is_built(subject.environment):
-                names.append(subject.label)
-                installed[subject.label] = versions(subject.environment)
-    with tempfile.TemporaryDirectory(prefix="gnnserve-protocol-") as name, servers(names, Path(name)) as found:
-        runs = measure_all(found, Path(name), rounds, 1)
-    rows, of_all = medians(runs), verdicts(runs)
-    show(rows, of_all)
-    body = {"rounds": rounds, "secondsEach": 1, "peers": installed, "verdicts": of_all, "figures": rows}
-    write_result("protocol", options.quick, body)
-
-
-def _is_built(environment: Environment) -> bool:
-    try:
-        build(environment)
-    except (OSError, RuntimeError) as error:
-        print(f"{environment.name} is left out: {error}", flush=True)
-        return False
-    return True
-
+_DEPENDS = (
+    "benchmarks/peers/programs/conformance_mlserver", "benchmarks/peers/programs/protocol_triton.py",
+    "benchmarks/wrk.lua",
+)  # fmt: skip
+BENCHMARK = Benchmark(
+    "protocol",
+    tuple(
+        Part(
+            name, partial(run_part, seeds=seeds), ("benchmarks.protocol_programs", "benchmarks.protocol_client"),
+            _DEPENDS,
+        )
+        for name, seeds in SEEDS.items()
+    ),
+    tuple(verdicts()),
+    about=__doc__,
+    show=show,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

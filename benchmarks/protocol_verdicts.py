@@ -1,0 +1,79 @@
+"""Conclusions of `protocol.py`: medians over its runs, how far runs are apart, and what was wanted of them.
+
+Pure functions of what the file has. Verdicts are ratios of medians of the same part, whose runs were made one after the
+other.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.verdicts import Verdict, at_least, at_most
+
+OURS, ECHO = "gnnserve", "bare gRPC echo"
+JSON, BINARY, V2_JSON, V2_BINARY, GRPC = "JSON", "arrays", "v2 JSON", "v2 bytes", "gRPC"
+SEEDS = {"1 seed": 1, "1,024 seeds": 1024}
+"""Seeds of a request, by the part that asks for them."""
+MOST_V2_OVER_BINARY = 1.15
+LEAST_GRPC_OVER_ECHO = 0.7
+NOISE = 0.05
+"""Allowed on top of either limit, stated before the runs: medians of three runs of one form were apart by as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed loop: so many calls under way, over so many connections."""
+
+    connections: int
+    calls: int
+
+
+ALONE, CONNECTED, MULTIPLEXED = Load(1, 1), Load(16, 16), Load(1, 16)
+"""One call at a time; 16, each on a connection of its own; and 16 on one connection, which gRPC alone has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A median over the runs, and the least and the most of them."""
+
+    median: float
+    least: float
+    most: float
+
+
+def figure_of(found: Any, subject: str, seeds: int, load: Load, name: str) -> Figure:
+    """Raises LookupError where it was not measured."""
+    for row in found["figures"]:
+        if (row["subject"], row["seeds"], row["connections"], row["calls"]) == (
+            subject, seeds, load.connections, load.calls
+        ):  # fmt: skip
+            runs = [run[name] for run in row["runs"]]
+            return Figure(statistics.median(runs), min(runs), max(runs))
+    raise LookupError(f"{subject}, {seeds} seeds, {load}")
+
+
+def rate_over(found: Any, subject: str, other: str, seeds: int, load: Load) -> float:
+    """Requests per second of one subject over the other's, of medians."""
+    of, beside = (figure_of(found, one, seeds, load, "requests_per_s").median for one in (subject, other))
+    return round(of / beside, 3)
+
+
+def verdicts() -> Iterator[Verdict]:
+    noise = f"({{:g}}, and {NOISE:g} for noise)"
+    for words, seeds in SEEDS.items():
+        yield Verdict(
+            f"v2 bytes over arrays, time per request, {words}",
+            at_most(round(MOST_V2_OVER_BINARY + NOISE, 3), noise.format(MOST_V2_OVER_BINARY)),
+            lambda found, seeds=seeds: rate_over(
+                found, f"{OURS}, {BINARY}", f"{OURS}, {V2_BINARY}", seeds, CONNECTED
+            ),
+        )  # fmt: skip
+        for load, on in ((MULTIPLEXED, "16 calls on one channel"), (CONNECTED, "16 channels")):
+            yield Verdict(
+                f"gRPC over a bare gRPC echo, requests/s, {on}, {words}",
+                at_least(round(LEAST_GRPC_OVER_ECHO - NOISE, 3), noise.format(LEAST_GRPC_OVER_ECHO)),
+                lambda found, seeds=seeds, load=load: rate_over(found, f"{OURS}, {GRPC}", ECHO, seeds, load),
+            )
