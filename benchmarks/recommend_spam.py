@@ -10,7 +10,7 @@ in mind, and give no latency of it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.unseen_accuracy import DATASETS, Hidden
+from benchmarks.verdicts import Verdict, at_least, at_most
 from gnnserve_api.families import family_of
 from gnnserve_api.profile import Profile
 from gnnserve_api.spec.graph import GraphSource, NpzSource
@@ -37,7 +38,7 @@ _RUNS = 3
 
 
 def measure_spam(*, quick: bool) -> dict[str, Any]:
-    """Every variant's figures, and verdicts."""
+    """Figures of every variant."""
     source = GraphSource(npz=NpzSource(uri=(DATASETS / "yelpchi.npz").resolve().as_uri()))
     with tempfile.TemporaryDirectory(prefix="gnnserve-spam-") as folder:
         repository = Repository(Path(folder), "benchmarks", "yelpchi")
@@ -69,20 +70,27 @@ def measure_spam(*, quick: bool) -> dict[str, Any]:
     return {"reviews": len(test), "variants": rows}
 
 
-def spam_verdicts(found: dict[str, Any]) -> dict[str, Any]:
-    rows = found["variants"]
-    lost = max(100 * (row["stored"] - row["new"]) for row in rows if row["new"] is not None)
+def spam_verdicts() -> Iterator[Verdict]:
+    yield Verdict(
+        "ROC-AUC of reviews that a request brings below that of stored ones, points, at most",
+        at_most(MOST_LOST_POINTS), _lost_points,
+    )  # fmt: skip
+    yield Verdict(
+        f"batches of {_BATCH:,} reviews: times as fast as x1 within {MARK_POINTS} points of its ROC-AUC",
+        at_least(MARK_TIMES), _times_as_fast,
+    )  # fmt: skip
+
+
+def _lost_points(found: Any) -> float:
+    rows = found["spam"]["variants"]
+    return round(max(100 * (row["stored"] - row["new"]) for row in rows if row["new"] is not None), 2)
+
+
+def _times_as_fast(found: Any) -> float:
+    rows = found["spam"]["variants"]
     first = next(row for row in rows if row["variant"] == "x1")
     near = [row for row in rows if first["stored"] - row["stored"] <= MARK_POINTS / 100]
-    times = max(first["batch_ms"] / row["batch_ms"] for row in near)
-    return {
-        "ROC-AUC of reviews that a request brings below that of stored ones, points, at most": {
-            "wanted": f"<= {MOST_LOST_POINTS}", "measured": round(lost, 2), "passed": lost <= MOST_LOST_POINTS,
-        },
-        f"batches of {_BATCH:,} reviews: times as fast as x1 within {MARK_POINTS} points of its ROC-AUC": {
-            "wanted": f">= {MARK_TIMES}", "measured": round(times, 2), "passed": times >= MARK_TIMES,
-        },
-    }  # fmt: skip
+    return round(max(first["batch_ms"] / row["batch_ms"] for row in near), 2)
 
 
 def _times(profile: Profile, name: str) -> dict[str, float | None]:
