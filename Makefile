@@ -113,8 +113,8 @@ bench-import: .venv/installed ## tables of 100 million edges to a graph: edges p
 bench-serving: .venv/installed ## latency and throughput of /v1/predict
 	$(BIN)/python -m benchmarks.serving $(PARTS)
 
-bench-protocol: .venv/installed wrk ## what each protocol costs a prediction, beside Triton and MLServer, and a bare gRPC echo; 6 minutes
-	$(BIN)/python -m benchmarks.protocol $(if $(QUICK),--quick)
+bench-protocol: .venv/installed wrk ## what each protocol costs a prediction, beside Triton and MLServer, and a bare gRPC echo; 10 minutes, ONLY=1-seed,1024-seeds in parts
+	$(BIN)/python -m benchmarks.protocol $(PARTS)
 
 bench-sweep: .venv/installed ## throughput, latency and its five parts against concurrency; 2 minutes
 	$(BIN)/python -m benchmarks.sweep $(PARTS)
@@ -185,8 +185,8 @@ bench-frontier: .venv/installed ## accuracy against latency of every family, on 
 bench-channels: .venv/installed ## fewer hidden channels, for all nodes and in batches, on five public graphs; 15 minutes
 	$(BIN)/python -m benchmarks.channels $(PARTS)
 
-bench-recommend: .venv/installed ## recommendations over a million nodes beside other indexes, and rows into PostgreSQL with pgvector; spam among reviews; 8 minutes
-	$(BIN)/python -m benchmarks.recommend $(if $(QUICK),--quick)
+bench-recommend: .venv/installed ## recommendations over a million nodes; recall of unseen queries on real graphs beside other indexes; predictions while PostgreSQL is filled; spam among reviews; 15 minutes, ONLY=million,gowalla,arxiv,writing,spam in parts
+	$(BIN)/python -m benchmarks.recommend $(PARTS)
 
 bench-cascade: .venv/installed ## cascades at every threshold beside the convex hull of single variants, on three public graphs; 12 minutes
 	$(BIN)/python -m benchmarks.cascade $(PARTS)

@@ -16,6 +16,8 @@ from benchmarks import (  # noqa: F401 - they register their renderers
     load_figures,
     operator_figures,
     peers_figures,
+    protocol_figures,
+    recommend_figures,
     updates_figures,
     verdict_figures,
 )

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -35,13 +33,12 @@ from benchmarks.peers.environments import Environment, build, versions
 from benchmarks.peers.processes import Running, descendants, running
 from benchmarks.peers.servers import free_ports
 from benchmarks.protocol_client import METHOD
+from benchmarks.protocol_requests import CHECKED, REQUESTS, check_answer
 from benchmarks.protocol_verdicts import (
     ALONE,
-    BINARY,
     CONNECTED,
     ECHO,
     GRPC,
-    JSON,
     MULTIPLEXED,
     OURS,
     SEEDS,
@@ -52,8 +49,7 @@ from benchmarks.protocol_verdicts import (
     verdicts,
 )
 from benchmarks.results import Benchmark, Part, Run, main
-from benchmarks.wrk import encode_post, generate_load, write_requests
-from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse
+from benchmarks.wrk import generate_load, write_requests
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {
@@ -68,6 +64,7 @@ LIMITS = {
 }
 """Sentences that a reader needs to compare with these servers."""
 RUNS = 3
+LOADS = (ALONE, MULTIPLEXED, CONNECTED)
 _SECONDS = 2
 _NODES = 1000
 _BODIES = {1: 512, 1024: 32}
@@ -90,7 +87,7 @@ class Subject:
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        return (ALONE, MULTIPLEXED, CONNECTED) if self.form == GRPC else (ALONE, CONNECTED)
+        return LOADS if self.form == GRPC else (ALONE, CONNECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,97 +117,7 @@ class Server:
 
     def check(self, form: str) -> None:
         """Ask once, and raise ValueError where the scores are not those of the model."""
-        check_answer(form, self.grpc_port if form == GRPC else self.http_port, self.request(form, _CHECKED))
-
-
-# Requests
-
-
-def _post(path: str, content_type: str, encode: Callable[[list[int], list[int]], tuple[bytes, dict[str, str]]]) -> Any:
-    def request(port: int, seeds: list[int], shape: list[int]) -> bytes:
-        body, headers = encode(seeds, shape)
-        return encode_post(port, path, content_type, body, headers)
-
-    return request
-
-
-def _in_v2_json(seeds: list[int], shape: list[int]) -> tuple[bytes, dict[str, str]]:
-    tensor = {"name": "nodes", "shape": shape, "datatype": "INT64", "data": seeds}
-    return msgspec.json.encode({"inputs": [tensor], "outputs": [{"name": "scores"}]}), {}
-
-
-def _in_v2_bytes(seeds: list[int], shape: list[int]) -> tuple[bytes, dict[str, str]]:
-    data = np.array(seeds, "<i8").tobytes()
-    tensor = {
-        "name": "nodes", "shape": shape, "datatype": "INT64", "parameters": {"binary_data_size": len(data)}
-    }  # fmt: skip
-    wanted = {"name": "scores", "parameters": {"binary_data": True}}
-    head = msgspec.json.encode({"inputs": [tensor], "outputs": [wanted]})
-    return head + data, {"Inference-Header-Content-Length": str(len(head))}
-
-
-def _in_grpc(_port: int, seeds: list[int], shape: list[int]) -> bytes:
-    message = ModelInferRequest(model_name="digits")
-    message.inputs.add(name="nodes", datatype="INT64", shape=shape)
-    message.outputs.add(name="scores")
-    message.raw_input_contents.append(np.array(seeds, "<i8").tobytes())
-    encoded: bytes = message.SerializeToString()
-    return encoded
-
-
-_CHECKED = [5, 6, 3]
-_OCTETS = "application/octet-stream"
-_V2_PATH = "/v2/models/digits/infer"
-REQUESTS: dict[str, Callable[[int, list[int], list[int]], bytes]] = {
-    JSON: _post("/v1/predict", "application/json", lambda seeds, _: (
-        msgspec.json.encode({"nodes": seeds, "return": ["scores"]}), {}
-    )),
-    BINARY: _post("/v1/predict", _OCTETS, lambda seeds, _: (np.array(seeds, "<i8").tobytes(), {})),
-    V2_JSON: _post(_V2_PATH, "application/json", _in_v2_json),
-    V2_BINARY: _post(_V2_PATH, _OCTETS, _in_v2_bytes),
-    GRPC: _in_grpc,
-}  # fmt: skip
-
-
-def check_answer(form: str, port: int, request: bytes) -> None:
-    """Ask about `_CHECKED`, and raise ValueError where the scores are not those of the model."""
-    if form == GRPC:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            try:
-                answer = ModelInferResponse.FromString(channel.unary_unary(METHOD)(request, timeout=10.0))
-            except grpc.RpcError as error:
-                raise ValueError(str(error)) from None
-            raw = answer.raw_output_contents
-            found = np.frombuffer(raw[0], "<f4") if raw else np.array(answer.outputs[0].contents.fp32_contents)
-    else:
-        found = _scores_of(form, *_exchange(port, request))
-    found = found.reshape(len(_CHECKED), -1)
-    if found.argmax(axis=1).tolist() != [seed % 4 for seed in _CHECKED]:
-        raise ValueError(f"{form}: scores {found.tolist()} are not the model's")
-
-
-def _exchange(port: int, request: bytes) -> tuple[bytes, bytes]:
-    """Head and body of the answer."""
-    with socket.create_connection(("127.0.0.1", port), 10.0) as sock:
-        sock.sendall(request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-        answer = b"".join(iter(lambda: sock.recv(65_536), b""))
-    head, _, body = answer.partition(b"\r\n\r\n")
-    status = head.partition(b"\r\n")[0]
-    if b" 200 " not in status:
-        raise ValueError(f"{status!r}: {body[:200]!r}")
-    return head.lower(), body
-
-
-def _scores_of(form: str, head: bytes, body: bytes) -> np.ndarray:
-    if form == BINARY:
-        return np.frombuffer(body, "<f4")
-    if form == V2_BINARY:
-        _, named, rest = head.partition(b"inference-header-content-length:")
-        if not named:
-            raise ValueError("the answer has no bytes")
-        return np.frombuffer(body[int(rest.split(b"\r\n")[0]) :], "<f4")
-    answer = msgspec.json.decode(body)
-    return np.array(answer["scores"] if form == JSON else answer["outputs"][0]["data"], np.float64)
+        check_answer(form, self.grpc_port if form == GRPC else self.http_port, self.request(form, CHECKED))
 
 
 # Servers
@@ -346,42 +253,39 @@ def measure_once(found: Mapping[str, Server], folder: Path, seeds: int, number: 
 def run_part(run: Run, seeds: int) -> dict[str, Any]:
     """Quick: one run of this server and the echo."""
     others = [] if run.quick else peers()
-    runs: dict[tuple[str, Load], list[Figures]] = {}
+    figures: dict[str, dict[str, dict[str, list[float]]]] = {}
     for number in range(1 if run.quick else RUNS):
         with (
             tempfile.TemporaryDirectory(prefix="gnnserve-protocol-") as folder,
             servers([*PROGRAMS, *others], Path(folder)) as found,
         ):
-            for key, figures in measure_once(found, Path(folder), seeds, number).items():
-                runs.setdefault(key, []).append(figures)
+            for (label, load), measured in measure_once(found, Path(folder), seeds, number).items():
+                for name, value in measured.items():
+                    figures.setdefault(label, {}).setdefault(load.name, {}).setdefault(name, []).append(value)
         print(f"{seeds:,} seeds: run {number + 1}", flush=True)
     return {
         "seconds_each": _SECONDS,
         "peers": {one.name: versions(one.environment) for one in others if one.environment is not None},
         "limits": {one.name: LIMITS[one.name] for one in others},
-        "figures": [
-            {"subject": label, "seeds": seeds, "connections": load.connections, "calls": load.calls, "runs": figures}
-            for (label, load), figures in sorted(runs.items(), key=lambda one: one[0][0])
-        ],
+        "figures": {label: {f"{seeds}": loads} for label, loads in sorted(figures.items())},
     }
 
 
 def show(found: Any) -> None:
-    for seeds in {row["seeds"]: None for row in found["figures"]}:
-        table = Table(title=f"{seeds:,} {'seed' if seeds == 1 else 'seeds'} a request", title_justify="left")
-        for name in ("form", "connections", "calls", "requests/s", "range", "p50, ms", "p99, ms", "processor, µs"):
-            table.add_column(name, justify="left" if name == "form" else "right")
-        for row in found["figures"]:
-            if row["seeds"] != seeds:
-                continue
-            of = partial(figure_of, found, row["subject"], seeds, Load(row["connections"], row["calls"]))
-            rate = of("requests_per_s")
-            table.add_row(
-                row["subject"], str(row["connections"]), str(row["calls"]), f"{rate.median:,.0f}",
-                f"{rate.least:,.0f} to {rate.most:,.0f}", f"{of('p50_ms').median:.3f}", f"{of('p99_ms').median:.3f}",
-                f"{of('processor_us').median:,.0f}",
-            )  # fmt: skip
-        Console(width=140).print(table)
+    table = Table()
+    for name in ("form", "seeds", "", "requests/s", "range", "p50, ms", "p99, ms", "processor, µs"):
+        table.add_column(name, justify="right" if name else "left")
+    for subject, by_seeds in found["figures"].items():
+        for seeds, loads in by_seeds.items():
+            for load in (one for one in LOADS if one.name in loads):
+                of = partial(figure_of, found, subject, int(seeds), load)
+                rate = of("requests_per_s")
+                table.add_row(
+                    subject, f"{int(seeds):,}", load.name, f"{rate.median:,.0f}",
+                    f"{rate.least:,.0f} to {rate.most:,.0f}", f"{of('p50_ms').median:.3f}",
+                    f"{of('p99_ms').median:.3f}", f"{of('processor_us').median:,.0f}",
+                )  # fmt: skip
+    Console(width=140).print(table)
 
 
 _DEPENDS = (

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.figure_blocks import table
+from benchmarks.figure_blocks import figures, paragraphs, table
 from benchmarks.protocol_verdicts import ALONE, CONNECTED, MULTIPLEXED, Figure, Load, figure_of
 
 
+@figures("protocol")
 def render_protocol(found: Any) -> str:
     columns = (
         "", "seeds", "p50 / p99, 1 call, ms", "requests/s, 16 connections", "p50 / p99, ms",
@@ -23,13 +24,19 @@ def render_protocol(found: Any) -> str:
             *_loaded(found, subject, seeds, MULTIPLEXED),
             _processor(found, subject, seeds),
         )
-        for subject, seeds in dict.fromkeys((row["subject"], row["seeds"]) for row in found["figures"])
+        for subject, by_seeds in found["figures"].items()
+        for seeds in map(int, by_seeds)
     )
-    return "\n\n".join((table(columns, rows), *_said(found)))
+    return paragraphs(table(columns, rows), *_said(found))
 
 
 def _said(found: Any) -> Iterator[str]:
-    runs = min(len(row["runs"]) for row in found["figures"])
+    runs = min(
+        len(of["p50_ms"])
+        for by_seeds in found["figures"].values()
+        for loads in by_seeds.values()
+        for of in loads.values()
+    )
     yield (
         f"Medians of {runs} run{'' if runs == 1 else 's'}, each of servers that were just started, and in brackets the "
         "least and the most of them. A dash: not measured, as 16 calls on one connection over HTTP."

@@ -15,7 +15,7 @@ from benchmarks.verdicts import Verdict, at_least, at_most
 
 OURS, ECHO = "gnnserve", "bare gRPC echo"
 JSON, BINARY, V2_JSON, V2_BINARY, GRPC = "JSON", "arrays", "v2 JSON", "v2 bytes", "gRPC"
-SEEDS = {"1 seed": 1, "1,024 seeds": 1024}
+SEEDS = {"1-seed": 1, "1024-seeds": 1024}
 """Seeds of a request, by the part that asks for them."""
 MOST_V2_OVER_BINARY = 1.15
 LEAST_GRPC_OVER_ECHO = 0.7
@@ -27,12 +27,15 @@ NOISE = 0.05
 class Load:
     """A closed loop: so many calls under way, over so many connections."""
 
+    name: str
     connections: int
     calls: int
 
 
-ALONE, CONNECTED, MULTIPLEXED = Load(1, 1), Load(16, 16), Load(1, 16)
-"""One call at a time; 16, each on a connection of its own; and 16 on one connection, which gRPC alone has."""
+ALONE, CONNECTED, MULTIPLEXED = (
+    Load("1 call", 1, 1), Load("16 connections", 16, 16), Load("16 calls on one connection", 1, 16)
+)  # fmt: skip
+"""The last is gRPC's alone: HTTP/1.1 has one call on a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,8 @@ class Figure:
 
 def figure_of(found: Any, subject: str, seeds: int, load: Load, name: str) -> Figure:
     """Raises LookupError where it was not measured."""
-    for row in found["figures"]:
-        if (row["subject"], row["seeds"], row["connections"], row["calls"]) == (
-            subject, seeds, load.connections, load.calls
-        ):  # fmt: skip
-            runs = [run[name] for run in row["runs"]]
-            return Figure(statistics.median(runs), min(runs), max(runs))
-    raise LookupError(f"{subject}, {seeds} seeds, {load}")
+    runs = found["figures"][subject][f"{seeds}"][load.name][name]
+    return Figure(statistics.median(runs), min(runs), max(runs))
 
 
 def rate_over(found: Any, subject: str, other: str, seeds: int, load: Load) -> float:
@@ -63,7 +61,8 @@ def rate_over(found: Any, subject: str, other: str, seeds: int, load: Load) -> f
 
 def verdicts() -> Iterator[Verdict]:
     noise = f"({{:g}}, and {NOISE:g} for noise)"
-    for words, seeds in SEEDS.items():
+    for seeds in SEEDS.values():
+        words = "1 seed" if seeds == 1 else f"{seeds:,} seeds"
         yield Verdict(
             f"v2 bytes over arrays, time per request, {words}",
             at_most(round(MOST_V2_OVER_BINARY + NOISE, 3), noise.format(MOST_V2_OVER_BINARY)),

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.figure_blocks import table
+from benchmarks.figure_blocks import figures, paragraphs, table
 
 _PHASES = {
     "alone": "alone", "copying": "while rows are copied", "indexing": "while their index is built",
@@ -14,11 +14,12 @@ _PHASES = {
 }  # fmt: skip
 
 
+@figures("recommend")
 def render_recommend(found: Any) -> str:
     sections: dict[str, Callable[[Any], Iterator[str]]] = {
         "recommend": _million, "real": _real, "database": _database, "writing": _writing, "spam": _spam,
     }  # fmt: skip
-    return "\n\n".join(text for key, section in sections.items() if key in found for text in section(found))
+    return paragraphs(*(text for key, section in sections.items() if key in found for text in section(found)))
 
 
 def _million(found: Any) -> Iterator[str]:
@@ -45,13 +46,19 @@ def _real(found: Any) -> Iterator[str]:
             ("", "set to", "recall@10", "by stored queries", "p50 ms", "p99 ms", "built, vectors/s"),
             (
                 (
-                    one["name"], "–" if one["effort"] is None else f"{one['effort']:,}", f"{one['recall']:.4f}",
+                    one["name"], _effort(one), f"{one['recall']:.4f}",
                     f"{one['recall_stored']:.4f}", f"{one['p50_ms']:.3f}", f"{one['p99_ms']:.3f}",
                     f"{one['items_per_second']:,}",
                 )
                 for one in real["indexes"]
             ),
         )  # fmt: skip
+
+
+def _effort(index: Any) -> str:
+    if index["effort"] is None:
+        return "–"
+    return f"{index['effort']:,}" + (f" of {index['most_effort']:,} lists" if index["most_effort"] else "")
 
 
 def _database(found: Any) -> Iterator[str]:

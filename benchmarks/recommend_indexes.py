@@ -60,6 +60,8 @@ class Searched:
     set_effort: Callable[[int], object] = lambda _: None
     effort: int | None = None
     """The number that it has set."""
+    most_effort: int | None = None
+    """That by which it compares every vector; None: there is none."""
 
 
 class Truth:
@@ -92,6 +94,7 @@ def compare(searched: Sequence[Searched], vectors: np.ndarray, queries: Queries)
         p50, p99 = np.percentile(times_ms, [50, 99])
         rows.append({
             "name": one.name, "vectors": len(vectors), "columns": vectors.shape[1], "effort": effort,
+            "most_effort": one.most_effort,
             "queries": len(queries.unseen), "recall": round(recall, 4), "recall_stored": round(recall_stored, 4),
             "p50_ms": round(float(p50), 3), "p99_ms": round(float(p99), 3),
             "items_per_second": round(len(vectors) / one.build_s),
@@ -116,6 +119,7 @@ def ours(index: NearestIndex, manifest: IndexManifest) -> Searched:
     return Searched(
         "gnnserve: lists of faiss" if manifest.lists else "gnnserve: exact", manifest.build_seconds,
         lambda query: index.search(query, COUNT, _NONE, None).positions, effort=manifest.probed or None,
+        most_effort=manifest.lists or None,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Tables about variants, links, recommendations, protocols, traces and services that share a server."""
+"""Tables about variants, links, traces and services that share a server."""
 
 from __future__ import annotations
 
@@ -88,42 +88,6 @@ def _pairs(found: Any) -> str:
     )
 
 
-@figures("recommend")
-def recommend(found: Any) -> str:
-    """Verdicts; then the index beside others, on fewer vectors, and what a database takes."""
-    index, alone, database = found["index"], found["recommend"], found["database"]
-    ours = (
-        "`POST /v1/recommend`, new users", found["sizes"]["nodes"], index["recall"], alone["p50_ms"], alone["p99_ms"],
-        index["items_per_second"],
-    )  # fmt: skip
-    others = (
-        (one["name"], one["vectors"], one["recall"], one["p50_ms"], one["p99_ms"], one["items_per_second"])
-        for one in found["others"]
-    )
-    rows = (
-        (name, f"{vectors:,}", f"{recall:.4f}", f"{p50:.2f}", f"{p99:.2f}", f"{speed:,}")
-        for name, vectors, recall, p50, p99, speed in (ours, *others)
-    )
-    compared = table(("", "vectors", "recall@10", "p50 ms", "p99 ms", "built, vectors/s"), rows)
-    filled = (
-        f"Into PostgreSQL with pgvector: {database['rows_per_second']:,} rows/s by COPY, "
-        f"{database['with_index_rows_per_second']:,} with the HNSW index."
-    )
-    spam = table(
-        ("variant", "ROC-AUC of stored reviews", "of new ones", "one stored, ms", "one new, ms", "1,024 stored, ms"),
-        (
-            (row["variant"], *map(_shown, (row["stored"], row["new"], row["one_ms"], row["new_ms"], row["batch_ms"])))
-            for row in found["spam"]["variants"]
-        ),
-    )
-    title = f"Spam among {found['spam']['reviews']:,} test reviews:"
-    return paragraphs(compared, filled, title, spam)
-
-
-def _shown(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
 @figures("updates_faults")
 def updates_faults(found: Any) -> str:
     """What was promised, and whether it was kept; then how long recoveries took."""
@@ -179,24 +143,6 @@ def sweep(found: Any) -> str:
     )  # fmt: skip
     picture = "![Answers per second, latency, and its five parts against connections](images/concurrency.png)"
     return paragraphs(picture, points)
-
-
-@figures("protocol")
-def protocol(found: Any) -> str:
-    """The verdicts, and every form of every server."""
-    figures_of = {(row["subject"], row["seeds"], row["connections"]): row for row in found["figures"]}
-    rows = []
-    for subject, seeds in dict.fromkeys((subject, seeds) for subject, seeds, _ in figures_of):
-        alone, many = (figures_of[subject, seeds, connections] for connections in (1, 16))
-        rows.append((
-            subject, f"{seeds:,}", f"{alone['p50_ms']:.3f} / {alone['p99_ms']:.3f}", f"{many['requests_per_s']:,.0f}",
-            f"{many['p50_ms']:.2f} / {many['p99_ms']:.2f}", f"{many['processor_us']:,.0f}",
-        ))  # fmt: skip
-    columns = (
-        "", "seeds", "p50 / p99, 1 connection, ms", "requests/s, 16 connections", "p50 / p99, ms",
-        "server's processor time, µs",
-    )  # fmt: skip
-    return table(columns, rows)
 
 
 @figures("shared_worker")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
 import pytest
-from benchmarks.protocol import REQUESTS
+from benchmarks.protocol import LOADS
 from benchmarks.protocol_client import ask
 from benchmarks.protocol_figures import render_protocol
+from benchmarks.protocol_requests import REQUESTS
 from benchmarks.protocol_verdicts import (
     ALONE,
     BINARY,
@@ -21,7 +23,6 @@ from benchmarks.protocol_verdicts import (
     SEEDS,
     V2_BINARY,
     Figure,
-    Load,
     figure_of,
     verdicts,
 )
@@ -30,34 +31,35 @@ from benchmarks.verdicts import judge
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 
 
-def row(subject: str, seeds: int, load: Load, *rates: float) -> dict[str, Any]:
-    runs = [{"requests_per_s": rate, "p50_ms": 1.0, "p99_ms": 2.0, "processor_us": 30.0} for rate in rates]
-    return {"subject": subject, "seeds": seeds, "connections": load.connections, "calls": load.calls, "runs": runs}
+def runs(*rates: float) -> dict[str, list[float]]:
+    others = {"p50_ms": 1.0, "p99_ms": 2.0, "processor_us": 30.0}
+    return {"requests_per_s": [*rates], **{name: [value] * len(rates) for name, value in others.items()}}
 
 
-def measured(**rates: float) -> dict[str, Any]:
+def measured(seeds_asked: Iterable[int] = SEEDS.values(), **rates: float) -> dict[str, Any]:
     """All that verdicts read; `rates`: requests/s of some, in place of 100."""
     subjects = {
         "arrays": (f"{OURS}, {BINARY}", (ALONE, CONNECTED)),
         "v2": (f"{OURS}, {V2_BINARY}", (ALONE, CONNECTED)),
-        "grpc": (f"{OURS}, {GRPC}", (ALONE, MULTIPLEXED, CONNECTED)),
-        "echo": (ECHO, (ALONE, MULTIPLEXED, CONNECTED)),
+        "grpc": (f"{OURS}, {GRPC}", LOADS),
+        "echo": (ECHO, LOADS),
     }
     return {
-        "figures": [
-            row(label, seeds, load, 1.0, rates.get(name, 100.0), 1000.0)
+        "figures": {
+            label: {
+                f"{seeds}": {load.name: runs(1.0, rates.get(name, 100.0), 1000.0) for load in loads}
+                for seeds in seeds_asked
+            }
             for name, (label, loads) in subjects.items()
-            for load in loads
-            for seeds in SEEDS.values()
-        ],
+        },
         "limits": {"Triton": "It has limits."},
     }
 
 
 def test_a_figure_is_the_median_of_runs_with_their_range() -> None:
-    found = {"figures": [row("one", 1, MULTIPLEXED, 30.0, 10.0, 11.0)]}
+    found = {"figures": {"one": {"1": {MULTIPLEXED.name: runs(30.0, 10.0, 11.0)}}}}
     assert figure_of(found, "one", 1, MULTIPLEXED, "requests_per_s") == Figure(11.0, 10.0, 30.0)
-    with pytest.raises(LookupError, match="one, 1 seeds"):
+    with pytest.raises(LookupError, match="16 connections"):
         figure_of(found, "one", 1, CONNECTED, "requests_per_s")
 
 
@@ -74,9 +76,7 @@ def test_verdicts_are_of_medians_and_each_can_fail() -> None:
 
 
 def test_a_part_that_was_not_measured_has_no_verdict() -> None:
-    whole = measured()
-    one_seed = {"figures": [one for one in whole["figures"] if one["seeds"] == 1]}
-    assert len(judge(verdicts(), one_seed)) == 3
+    assert len(judge(verdicts(), measured([1]))) == 3
 
 
 def test_the_page_shows_both_ways_of_16_calls_the_range_and_what_a_peer_cannot() -> None:
