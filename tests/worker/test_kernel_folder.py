@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.support.kernel_source import ONES, Source, kernel_root, source
 
-from gnnserve_worker.kernel_folder import folder_for, make, why_distrusted
+from gnnserve_worker import kernel_folder
+from gnnserve_worker.kernel_folder import can_be_written, folder_for, folder_name, make, why_distrusted
 
 __all__ = ["kernel_root", "source"]
 
@@ -89,6 +91,23 @@ def test_folder_below_one_of_everyone_is_trusted_where_others_cannot_replace_it(
     assert why_distrusted(tmp_path / "shared/own") is None
     (tmp_path / "shared").chmod(0o777)
     assert why_distrusted(tmp_path / "shared/own") == f"{tmp_path}/shared can be written by everyone"
+
+
+@AS_ROOT
+def test_kernels_of_an_image_are_roots_and_every_user_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    name = folder_name("of an image")
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
+        image = Path(folder)
+        image.chmod(0o755)
+        make(image / name)
+        monkeypatch.setattr(kernel_folder, "SHIPPED", image)
+        os.setresuid(STRANGER, STRANGER, 0)
+        try:
+            assert folder_for("of an image") == image / name
+            assert not can_be_written(image / name)
+        finally:
+            os.setresuid(0, 0, 0)
 
 
 @AS_ROOT
