@@ -126,10 +126,10 @@ bench-shared: .venv/installed wrk ## several services in one server: fairness be
 	$(BIN)/python -m benchmarks.shared_worker $(PARTS)
 
 bench-tracing: .venv/installed wrk ## what traces cost: none, the default share, all requests; 4 minutes
-	$(BIN)/python -m benchmarks.tracing $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.tracing $(PARTS)
 
 bench-startup: .venv/installed ## a worker's start to its first answer over a graph of 1 GB, and its memory
-	$(BIN)/python -m benchmarks.startup $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.startup $(PARTS)
 
 bench-cluster: .venv/installed ## on a real cluster: apply to first answer, objective to worker, live switches under load
 	$(BIN)/python -m benchmarks.cluster $(PARTS)
@@ -143,11 +143,11 @@ bench-routing: .venv/installed ## our routing, static variants, each loop alone:
 bench-peers: .venv/installed wrk ## against PyG, Triton and GraphBolt on the same work; FULL=1: four more servers, 45 minutes
 	$(BIN)/python -m benchmarks.peers $(PARTS) $(if $(FULL),--full)
 
-bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that this wave began from), in pairs; 20 minutes
-	$(BIN)/python -m benchmarks.regression $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))
+bench-regression: .venv/installed wrk ## this commit beside BASE= (default: the one that ended the last issue), in ten pairs; 25 minutes, ONLY=arxiv-http,arxiv-engine,reddit-http,reddit-engine,decisions,operator in parts; ONLY=arxiv-first,reddit-first: requests alone, beside the first baseline
+	$(BIN)/python -m benchmarks.regression $(PARTS) $(if $(BASE),--base $(BASE))
 
 bench-listener: .venv/installed wrk ## our connections beside those of BASE= (default: the last on uvicorn's classes), uvicorn and granian; 7 minutes
-	$(BIN)/python -m benchmarks.listener $(if $(QUICK),--quick) $(if $(BASE),--base $(BASE))
+	$(BIN)/python -m benchmarks.listener $(PARTS) $(if $(BASE),--base $(BASE))
 
 bench-roofline: .venv/installed ## the engine against bytes/bandwidth + operations/peak, both measured
 	$(BIN)/python -m benchmarks.roofline $(PARTS)
@@ -164,8 +164,8 @@ bench-simulation: .venv/installed ## routing in simulated time, against the targ
 bench-decision: .venv/installed ## what one decision about a batch costs
 	$(BIN)/python -m benchmarks.decision $(PARTS)
 
-bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs built anew, and hidden test nodes; 30 minutes
-	$(BIN)/python -m benchmarks.unseen $(if $(QUICK),--quick)
+bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs built anew, and hidden test nodes asked one by one; 30 minutes, ONLY=costs-arxiv,costs-reddit,answers,accuracy in parts
+	$(BIN)/python -m benchmarks.unseen $(PARTS)
 
 bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published figures, and pairs beside nodes; an hour, ONLY=gowalla,lastfm,one_type in parts
 	QUICK=$(QUICK) ONLY=$(ONLY) SEEDS=$(SEEDS) $(BIN)/python -m benchmarks.links
@@ -191,8 +191,8 @@ bench-recommend: .venv/installed ## recommendations over a million nodes; recall
 bench-cascade: .venv/installed ## cascades at every threshold beside the convex hull of single variants, on three public graphs; 12 minutes
 	$(BIN)/python -m benchmarks.cascade $(PARTS)
 
-bench-malformed: .venv/installed ## 100,000 malformed requests: answers, memory, descriptors, tracebacks
-	$(BIN)/python -m benchmarks.malformed $(if $(QUICK),--quick)
+bench-malformed: .venv/installed ## 100,000 malformed requests and 100,000 hostile overlays: answers, memory, descriptors, tracebacks; 10 minutes, ONLY=requests,overlays in parts
+	$(BIN)/python -m benchmarks.malformed $(PARTS)
 
 bench-faults: .venv/installed ## the operator in simulated trouble, random lives, guards taken away; FULL=1: every point; MINUTES= to go on later
 	$(BIN)/python -m benchmarks.faults $(PARTS) $(if $(FULL),--full)

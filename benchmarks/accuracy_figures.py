@@ -74,7 +74,7 @@ def ranking(found: Any) -> str:
 @figures("unseen")
 def unseen(found: Any) -> str:
     """Requests about nodes that the graph has not seen: what they cost, and how good their answers are."""
-    ratios, intervals, shapes = found["p50_ratio"], found["intervals"], ("arxiv", "reddit")
+    ratios, intervals, shapes = found["ratios"], found["intervals"], ("arxiv", "reddit")
     costs = table(
         ("time over that of the same request about stored nodes", *(SHAPE_WORDS[shape] for shape in shapes)),
         ((f"{form}, {_new_nodes(figure)}",
@@ -84,8 +84,8 @@ def unseen(found: Any) -> str:
          for figure in ("1 new: p50 ms", "1 new: 32 connections, ms per request", "32 new: p50 ms", "256 new: p50 ms")),
     )  # fmt: skip
     accuracies = table(
-        ("graph", "variant", "stored", "hidden, then asked for as new", "each alone"),
-        ((one["graph"], one["variant"], *(f"{one[how]:.4f}" for how in ("stored", "unseen", "alone")))
+        ("graph", "variant", "stored", "hidden, then asked for as new, each alone", "all together"),
+        ((one["graph"], one["variant"], *(f"{one[how]:.4f}" for how in ("stored", "alone", "unseen")))
          for one in found["accuracy"]),
     )  # fmt: skip
     return paragraphs(costs, accuracies)

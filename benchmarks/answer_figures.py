@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.figure_blocks import figures, number, paragraphs, table
@@ -44,9 +45,13 @@ def listener(found: Any) -> str:
 def regression(found: Any) -> str:
     """Costs of both commits, in the middle of the pairs; their ratios are the verdicts."""
     return table(
-        ("cost, median", f"at {found['base'][:7]}", f"at {found['head'][:7]}"),
+        ("cost, median", "over", "there", f"at {found['head'][:7]}"),
         (
-            (cost, *(number(statistics.median(of_one)) for of_one in zip(*pairs, strict=True)))
+            (
+                cost,
+                found["bases"][cost][:7],
+                *(number(statistics.median(of_one)) for of_one in zip(*pairs, strict=True)),
+            )
             for cost, pairs in found["costs"].items()
         ),
     )
@@ -54,31 +59,44 @@ def regression(found: Any) -> str:
 
 @figures("malformed")
 def malformed(found: Any) -> str:
-    left = found["before"], found["after"]
+    """Each part where it was run."""
     return paragraphs(
-        table(
-            ("requests", "sent"),
-            ((kind, f"{count:,}") for kind, count in found["requests"].items()),
-        ),
-        table(
-            ("answered", "times"),
-            (
-                *((f"HTTP {status}", f"{count:,}") for status, count in found["statuses"].items()),
-                *((f"gRPC {code}", f"{count:,}") for code, count in found["calls"].items()),
-            ),
-        ),
-        table(
-            ("", "before", "after"),
-            (
-                (words, *(f"{moment[key]:g}" for moment in left))
-                for key, words in (
-                    ("anonymous_mib", "anonymous memory, MiB"), ("descriptors", "descriptors"), ("threads", "threads"),
-                )
-            ),
-        ),
-        f"Wrong answers: {found['wrong']:,}. Requests without an answer: {found['unanswered']:,}. "
-        f"Tracebacks: {found['tracebacks']:,}.",
-    )  # fmt: skip
+        *(_malformed_requests(found) if "requests" in found else ()),
+        *(_hostile_overlays(found["overlays"]) if "overlays" in found else ()),
+    )
+
+
+def _malformed_requests(found: Any) -> Iterator[str]:
+    yield _counts("requests", found["requests"])
+    statuses = {f"HTTP {status}": count for status, count in found["statuses"].items()}
+    yield _counts("answers", statuses | {f"gRPC {code}": count for code, count in found["calls"].items()})
+    yield _moments(found)
+
+
+def _hostile_overlays(found: Any) -> Iterator[str]:
+    yield _counts("overlays", found["forms"])
+    yield _counts("each changed in one way", found["kinds"])
+    yield _counts("answers to overlays", {f"HTTP {status}": count for status, count in found["statuses"].items()})
+    yield (
+        f"Accepted and compared with the oracle: {found['accepted']:,}. Requests of others meanwhile: "
+        f"{found['ofOthers']:,}. Attempts that were postponed for want of room: {found['postponed']:,}."
+    )
+    for graph in found["graphs"]:
+        yield f"{graph['rules']}:"
+        yield _moments(graph)
+
+
+def _counts(words: str, counts: Mapping[str, int]) -> str:
+    return table((words, "times"), ((name, f"{count:,}") for name, count in counts.items()))
+
+
+def _moments(seen: Any) -> str:
+    words = {"anonymous_mib": "anonymous memory, MiB", "descriptors": "descriptors", "threads": "threads"}
+    moments = seen["before"], seen["after"]
+    return table(
+        ("", "after the warm-up", "at the end"),
+        ((told, *(f"{moment[key]:g}" for moment in moments)) for key, told in words.items()),
+    )
 
 
 @figures("typed")

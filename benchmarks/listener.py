@@ -17,7 +17,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -25,35 +28,37 @@ from rich.table import Table
 
 from benchmarks.commits import Commit, check_out
 from benchmarks.listener_programs import GRANIAN, UVICORN
+from benchmarks.pairs import Allowed, Ratio, compute_ratio, verdict_of
 from benchmarks.peers.processes import Running, running
 from benchmarks.peers.protocols import GNNSERVE_JSON
 from benchmarks.peers.servers import free_ports
-from benchmarks.regression import Ratio, compute_ratio
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import CACHE
+from benchmarks.verdicts import Verdict
 from benchmarks.wrk import generate_load, write_requests
 
 ROOT = Path(__file__).parents[1]
 BASELINE = "41385b6"
 """The last commit whose connections were a subclass of uvicorn's."""
 OURS, BEFORE = "ours", "before"
-LIMIT = 1.05
+COST = Allowed(loss=0.05, noise=0.04)
+"""What is allowed of our listener over the one before."""
 _NODES, _REQUESTS = 1797, 8192
 _START_LIMIT_S = 600.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.listener", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one round: does it work at all?")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", default=BASELINE, help="the commit of the listener that was there before")
     parser.add_argument("--rounds", type=int, default=10)
-    options = parser.parse_args(arguments)
-    rounds, seconds = (1, 1) if options.quick else (options.rounds, 3)
+
+
+def run_servers(run: Run) -> dict[str, Any]:
+    rounds, seconds = (1, 1) if run.quick else (run.options.rounds, 3)
     costs: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="gnnserve-listener-") as folder:
         scratch = Path(folder)
-        base, head = check_out("old", options.base), check_out("new", "HEAD")
+        base, head = check_out("old", run.options.base), check_out("new", "HEAD")
         for number in range(rounds + 1):
             with serving(base, head, scratch) as servers:
                 for name in list(servers) if number % 2 else list(reversed(servers)):
@@ -61,9 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     if number:  # the first round warms up
                         costs.setdefault(name, []).append(found)
                     print(f"round {number} of {rounds}, {name}: {json.dumps(found)}", flush=True)
-    ratios = {name: compare(costs[name], costs[BEFORE]) for name in costs if name != BEFORE}
-    show(costs, ratios)
-    write_result("listener", options.quick, result(costs, ratios, base, head))
+    return {
+        "base": base.id,
+        "head": head.id,
+        "rounds": rounds,
+        "allowed": asdict(COST),
+        "ratios": {
+            name: {figure: [one.ratio, one.low, one.high] for figure, one in compare(of_one, costs[BEFORE]).items()}
+            for name, of_one in costs.items()
+            if name != BEFORE
+        },
+        "costs": costs,
+    }
 
 
 @contextmanager
@@ -135,50 +149,46 @@ def _processor_s(pid: int) -> float:
 
 def compare(new: Sequence[Mapping[str, float]], old: Sequence[Mapping[str, float]]) -> dict[str, Ratio]:
     return {
-        figure: compute_ratio([(before[figure], after[figure]) for before, after in zip(old, new, strict=True)], LIMIT)
+        figure: compute_ratio([(before[figure], after[figure]) for before, after in zip(old, new, strict=True)])
         for figure in new[0]
     }
 
 
-def result(
-    costs: Mapping[str, Sequence[Mapping[str, float]]],
-    ratios: Mapping[str, Mapping[str, Ratio]],
-    base: Commit,
-    head: Commit,
-) -> dict[str, object]:
-    return {
-        "base": base.id,
-        "head": head.id,
-        "ratios": {
-            name: {figure: [found.ratio, found.low, found.high] for figure, found in of_one.items()}
-            for name, of_one in ratios.items()
-        },
-        "costs": costs,
-        "verdicts": {
-            figure: {
-                "wanted": f"lower end of the 95 % interval of ours over before at most {found.limit}",
-                "measured": f"{found.ratio} ({found.low} to {found.high}), {found.pairs} rounds",
-                "passed": found.passed,
-            }
-            for figure, found in ratios[OURS].items()
-        },
-    }
+def verdicts(found: Any) -> list[Verdict]:
+    return [
+        verdict_of(f"our listener over the one before: {figure}", COST, partial(_ratio_of_ours, figure=figure))
+        for figure in found["ratios"][OURS]
+    ]
 
 
-def show(costs: Mapping[str, Sequence[Mapping[str, float]]], ratios: Mapping[str, Mapping[str, Ratio]]) -> None:
+def _ratio_of_ours(found: Any, figure: str) -> Ratio:
+    ratio, low, high = found["ratios"][OURS][figure]
+    return Ratio(ratio, low, high, len(found["costs"][OURS]))
+
+
+def show(found: Any) -> None:
     table = Table("Server", title="Medians; in brackets new/old and its 95 % interval")
-    for figure in costs[BEFORE][0]:
+    for figure in found["costs"][BEFORE][0]:
         table.add_column(figure, justify="right")
-    for name, found in costs.items():
+    for name, rounds in found["costs"].items():
         cells = []
-        for figure in found[0]:
-            median = float(np.median([of_round[figure] for of_round in found]))
-            ratio = ratios.get(name, {}).get(figure)
-            against = "" if ratio is None else f" ({ratio.ratio:.3f}: {ratio.low:.3f} to {ratio.high:.3f})"
+        for figure in rounds[0]:
+            median = float(np.median([of_round[figure] for of_round in rounds]))
+            ratio = found["ratios"].get(name, {}).get(figure)
+            against = "" if ratio is None else " ({:.3f}: {:.3f} to {:.3f})".format(*ratio)
             cells.append(f"{median:.4g}{against}")
         table.add_row(name, *cells)
     Console(width=160).print(table)
 
 
+BENCHMARK = Benchmark(
+    "listener",
+    (Part("all", run_servers, ("gnnserve_cli.__main__", "benchmarks.listener_programs")),),
+    verdicts,
+    about=__doc__,
+    show=show,
+    options=add_options,
+)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

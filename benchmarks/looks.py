@@ -50,8 +50,9 @@ def count_errors(log: Sequence[Mapping[str, Any]]) -> int:
     return sum("exception" in line or line["level"] in {"ERROR", "CRITICAL"} for line in log)
 
 
-def growth_of_floor(values: Sequence[float]) -> float:
-    """How much higher the lowest of the second half is than the lowest of the first: a leak raises what a process goes
-    back to, while memory that is given back later, as allocators do, raises single looks alone."""
-    half = len(values) // 2
-    return round(min(values[half:]) - min(values[:half]), 1)
+def growth_of_floor(before: float, looks: Sequence[float]) -> float:
+    """How much higher the lowest of the second half of the looks is than the lowest before them: a leak raises what a
+    process goes back to; memory that allocators give back later raises single looks alone. `before`: the look after the
+    warm-up."""
+    half = len(looks) // 2
+    return round(min(looks[half:]) - min(before, *looks[:half]), 1)

@@ -1,78 +1,67 @@
-"""What 100,000 malformed requests leave behind: nothing.
+"""What malformed requests and hostile overlays leave behind: nothing; and that what is right is answered right.
 
-A worker's program as a pod runs it gets requests that are wrong in every way that tests/support/malformed.py knows, a
-quarter of them hostile overlays, and one valid request in ten, whose answer must be right; for every ten of them also a
-call over gRPC, with messages that are wrong in ways of their own. After a warm-up of the same
-kind its own memory (RssAnon), descriptors and threads are noted, and again at the end.
+Part `requests`: a worker's program as a pod runs it gets requests that are wrong in every way that
+tests/support/malformed.py knows, and one valid request in ten, whose answer must be right; for every ten of them also a
+call over gRPC, with messages that are wrong in ways of their own.
+
+Part `overlays`: requests that bring nodes and edges, hostile in every way of tests/support/hostile_overlays.py, in JSON
+and as arrays over HTTP, and as tensors over HTTP and gRPC, to graphs of two kinds of edge rules. Every answer that is
+not a refusal is compared with an oracle that shares no code with the worker; every refusal has to begin with the place
+of the mistake; and others meanwhile ask for what is right.
+
+Memory (RssAnon), descriptors and threads are looked at in even steps after a warm-up whose length is fixed.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from tests.support.configmap_server import configmap_server
 from tests.support.malformed import KINDS, Noted, send_all
 from tests.support.malformed_messages import NotedCalls, send_messages
-from tests.support.pods import POLL_S, WorkerPod, answers_of, publish_answering, table_of, worker_pod
+from tests.support.overlay_clients import NotedOverlays, send_overlays
+from tests.support.overlay_oracle import RULES, publish
+from tests.support.pods import WorkerPod, answers_of, publish_answering, table_of, worker_pod
 from tests.support.repository import NODES
 
-from benchmarks.results import write_result
+from benchmarks.looks import Look, count_errors, growth_of_floor, wait_until_idle
+from benchmarks.memory import MemoryWatch, read_memory
+from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, at_most, exactly
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.pods import GRPC_VARIABLE
+from gnnserve_api.repository import RevisionManifest
 
 REQUESTS, QUICK_REQUESTS = 100_000, 10_000
-WARM_UP_SHARE = 0.1
+OVERLAYS, QUICK_OVERLAYS = 100_000, 5_000
+WARM_UP_REQUESTS, WARM_UP_OVERLAYS = 10_000, 5_000
+"""Requests before the first look, in a quick run too; overlays of each graph. The process had 108 MiB after 1,000
+requests, 129 after 3,000 and 130 after 60,000, with single looks 10 MiB higher: the first body that grows to 16 MiB as
+it is read raises the size from which on the C library maps blocks by themselves, and the first large overlays come."""
+STEPS = 10
+"""Looks after the warm-up, at even distances."""
 CONNECTIONS = 16
 CALLS_SHARE = 10
 """One call over gRPC for so many requests over HTTP."""
-MEMORY_GROWTH_MIB = 8.0
-"""Most growth of memory that is no leak: 80 bytes a request would show."""
+ALLOWED_GROWTH_MIB = 8.0
+"""Most growth of the floor of memory from the first half of the looks to the second that is no leak: 160 bytes a
+request of a whole run would show."""
+ALLOWED_PEAK_MIB = 32.0
+"""Most memory at any moment above the look after the warm-up: 16 requests at once, each of one or two MiB."""
+WATCH_S = 0.05
 LABEL = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A look at the worker's process while it gets no requests."""
-
-    anonymous_mib: float
-    descriptors: int
-    threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    requests: dict[str, int]
-    statuses: dict[str, int]
-    calls: dict[str, int]
-    """Calls over gRPC, by the status that they ended with."""
-    unanswered: int
-    wrong: int
-    tracebacks: int
-    before: Look
-    after: Look
-    seconds: float
-
-    @property
-    def memory_growth_mib(self) -> float:
-        return round(self.after.anonymous_mib - self.before.anonymous_mib, 1)
-
-    @property
-    def passed(self) -> bool:
-        # Threads come and go by themselves: some paths have their own, which end after a while without requests.
-        left = self.after.descriptors > self.before.descriptors
-        return not (
-            self.unanswered or self.wrong or self.tracebacks or left or self.memory_growth_mib > MEMORY_GROWTH_MIB
-        )
 
 
 def are_right(nodes: list[int], labels: list[int]) -> bool:
@@ -80,109 +69,186 @@ def are_right(nodes: list[int], labels: list[int]) -> bool:
 
 
 def is_right(nodes: list[int], body: bytes) -> bool:
-    return json.loads(body).get("labels") == answers_of(LABEL, nodes)
+    return bool(json.loads(body).get("labels") == answers_of(LABEL, nodes))
 
 
-def look(pod: WorkerPod) -> Look:
-    folder = Path(f"/proc/{pod.process.pid}")
-    fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    return Look(
-        anonymous_mib=round(int(fields["RssAnon"].split()[0]) / 1024, 1),
-        descriptors=sum(1 for _ in (folder / "fd").iterdir()),
-        threads=int(fields["Threads"]),
-    )
-
-
-def wait_until_idle(pod: WorkerPod, descriptors: int | None = None) -> Look:
-    """Connections that clients left are gone once the worker has read their end; `descriptors`: as many as before."""
-    deadline = time.monotonic() + 30
-    while True:
-        in_flight = next(
-            line for line in pod.get("/metrics")[1].splitlines() if line.startswith("gnnserve_in_flight_requests{")
-        )
-        seen = look(pod)
-        is_idle = in_flight.endswith(" 0.0") and (descriptors is None or seen.descriptors <= descriptors)
-        if is_idle or time.monotonic() > deadline:
-            return seen
-        time.sleep(POLL_S)
-
-
-def run(requests: int, folder: Path) -> Outcome:
-    manifest = publish_answering(folder / "repository", "recipe", LABEL)
-    with configmap_server() as api:
-        api.put(table_of(manifest))
-        with worker_pod(folder, api, environ={**os.environ, GRPC_VARIABLE: "0"}) as pod:
+@contextmanager
+def serving(publish_in: Callable[[Path], RevisionManifest]) -> Iterator[tuple[WorkerPod, int]]:
+    """A worker of what is published in that folder, and its port for gRPC."""
+    with TemporaryDirectory(prefix="gnnserve-malformed-") as name, configmap_server() as api:
+        api.put(table_of(publish_in(Path(name) / "repository")))
+        with worker_pod(Path(name), api, environ={**os.environ, GRPC_VARIABLE: "0"}) as pod:
             pod.wait_until("/readyz", "ok")
-            port = int(pod.logged("for gRPC on port")["message"].rpartition(" ")[2])
-
-            def send_calls(numbers: range) -> NotedCalls:
-                return asyncio.run(send_messages(port, numbers, NODES, are_right, CONNECTIONS))
-
-            idle = wait_until_idle(pod).descriptors
-            warm_up = int(requests * WARM_UP_SHARE)
-            send_all(pod.port, range(requests, requests + warm_up), NODES, is_right, CONNECTIONS)
-            send_calls(range(requests, requests + warm_up // CALLS_SHARE))
-            before = wait_until_idle(pod, idle)
-            started_s = time.monotonic()
-            noted = send_all(pod.port, range(requests), NODES, is_right, CONNECTIONS)
-            calls = send_calls(range(requests // CALLS_SHARE))
-            seconds = time.monotonic() - started_s
-            return judge(pod, noted, calls, before, wait_until_idle(pod, before.descriptors), seconds)
+            yield pod, int(pod.logged("for gRPC on port")["message"].rpartition(" ")[2])
 
 
-def judge(
-    pod: WorkerPod, noted: Noted, calls: NotedCalls, before: Look, after: Look, seconds: float
-) -> Outcome:  # fmt: skip
+def looked_at(pod: WorkerPod, numbers: range, warm_up: range, send: Callable[[range], None]) -> dict[str, Any]:
+    """Send the warm-up, then the rest in steps with a look after each. Returns what was seen of the process."""
+    idle = wait_until_idle(pod).descriptors
+    send(warm_up)
+    looks = [wait_until_idle(pod, idle)]
+    size = -(-len(numbers) // STEPS)
+    with MemoryWatch(lambda: read_memory([pod.process.pid]), WATCH_S) as watch:
+        for first in range(0, len(numbers), size):
+            send(numbers[first : first + size])
+            looks.append(wait_until_idle(pod, looks[0].descriptors))
+    return {**told_of(looks, watch.most_anonymous_bytes / 2**20), "tracebacks": count_errors(pod.log)}
+
+
+def told_of(looks: list[Look], most_mib: float) -> dict[str, Any]:
+    """`looks`: after the warm-up, and after each step."""
+    before, after = looks[0], looks[-1]
+    anonymous_mib = [one.anonymous_mib for one in looks[1:]]
+    return {
+        "before": asdict(before),
+        "after": asdict(after),
+        "anonymousMiB": anonymous_mib,
+        "memoryGrowthMiB": growth_of_floor(before.anonymous_mib, anonymous_mib),
+        "mostMiB": round(most_mib, 1),
+        "descriptorsLeft": max(0, after.descriptors - before.descriptors),
+    }
+
+
+def growth_mib(seen: Any) -> float:
+    return growth_of_floor(seen["before"]["anonymous_mib"], seen["anonymousMiB"])
+
+
+def peak_mib(seen: Any) -> float:
+    return round(seen["mostMiB"] - seen["before"]["anonymous_mib"], 1)
+
+
+# Malformed requests
+
+
+def run_requests(run: Run) -> dict[str, Any]:
+    count = QUICK_REQUESTS if run.quick else REQUESTS
+    noted, calls = Noted(), NotedCalls()
+    with serving(lambda root: publish_answering(root, "recipe", LABEL)) as (pod, grpc_port):
+
+        def send(numbers: range) -> None:
+            noted.add(send_all(pod.port, numbers, NODES, is_right, CONNECTIONS))
+            called = range(numbers.start // CALLS_SHARE, numbers.stop // CALLS_SHARE)
+            calls.add(asyncio.run(send_messages(grpc_port, called, NODES, are_right, CONNECTIONS)))
+
+        seen = looked_at(pod, range(count), range(count, count + WARM_UP_REQUESTS), send)
     if calls.wrong:
         print(f"wrong over gRPC: {calls.wrong[:10]} (numbers of tests.support.malformed_messages.make)")
     if noted.unanswered or noted.wrong:
-        print(
-            f"unanswered: {noted.unanswered[:10]}, wrong: {noted.wrong[:10]} (numbers of tests.support.malformed.make)"
-        )
-    return Outcome(
-        requests={kind: noted.requests[kind] for kind in KINDS},
-        statuses=dict(sorted(noted.statuses.items())),
-        calls=dict(sorted(calls.statuses.items())),
-        unanswered=len(noted.unanswered),
-        wrong=len(noted.wrong) + len(calls.wrong),
-        tracebacks=sum("exception" in line or line["level"] in {"ERROR", "CRITICAL"} for line in pod.log),
-        before=before,
-        after=after,
-        seconds=round(seconds, 1),
-    )
+        print(f"unanswered: {noted.unanswered[:10]}, wrong: {noted.wrong[:10]} (of tests.support.malformed.make)")
+    return {
+        "requests": {kind: noted.requests[kind] for kind in KINDS},
+        "statuses": dict(sorted(noted.statuses.items())),
+        "calls": dict(sorted(calls.statuses.items())),
+        "unanswered": len(noted.unanswered),
+        "wrong": len(noted.wrong) + len(calls.wrong),
+        "warmUpRequests": WARM_UP_REQUESTS,
+        **seen,
+    }
 
 
-def show(outcome: Outcome) -> None:
-    table = Table("What", title=f"{sum(outcome.requests.values()):,} malformed requests in {outcome.seconds:g} s")
+# Hostile overlays
+
+
+def run_overlays(run: Run) -> dict[str, Any]:
+    count = (QUICK_OVERLAYS if run.quick else OVERLAYS) // len(RULES)
+    noted, seen = NotedOverlays(), []
+    for number, rules in enumerate(RULES):
+        # Other numbers for each graph: requests of their own.
+        start = number * (OVERLAYS + WARM_UP_OVERLAYS)
+        seen.append(_overlays_over(rules, range(start, start + count), noted))
+    for wrong, why in noted.wrong[:10]:
+        print(f"wrong: {wrong} of tests.support.hostile_overlays.make: {why}")
+    for why in noted.wrong_bystanders[:10]:
+        print(f"wrong, to another: {why}")
+    forms, kinds = Counter[str](), Counter[str]()
+    for name, sent in noted.kinds.items():
+        form, _, kind = name.partition(": ")
+        forms[form] += sent
+        kinds[kind] += sent
+    return {
+        "overlays": {
+            "forms": dict(sorted(forms.items())),
+            "kinds": dict(sorted(kinds.items())),
+            "statuses": {str(status): sent for status, sent in sorted(noted.statuses.items())},
+            "accepted": noted.statuses[200],
+            "wrong": len(noted.wrong),
+            "postponed": noted.postponed,
+            "ofOthers": noted.bystanders,
+            "wrongOfOthers": len(noted.wrong_bystanders),
+            "warmUpRequests": WARM_UP_OVERLAYS,
+            "graphs": [{"rules": rules.in_words, **one} for rules, one in zip(RULES, seen, strict=True)],
+        }
+    }
+
+
+def _overlays_over(rules: EdgeRules, numbers: range, noted: NotedOverlays) -> dict[str, Any]:
+    with TemporaryDirectory(prefix="gnnserve-oracle-") as name:
+        _, oracle = publish(Path(name), rules)
+    with serving(lambda root: publish(root, rules)[0]) as (pod, grpc_port):
+        warm_up = range(numbers.stop, numbers.stop + WARM_UP_OVERLAYS)
+
+        def send(some: range) -> None:
+            noted.add(send_overlays(pod.port, grpc_port, some, oracle, CONNECTIONS))
+
+        return looked_at(pod, numbers, warm_up, send)
+
+
+# What is said
+
+
+def show(found: Any) -> None:
+    table = Table("What")
     table.add_column("Count", justify="right")
-    for kind, count in outcome.requests.items():
+    for kind, count in found.get("requests", {}).items():
         table.add_row(f"{kind} requests", f"{count:,}")
-    for status, count in Counter(outcome.statuses).most_common():
+    for status, count in found.get("statuses", {}).items():
         table.add_row("ended without an answer" if status == "none" else f"answers {status}", f"{count:,}")
-    for status, count in Counter(outcome.calls).most_common():
+    for status, count in found.get("calls", {}).items():
         table.add_row(f"gRPC: {status}", f"{count:,}")
-    table.add_row("unanswered, with a right to an answer", str(outcome.unanswered))
-    table.add_row("wrong", str(outcome.wrong))
-    table.add_row("errors and tracebacks in the log", str(outcome.tracebacks))
-    before, after = outcome.before, outcome.after
-    table.add_row("RssAnon MiB", f"{before.anonymous_mib:g} → {after.anonymous_mib:g}")
-    table.add_row("descriptors", f"{before.descriptors} → {after.descriptors}")
-    table.add_row("threads", f"{before.threads} → {after.threads}")
+    overlays = found.get("overlays", {"forms": {}, "kinds": {}, "statuses": {}})
+    for words in ("forms", "kinds", "statuses"):
+        for name, count in overlays[words].items():
+            table.add_row(f"overlays: {name}", f"{count:,}")
     Console(width=100).print(table)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.malformed", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_REQUESTS:,} requests")
-    options = parser.parse_args(arguments)
-    with TemporaryDirectory(prefix="gnnserve-malformed-") as folder:
-        outcome = run(QUICK_REQUESTS if options.quick else REQUESTS, Path(folder))
-    show(outcome)
-    body = {**asdict(outcome), "memoryGrowthMiB": outcome.memory_growth_mib, "passed": outcome.passed}
-    write_result("malformed", options.quick, body)
-    if not outcome.passed:
-        raise SystemExit("the worker did not come through it unharmed")
+def _most_of_graphs(of_graph: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda found: max(map(of_graph, found["overlays"]["graphs"]))
 
+
+VERDICTS = (
+    Verdict("malformed requests: without the answer that is due", exactly(0), lambda found: found["unanswered"]),
+    Verdict("malformed requests: wrong answers", exactly(0), lambda found: found["wrong"]),
+    Verdict("malformed requests: errors and tracebacks in the log", exactly(0), lambda found: found["tracebacks"]),
+    Verdict("malformed requests: descriptors left open", exactly(0), lambda found: found.get("descriptorsLeft")),
+    Verdict(
+        "malformed requests: growth of memory after the warm-up", at_most(ALLOWED_GROWTH_MIB, "MiB"),
+        growth_mib,
+    ),
+    Verdict("hostile overlays: wrong answers", exactly(0), lambda found: found["overlays"]["wrong"]),
+    Verdict(
+        "hostile overlays: wrong answers to others meanwhile", exactly(0),
+        lambda found: found["overlays"]["wrongOfOthers"],
+    ),
+    Verdict(
+        "hostile overlays: errors and tracebacks in the log", exactly(0), _most_of_graphs(itemgetter("tracebacks"))
+    ),
+    Verdict("hostile overlays: descriptors left open", exactly(0), _most_of_graphs(itemgetter("descriptorsLeft"))),
+    Verdict(
+        "hostile overlays: growth of memory after the warm-up", at_most(ALLOWED_GROWTH_MIB, "MiB"),
+        _most_of_graphs(growth_mib),
+    ),
+    Verdict("hostile overlays: most memory at once", at_most(ALLOWED_PEAK_MIB, "MiB"), _most_of_graphs(peak_mib)),
+)  # fmt: skip
+_WORKER = ("gnnserve_worker.pods.serve", "tests.support.worker_pod")
+BENCHMARK = Benchmark(
+    "malformed",
+    (Part("requests", run_requests, _WORKER), Part("overlays", run_overlays, _WORKER)),
+    VERDICTS,
+    about=__doc__,
+    show=show,
+    must_pass=True,
+)
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -8,7 +8,6 @@ after requests one by one, and after a burst of requests of mixed sizes over man
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -30,7 +29,7 @@ from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.pods import WorkerPod, worker_pod
 
 from benchmarks.memory import MemoryWatch, read_memory
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.wrk import encode_post
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
@@ -75,12 +74,8 @@ FULL = Size(nodes=500_000, degree=120, features=256, requests=1000, burst_s=3.0,
 QUICK = Size(nodes=20_000, degree=20, features=64, requests=100, burst_s=1.0, rounds=1)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small graph: does it work at all?")
-    options = parser.parse_args(arguments)
-    size = QUICK if options.quick else FULL
-
+def run_starts(run: Run) -> dict[str, Any]:
+    size = QUICK if run.quick else FULL
     with tempfile.TemporaryDirectory(prefix="gnnserve-startup-") as name:
         folder = Path(name)
         revision = publish(folder / "repository", size)
@@ -93,12 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for number in range(size.rounds):
             starts.append(measure(folder, revision, kernels, size) | {"kernels": "shipped"})
             starts.append(measure(folder, revision, folder / f"empty-{number}", size) | {"kernels": "none"})
-    cases = [summarize(starts, kernels) for kernels in ("shipped", "none")]
-    show(cases)
-    graph = {"nodes": size.nodes, "edges": size.nodes * size.degree, "features": size.features}
-    burst = {"connections": BURST_CONNECTIONS, "seeds": BURST_SEEDS, "seconds": size.burst_s}
-    body = {"graph": graph, "repositoryBytes": stored_bytes, "rounds": size.rounds, "requests": size.requests}
-    write_result("startup", options.quick, {**body, "burst": burst, "cases": cases})
+    return {
+        "graph": {"nodes": size.nodes, "edges": size.nodes * size.degree, "features": size.features},
+        "repositoryBytes": stored_bytes,
+        "rounds": size.rounds,
+        "requests": size.requests,
+        "burst": {"connections": BURST_CONNECTIONS, "seeds": list(BURST_SEEDS), "seconds": size.burst_s},
+        "cases": [summarize(starts, kernels) for kernels in ("shipped", "none")],
+    }
 
 
 def publish(root: Path, size: Size) -> str:
@@ -203,13 +200,13 @@ def summarize(starts: Sequence[Mapping[str, Any]], kernels: str) -> dict[str, An
     }
 
 
-def show(cases: Sequence[Mapping[str, Any]]) -> None:
+def show(found: Any) -> None:
     table = Table("Kernels", title="From the start of a worker's process to /readyz, and its memory, MiB anonymous")
     for header in ("Ready s", "Imports s", "Verify and open s", "Warm up s"):
         table.add_column(header, justify="right")
     for header in ("when ready", "after requests", "in a burst", "after it", "Files MiB"):
         table.add_column(header, justify="right")
-    for case in cases:
+    for case in found["cases"]:
         table.add_row(
             case["kernels"],
             *(f"{case[name]:.2f}" for name in ("readyS", "importsS", "openS", "warmUpS")),
@@ -222,5 +219,8 @@ def show(cases: Sequence[Mapping[str, Any]]) -> None:
     Console(width=120).print(table)
 
 
+_WORKER = ("gnnserve_worker.pods.serve", "gnnserve_worker.compile_kernels", "tests.support.worker_pod")
+BENCHMARK = Benchmark("startup", (Part("all", run_starts, _WORKER),), about=__doc__, show=show)
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -7,14 +7,14 @@ sent, are counted.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import statistics
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,27 +26,29 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.pairs import Allowed, compute_ratio, read_ratio, recorded, verdict_of
 from benchmarks.protocol import processor_s
-from benchmarks.results import write_result
+from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import SHAPES, prepare
 from benchmarks.shared_worker import Bench, Served, generate, serving, write_manifests
+from benchmarks.verdicts import Verdict, exactly
 from benchmarks.wrk import encode_post, generate_load, write_requests
 from gnnserve_api.tracing import DEFAULT_SAMPLED_PERMILLE
 
 PERMILLES = {"none": None, "1 in 100": DEFAULT_SAMPLED_PERMILLE, "all": 1000.0}
 """Requests that are traced, of a thousand; None: there is no receiver."""
+DEFAULT = "1 in 100"
 CONNECTIONS = (1, 16)
+COST = Allowed(loss=0.10, noise=0.05)
+"""What is allowed of a request's processor time where the default share is traced, over that where none is."""
 _REQUESTS = 2000
 _SETTLE_S = 1.5
 """Time in which a server sends the spans that wait: its exporter takes a second at most to begin."""
 _SPANS = re.compile(r'^gnnserve_spans_total\{[^}]*outcome="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tracing", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one round: does it work at all?")
-    options = parser.parse_args(arguments)
-    rounds, seconds = (1, 1) if options.quick else (9, 3)
+def run_servers(run: Run) -> dict[str, Any]:
+    rounds, seconds = (1, 1) if run.quick else (9, 3)
     files, cores = prepare(SHAPES["arxiv"]), ",".join(map(str, sorted(os.sched_getaffinity(0))))
     with TemporaryDirectory() as name, ExitStack() as up:
         folder = Path(name)
@@ -58,14 +60,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for traced, permille in PERMILLES.items():
             given = () if permille is None else ("--otlp-endpoint", receiver, "--trace-permille", f"{permille:g}")
             servers[traced] = up.enter_context(serving(bench, cores, tuple(manifests), *given))
-        figures = _measure(servers, folder / "requests", rounds, seconds)
-    show(figures)
-    write_result("tracing", options.quick, {"shape": "arxiv", "variant": "x1", "rounds": rounds, "figures": figures})
+        found = _measure(servers, folder / "requests", rounds, seconds)
+    costs = {
+        f"processor time, {DEFAULT} traced, {connections} connections": [
+            (none["processor_us"], traced["processor_us"])
+            for none, traced in zip(found["none", connections], found[DEFAULT, connections], strict=True)
+        ]
+        for connections in CONNECTIONS
+    }
+    ratios = {name: compute_ratio(pairs) for name, pairs in costs.items()}
+    return {
+        "shape": "arxiv", "variant": "x1", "rounds": rounds, "figures": summarize(found),
+        **recorded(ratios, costs, lambda _: COST),
+    }  # fmt: skip
 
 
-def _measure(servers: dict[str, Served], file: Path, rounds: int, seconds: int) -> list[dict[str, Any]]:
-    """Medians over the rounds, in each of which the servers take turns in another order."""
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+_Rounds = dict[tuple[str, int], list[dict[str, float]]]
+"""Figures of each round, by what is traced and how many connections there are."""
+
+
+def _measure(servers: dict[str, Served], file: Path, rounds: int, seconds: int) -> _Rounds:
+    """In each round the servers take turns in another order."""
+    found: _Rounds = {}
     draw, names = np.random.default_rng(1), list(servers)
     for number in range(rounds + 1):
         for place in draw.permutation(len(names)):
@@ -86,16 +102,23 @@ def _measure(servers: dict[str, Served], file: Path, rounds: int, seconds: int) 
                 if spans:
                     time.sleep(_SETTLE_S)
                 ended = {outcome: count - spans[outcome] for outcome, count in _spans_of(url).items()}
+                told["dropped_spans"] = ended.get("dropped", 0.0)
                 told["dropped_percent"] = 100 * ended.get("dropped", 0.0) / max(1.0, sum(ended.values()))
                 if number:  # the first round is warm-up
                     found.setdefault((traced, connections), []).append(
                         {**told, "processor_us": 1e6 * took_s / load.requests}
                     )
+    return found
+
+
+def summarize(found: _Rounds) -> list[dict[str, Any]]:
+    """Medians over the rounds; of dropped spans the sum."""
     return [
         {
             "traced": traced,
             "connections": connections,
             **{name: round(statistics.median(one[name] for one in each), 4) for name in each[0]},
+            "dropped_spans": int(sum(one["dropped_spans"] for one in each)),
         }
         for (traced, connections), each in sorted(found.items())
     ]
@@ -132,11 +155,11 @@ def _receiver() -> Iterator[str]:
         server.server_close()
 
 
-def show(figures: Sequence[dict[str, Any]]) -> None:
+def show(found: Any) -> None:
     table = Table(title="one seed a request")
     for column in ("traced", "connections", "requests/s", "p50 ms", "processor time", "dropped spans"):
         table.add_column(column, justify="left" if column == "traced" else "right")
-    for of in figures:
+    for of in found["figures"]:
         table.add_row(
             of["traced"], str(of["connections"]), f"{of['requests_per_s']:,.0f}", f"{of['p50_ms']:.3f}",
             f"{of['processor_us']:.1f} µs", f"{of['dropped_percent']:.1f} %",
@@ -144,5 +167,21 @@ def show(figures: Sequence[dict[str, Any]]) -> None:
     Console().print(table)
 
 
+def verdicts(found: Any) -> Iterator[Verdict]:
+    for name in found.get("ratios", ()):
+        reason = "whether a request is traced is drawn for each, and spans are made and sent on the same processors"
+        yield verdict_of(f"{name}, over none", COST, partial(read_ratio, figure=name), reason)
+    yield Verdict("spans that are dropped where one request in a hundred is traced", exactly(0), _dropped)
+
+
+def _dropped(found: Any) -> int:
+    """KeyError where they were not counted."""
+    return sum(one["dropped_spans"] for one in found["figures"] if one["traced"] == DEFAULT)
+
+
+BENCHMARK = Benchmark(
+    "tracing", (Part("all", run_servers, ("gnnserve_cli.__main__",)),), verdicts, about=__doc__, show=show
+)  # fmt: skip
+
 if __name__ == "__main__":
-    main()
+    main(BENCHMARK)

@@ -2,8 +2,8 @@
 
 A public graph is generated as usual; then its test nodes are hidden: no stored list has them any more, and they are
 asked for as new nodes, with their features as the source has them and their edges. Once each alone, with its edges to
-nodes that are not hidden, which is all that a client knows that brings one node; and once all together, with the edges
-among them, as the stored graph has them.
+nodes that are not hidden, which is all that a client knows that brings one node: that is judged. And once all together,
+with the edges among them, as the stored graph has them: how right the answers are where nothing is missing.
 """
 
 from __future__ import annotations

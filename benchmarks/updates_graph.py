@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks.engine import draw_batches
 from benchmarks.memory import read_memory
+from benchmarks.pairs import compute_ratio
 from benchmarks.peers.servers import service_manifest
-from benchmarks.regression import compute_ratio
 from benchmarks.shapes import CACHE, PROBES, SHAPES, prepare, prepare_sources
 from benchmarks.updates_changes import FEW_NEW_NODES, ChangeStream, Mix
 from benchmarks.updates_measured import ApplyRate, ExactSums, Gathering, GraphFigures, MemoryPoint
@@ -223,7 +223,7 @@ class Subject:
                 took_s[which] = time.perf_counter() - began_s
             if number >= 0:
                 found.append((took_s[0], took_s[1]))
-        ratio = compute_ratio(found, limit=1.0)
+        ratio = compute_ratio(found)
         median_ms = round(1e3 * float(np.median([before for before, _ in found])), 3)
         return Gathering(variant, share, round(reached, 3), median_ms, ratio.ratio, ratio.low, ratio.high, ratio.pairs)
 
