@@ -12,9 +12,15 @@ KILLS ?=
 ONLY ?=
 BASE ?=
 PARTS = $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)') $(if $(MINUTES),--minutes $(MINUTES))
+KIT ?=
+HAS ?=
+OUT ?=
+INTERPRETED ?=
+PYTHON_VERSION ?= 3.12
+GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -45,7 +51,23 @@ check: .venv/installed ## ruff, mypy strict, import-linter, generated files and 
 
 test: .venv/installed chromium postgres cluster-binaries ## everything that CI runs
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=recurse check kernels
-	$(BIN)/python -m tools.run_tests
+	$(BIN)/python -m tools.run_tests --oldest-python $(OLDEST)/bin/python $(if $(GPU_VERSIONS),--gpu $(GPU_VERSIONS))
+
+# The oldest versions that gnnserve is tested with, beside those of .venv: 5 GB, once for each list of them. Python 3.12
+# where there is one; pyenv hides those that are not chosen.
+OLDEST := $(CACHE)/oldest/$(shell sha256sum tools/oldest.txt | cut -c 1-12)
+OLDEST_PYTHON := $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) \
+  $(shell python3.12 -c "import sys; print(sys.executable)" 2>/dev/null) 3.11)
+oldest: $(OLDEST)/installed
+$(OLDEST)/installed: | $(UV)
+	@echo "Installing the oldest versions of tools/oldest.txt into $(OLDEST): about 5 GB, once."
+	@rm -rf $(CACHE)/oldest
+	@$(UV) venv --quiet --python $(OLDEST_PYTHON) $(OLDEST)
+	@$(UV) pip install --quiet --compile-bytecode --python $(OLDEST)/bin/python -r tools/oldest.txt
+	@touch $@
+
+oldest-versions: .venv/installed ## choose the versions of tools/oldest.txt anew, after pyproject.toml has changed
+	$(BIN)/python -m tools.gpu_kit pin --uv $(UV)
 
 # Both tiers' workers find them, and the image that the cluster tier makes.
 kernels: .venv/installed
@@ -208,6 +230,9 @@ stress-cache: .venv/installed ## ten million reads of a cache that is written me
 
 chaos: .venv/installed ## everything killed and paused at random under load on a real cluster; MINUTES=10, SEED= to repeat
 	$(BIN)/python -m benchmarks.chaos $(if $(QUICK),--quick) $(if $(MINUTES),--length $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+gpu-kit: .venv/installed ## wheels for a GPU machine that has torch and no network, into gpu-kit/; PYTHON_VERSION=3.12 is its Python's, HAS=scipy,… what else it has
+	$(BIN)/python -m tools.gpu_kit make --python $(PYTHON_VERSION) $(if $(HAS),--has $(HAS))
 
 bench-gpu: .venv/installed ## the data path on a GPU: link, latency, throughput, cache, baseline; ONLY=part,… in parts
 	$(BIN)/python -m benchmarks.gpu $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))

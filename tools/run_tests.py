@@ -6,6 +6,10 @@ meanwhile and shown after it. Last come the tests that put a load on a worker an
 others they would measure those. At the end stands the closing line of each, and how busy the processors were: whether
 tests compute or wait decides how they are made faster. What makes a test fail is pytest's to say; the exit code is that
 of the first one that failed. Scenes of tests/platform take minutes and are run by `make test-platform` alone.
+
+Tests of the GPU's code (tests/gpu, in Triton's interpreter) run with the newest versions, in the unit tier, or with the
+oldest ones that pyproject.toml allows, in an environment of their own after it: by turns, as the number of commits is
+odd or even, since each takes minutes.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +35,12 @@ More than eight would need several GB of memory for torch alone."""
 _PARALLEL = ("-n", str(_PROCESSES), "--dist=loadfile", "--no-loadscope-reorder")
 """The tests of one file in one process: they share its fixtures. Long files first, as tests/conftest.py has them."""
 # The cluster tier has deadlines, which are those of an idle machine: what it needs of the processors comes first.
-UNIT = ("nice", "-n", "5", *_PYTEST, "--ignore=tests/cluster", "--ignore=tests/platform", *_PARALLEL)
+_NICE = ("nice", "-n", "5")
+UNIT = (*_NICE, *_PYTEST, "--ignore=tests/cluster", "--ignore=tests/platform", *_PARALLEL)
+GPU_TESTS = "tests/gpu"
+_COMPILING = f"--ignore={GPU_TESTS}/test_kernels_compile.py"
+"""What kernels are compiled to is looked at with the newest versions alone: its limits are theirs."""
+_OUR_FOLDERS = ("crds", "operator", "cli", "client", "worker")
 _UNDER_LOAD = "tests/cluster/test_routing.py"
 _SCENES = ("-n", "3", "--dist=loadfile", "--no-loadscope-reorder")
 """Three at a time, each in a namespace of its own, in the order that tests/cluster/conftest.py gives: a scene mostly
@@ -42,6 +52,51 @@ HOLD = (sys.executable, "-m", "tests.cluster.harness", "hold")
 _POLL_S = 0.2
 _STAT = Path("/proc/stat")
 _LONGEST_LINE = 1000
+
+
+class GpuVersions(StrEnum):
+    """Versions of torch, Triton and whatever else the GPU's code imports that its tests run with."""
+
+    OLDEST = "oldest"
+    NEWEST = "newest"
+    BOTH = "both"
+
+    @classmethod
+    def of_turn(cls, commits: int) -> GpuVersions:
+        """Those whose turn it is."""
+        return cls.NEWEST if commits % 2 else cls.OLDEST
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Tests that run at once, in one process of pytest."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] | None = None
+    """Variables beside those of this process."""
+
+
+def unit_tiers(versions: GpuVersions, oldest_python: str) -> list[Tier]:
+    """What runs beside the cluster tier, one after the other."""
+    if versions is GpuVersions.NEWEST:
+        return [Tier("unit tier", UNIT)]
+    unit = UNIT if versions is GpuVersions.BOTH else (*UNIT, f"--ignore={GPU_TESTS}")
+    command = (*_NICE, oldest_python, "-m", "pytest", GPU_TESTS, _COMPILING, *_PARALLEL)
+    path = os.pathsep.join(str(ROOT / folder) for folder in _OUR_FOLDERS)
+    return [Tier("unit tier", unit), Tier("GPU code with the oldest versions", command, {"PYTHONPATH": path})]
+
+
+def commit_count() -> int:
+    """Commits that lead to this one; 1 where git does not tell."""
+    counted = subprocess.run(
+        ["git", "rev-list", "--count", "HEAD"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return int(counted.stdout) if counted.returncode == 0 else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +128,20 @@ def held(command: Sequence[str]) -> Iterator[None]:
         holder.communicate()
 
 
-def run_tiers(unit: Sequence[str], cluster: Sequence[str], log: Path) -> tuple[Ended, Ended]:
+def run_tiers(units: Sequence[Tier], cluster: Sequence[str], log: Path) -> tuple[Ended, ...]:
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = keeping_bytecode(os.environ)
     with log.open("wb") as written:
         # Both stay in the terminal's process group, so that Ctrl-C reaches both and each one cleans up after itself.
         beside = subprocess.Popen(cluster, cwd=ROOT, env=environment, stdout=written, stderr=subprocess.STDOUT)
+    ended: list[Ended] = []
     try:
-        _say(f"the unit tier; the cluster tier runs beside it, its output is in {log} and is shown after this")
-        with subprocess.Popen(
-            unit, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        ) as shown:
-            unit_ended = Ended("unit tier", *_show(shown.stdout, shown))
+        for tier in units:
+            _say(f"{tier.name}; the cluster tier runs beside it, its output is in {log} and is shown after this")
+            ended.append(_run_shown(tier))
         _say("the cluster tier")
         with log.open("rb") as read:
-            return unit_ended, Ended("cluster tier", *_show(read, beside))
+            return (*ended, Ended("cluster tier", *_show(read, beside)))
     finally:
         # After Ctrl-C: it takes its Kubernetes down before it ends.
         beside.wait()
@@ -95,10 +149,15 @@ def run_tiers(unit: Sequence[str], cluster: Sequence[str], log: Path) -> tuple[E
 
 def run_alone(command: Sequence[str]) -> Ended:
     _say("the cluster under load, alone")
+    return _run_shown(Tier("cluster under load", command))
+
+
+def _run_shown(tier: Tier) -> Ended:
+    environment = {**keeping_bytecode(os.environ), **(tier.environment or {})}
     with subprocess.Popen(
-        command, cwd=ROOT, env=keeping_bytecode(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        tier.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as shown:
-        return Ended("cluster under load", *_show(shown.stdout, shown))
+        return Ended(tier.name, *_show(shown.stdout, shown))
 
 
 def describe(ended: Sequence[Ended]) -> str:
@@ -157,11 +216,25 @@ def _say(words: str) -> None:
 
 
 def main() -> int:
-    argparse.ArgumentParser(prog="python -m tools.run_tests", description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(prog="python -m tools.run_tests", description=__doc__)
+    parser.add_argument("--gpu", type=GpuVersions, choices=list(GpuVersions), help="default: those whose turn it is")
+    parser.add_argument("--oldest-python", default="", help="of the environment that `make oldest` makes")
+    options = parser.parse_args()
     before = Spent.so_far()
+    commits = commit_count()
+    versions = options.gpu or GpuVersions.of_turn(commits)
+    chosen = "as asked" if options.gpu else f"{'an odd' if commits % 2 else 'an even'} number of commits, {commits:,}"
+    print(
+        f"tests of the GPU's code: {versions} versions ({chosen}; GPU_VERSIONS=oldest, newest or both asks for others)"
+    )
+    # Here, not as what `make test` needs: on most machines and on every second run it is not needed.
+    if versions is not GpuVersions.NEWEST:
+        made = subprocess.run(["make", "--no-print-directory", "oldest"], cwd=ROOT, check=False)  # noqa: S607
+        if made.returncode:
+            return made.returncode
     try:
         with held(HOLD):
-            ended = (*run_tiers(UNIT, CLUSTER, LOG), run_alone(ALONE))
+            ended = (*run_tiers(unit_tiers(versions, options.oldest_python), CLUSTER, LOG), run_alone(ALONE))
     except KeyboardInterrupt:
         return 130
     _say("in short")

@@ -6,11 +6,30 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.run_tests import ALONE, CLUSTER, Ended, Spent, describe, exit_code, held, run_alone, run_tiers
+from tools.run_tests import (
+    ALONE,
+    CLUSTER,
+    UNIT,
+    Ended,
+    GpuVersions,
+    Spent,
+    Tier,
+    commit_count,
+    describe,
+    exit_code,
+    held,
+    run_alone,
+    run_tiers,
+    unit_tiers,
+)
 
 
 def _prints(words: str, code: int = 0) -> list[str]:
     return [sys.executable, "-c", f"import sys; print({words!r}); sys.exit({code})"]
+
+
+def _unit(command: list[str]) -> list[Tier]:
+    return [Tier("unit tier", command)]
 
 
 def _prints_when_there_is(file: Path, words: str) -> list[str]:
@@ -28,7 +47,7 @@ def _prints_when_there_is(file: Path, words: str) -> list[str]:
     ],
 )
 def test_a_tier_that_fails_fails_the_whole(unit: int, cluster: int, expected: int, tmp_path: Path) -> None:
-    ended = run_tiers(_prints("3 passed", unit), _prints("2 passed", cluster), tmp_path / "log")
+    ended = run_tiers(_unit(_prints("3 passed", unit)), _prints("2 passed", cluster), tmp_path / "log")
     assert ended == (Ended("unit tier", unit, "3 passed"), Ended("cluster tier", cluster, "2 passed"))
     assert exit_code(ended) == expected
 
@@ -38,10 +57,10 @@ def test_the_two_run_at_once_and_the_cluster_tier_is_shown_last(
 ) -> None:
     cluster_began = tmp_path / "began"
     cluster = [sys.executable, "-c", f"print('of the cluster'); open({str(cluster_began)!r}, 'w').close()"]
-    ended = run_tiers(_prints_when_there_is(cluster_began, "of the unit"), cluster, tmp_path / "log")
+    ended = run_tiers(_unit(_prints_when_there_is(cluster_began, "of the unit")), cluster, tmp_path / "log")
     shown = capfd.readouterr().out
     assert exit_code(ended) == 0
-    assert shown.index("of the unit") < shown.index("the cluster tier ===") < shown.index("of the cluster")
+    assert shown.index("of the unit") < shown.index("=== the cluster tier ===") < shown.index("of the cluster")
 
 
 def test_what_the_cluster_tier_prints_after_the_unit_tier_is_shown_too(
@@ -49,7 +68,7 @@ def test_what_the_cluster_tier_prints_after_the_unit_tier_is_shown_too(
 ) -> None:
     unit_ended = tmp_path / "ended"
     unit = [sys.executable, "-c", f"open({str(unit_ended)!r}, 'w').close()"]
-    run_tiers(unit, _prints_when_there_is(unit_ended, "of the cluster, late"), tmp_path / "log")
+    run_tiers(_unit(unit), _prints_when_there_is(unit_ended, "of the cluster, late"), tmp_path / "log")
     assert "of the cluster, late" in capfd.readouterr().out
 
 
@@ -64,7 +83,7 @@ def test_the_last_lines_are_the_closing_lines_of_both() -> None:
 
 def test_the_closing_line_is_found_though_it_comes_in_pieces(tmp_path: Path) -> None:
     pieces = "import os, time\nfor t in (b'a', b'b\\n== 5', b' passed ', b'==\\n'): os.write(1, t); time.sleep(0.05)"
-    unit, _ = run_tiers([sys.executable, "-c", pieces], _prints("2 passed"), tmp_path / "log")
+    unit, _ = run_tiers(_unit([sys.executable, "-c", pieces]), _prints("2 passed"), tmp_path / "log")
     assert unit.closing == "== 5 passed =="
 
 
@@ -76,7 +95,7 @@ def test_what_runs_alone_is_left_out_before_and_counts() -> None:
 def test_what_tests_compile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     says = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
-    ended = (*run_tiers(says, says, tmp_path / "log"), run_alone(says))
+    ended = (*run_tiers(_unit(says), says, tmp_path / "log"), run_alone(says))
     assert [tier.closing for tier in ended] == ["False"] * 3
 
 
@@ -97,3 +116,32 @@ def test_what_is_held_ends_after_what_is_run_with_it(tmp_path: Path) -> None:
     with held([sys.executable, "-c", f"import sys; sys.stdin.read(); open({str(ended)!r}, 'w').close()"]):
         assert not ended.exists()
     assert ended.exists()
+
+
+def test_tiers_beside_the_cluster_run_one_after_the_other_each_with_its_variables(tmp_path: Path) -> None:
+    tells = [sys.executable, "-c", "import os; print(os.environ.get('KIND', 'none'))"]
+    units = [Tier("first", tells, {"KIND": "one"}), Tier("second", tells)]
+    ended = run_tiers(units, _prints("2 passed"), tmp_path / "log")
+    assert [(tier.tier, tier.closing) for tier in ended] == [
+        ("first", "one"), ("second", "none"), ("cluster tier", "2 passed")
+    ]  # fmt: skip
+
+
+def test_the_oldest_and_the_newest_versions_take_turns() -> None:
+    assert [GpuVersions.of_turn(commits) for commits in (6, 7)] == [GpuVersions.OLDEST, GpuVersions.NEWEST]
+    assert commit_count() > 0
+
+
+@pytest.mark.parametrize(
+    ("versions", "with_newest", "with_oldest"),
+    [(GpuVersions.NEWEST, True, False), (GpuVersions.OLDEST, False, True), (GpuVersions.BOTH, True, True)],
+)
+def test_the_gpu_code_is_tested_with_each_version_whose_turn_it_is(
+    versions: GpuVersions, with_newest: bool, with_oldest: bool
+) -> None:
+    unit, *oldest = unit_tiers(versions, "/oldest/bin/python")
+    assert unit.command[: len(UNIT)] == UNIT
+    assert ("--ignore=tests/gpu" not in unit.command) is with_newest
+    assert [("/oldest/bin/python" in tier.command, "tests/gpu" in tier.command) for tier in oldest] == (
+        [(True, True)] if with_oldest else []
+    )

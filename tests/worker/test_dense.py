@@ -174,3 +174,27 @@ def test_a_machine_without_mkl_is_no_error(
     monkeypatch.setattr(dense.importlib.metadata, "files", files)
 
     assert dense._mkl.__wrapped__() is None
+
+
+def test_a_missing_mkl_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(dense, "_mkl", lambda: None)
+    monkeypatch.setattr(dense.platform, "machine", lambda: "x86_64")
+    dense._scipy_sgemm.cache_clear()
+
+    for _ in range(2):
+        Linear.build(dense_features(3, 2, 0), np.zeros(2, np.float32), relu=False, compute="float32")
+
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "`pip install mkl`" in caplog.text
+
+
+def test_machines_that_mkl_is_not_made_for_lack_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dense.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(dense, "_mkl", dense._mkl.__wrapped__)
+    dense._scipy_sgemm.cache_clear()
+
+    Linear.build(dense_features(3, 2, 0), np.zeros(2, np.float32), relu=False, compute="float32")
+
+    assert caplog.records == []

@@ -1,15 +1,17 @@
 """Matrix products: x · W + b, with or without ReLU, by the fastest library there is.
 
 On x86-64 that is Intel's MKL, whose packed products take half the time of the OpenBLAS in numpy and scipy at the sizes
-of a batch, and a tenth with bfloat16 on processors with AMX; elsewhere it is scipy's BLAS. torch has the same kernels,
-but importing it takes 290 MB of anonymous memory. Kernels call the library through a pointer: no Python in between,
-and nothing of it in the compiled code, so that it can be cached. One thread: chunks of a batch already use every core.
+of a batch, and a tenth with bfloat16 on processors with AMX; elsewhere it is scipy's BLAS, and so it is where MKL is
+not installed, which is said once. torch has the same kernels, but importing it takes 290 MB of anonymous memory.
+Kernels call the library through a pointer: no Python in between, and nothing of it in the compiled code, so that it can
+be cached. One thread: chunks of a batch already use every core.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import logging
 import platform
 from dataclasses import dataclass
 from functools import cache
@@ -27,8 +29,12 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.tables.formats import BFLOAT16
 
+_log = logging.getLogger(__name__)
+
 _ROW_MAJOR, _NO_TRANSPOSE, _PACKED, _SECOND_MATRIX = 101, 111, 151, 162
 _SEQUENTIAL = 1
+_WITH_MKL = "x86_64"
+"""The machine that there are wheels of MKL for."""
 _PACKED_FOR_ROWS = 1024
 """Number of rows that packing is tuned for. Packed weights may be multiplied with any number."""
 _ALIGNMENT = 64
@@ -141,7 +147,7 @@ def _has_fast_bfloat16() -> bool:
 @cache
 def _mkl() -> Any:
     """The library, or None where it is not installed: there are wheels for x86-64 alone."""
-    if platform.machine() != "x86_64":
+    if platform.machine() != _WITH_MKL:
         return None
     try:
         installed = importlib.metadata.files("mkl") or []
@@ -181,8 +187,14 @@ def _address(function: Any) -> int:
 
 @cache
 def _scipy_sgemm() -> int:
+    """Address of the function that stands in for those of MKL. Cached, so that what is missing is said once."""
     import scipy.linalg.cython_blas  # noqa: F401, PLC0415  (only where MKL is not: it loads a BLAS of its own)
 
+    if platform.machine() == _WITH_MKL:
+        _log.warning(
+            "the package mkl is not installed, or cannot be loaded: scipy's BLAS computes matrix products, "
+            "which take about twice as long; `pip install mkl` brings it"
+        )
     return int(get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
 
 
