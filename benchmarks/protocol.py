@@ -1,11 +1,12 @@
 """What each protocol costs a prediction: JSON, arrays, the Open Inference Protocol in JSON and as bytes, and gRPC.
 
-This server, Triton and MLServer answer from the same model, whose class is a node's number modulo 4: it costs next to
-nothing, so that reading, queueing and writing are nearly all of a request. One seed and 1,024 seeds are asked for, by
-one connection for the latency and by 16 for requests per second; over gRPC also by 16 calls on one connection, as
-clients mostly ask. Each is measured in three runs, every one with servers that were just started and the forms in
-another order; figures are medians, and the range of the runs stands beside them. HTTP is asked by wrk, gRPC by a
-program of Python, which is a part of what is measured: a bare gRPC echo, asked by the same program, shows how large.
+This server, Triton (by its Python binding and without) and MLServer answer from the same model, whose class is a node's
+number modulo 4: it costs next to nothing, so that reading, queueing and writing are nearly all of a request. One seed
+and 1,024 seeds are asked for, by one connection for the latency and by 16 for requests per second; over gRPC also by 16
+calls on one connection, as clients mostly ask. Each is measured in three runs, every one with servers that were just
+started and the forms in another order; figures are medians, and the range of the runs stands beside them. HTTP is asked
+by wrk, gRPC by a program of Python, which is a part of what is measured: a bare gRPC echo, asked by the same program,
+shows how large.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ from benchmarks.protocol_verdicts import (
     CONNECTED,
     ECHO,
     GRPC,
+    MLSERVER,
     MULTIPLEXED,
     OURS,
+    PYTRITON,
     SEEDS,
+    TRITON_BACKEND,
     V2_BINARY,
     V2_JSON,
     Load,
@@ -53,19 +57,22 @@ from benchmarks.wrk import generate_load, write_requests
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {
-    "Triton": "Triton runs as its Python binding PyTriton starts it, with dynamic batching. The binding has no way to "
+    PYTRITON: "PyTriton is Triton as its Python binding starts it, with dynamic batching. The binding has no way to "
     "compute in the server's own process: a request goes from there to a stub of Triton's Python backend, and on "
     "through shared memory and a ZeroMQ socket to one Python process, whose threads are the model's instances and "
-    "share one interpreter's lock. The bindings that serve in one process, `tritonserver` and `tritonfrontend`, need "
-    "the `libtritonserver.so` of NVIDIA's container, and models in Python are behind such a stub there too. So "
-    "Triton's figures are those of a model in Python, and not of its frontends in C++.",
-    "MLServer": "MLServer computes in its main process (`MLSERVER_PARALLEL_WORKERS=0`), without adaptive batching, "
+    "share one interpreter's lock.",
+    TRITON_BACKEND: "Triton's Python backend is the same server without the binding, from the same wheel, and has the "
+    "model in the stub: one hop less, and still another process than the server's, to which requests go through shared "
+    "memory. The bindings that serve in one process, `tritonserver` and `tritonfrontend`, need the "
+    "`libtritonserver.so` of NVIDIA's container, and have models in Python behind the same stub. So these figures are "
+    "those of Triton with a model in Python, and not of its frontends in C++ alone.",
+    MLSERVER: "MLServer computes in its main process (`MLSERVER_PARALLEL_WORKERS=0`), without adaptive batching, "
     "which waits for other requests.",
 }
 """Sentences that a reader needs to compare with these servers."""
 RUNS = 3
 LOADS = (ALONE, MULTIPLEXED, CONNECTED)
-_SECONDS = 2
+_SECONDS = {ALONE: 1, MULTIPLEXED: 2, CONNECTED: 2}
 _NODES = 1000
 _BODIES = {1: 512, 1024: 32}
 _LIMIT_S = 120.0
@@ -139,12 +146,18 @@ def peers() -> list[Program]:
     for subject in conformance.SUBJECTS:
         if subject.environment is None or not _is_built(subject.environment):
             continue
-        command, takes_rows = subject.command, False
         if subject.label == "Triton":
-            python = subject.environment.executable("python")
-            command, takes_rows = (python, str(_PEERS / "protocol_triton.py"), "{port}", "{port1}"), True
-        found.append(Program(subject.label, command, forms, subject.environment, subject.variables, takes_rows))
+            found += _triton(subject.environment, forms)
+        else:
+            found.append(Program(subject.label, subject.command, forms, subject.environment, subject.variables))
     return found
+
+
+def _triton(environment: Environment, forms: tuple[str, ...]) -> Iterator[Program]:
+    """Triton with a model of rows, which it batches, where that of `conformance.py` has no dimension of batches."""
+    for name, program in ((PYTRITON, "protocol_triton.py"), (TRITON_BACKEND, "protocol_triton_backend/start.py")):
+        command = (environment.executable("python"), str(_PEERS / program), "{port}", "{port1}")
+        yield Program(name, command, forms, environment, {"PYTHONPATH": ""}, takes_rows=True)
 
 
 def _is_built(environment: Environment) -> bool:
@@ -246,7 +259,7 @@ def measure_once(found: Mapping[str, Server], folder: Path, seeds: int, number: 
         drawn = [draw.integers(0, _NODES, seeds).tolist() for _ in range(_BODIES[seeds])]
         write_requests(requests, [server.request(subject.form, nodes) for nodes in drawn])
         for load in subject.loads:
-            figures[subject.label, load] = measure(subject, server, requests, load, _SECONDS)
+            figures[subject.label, load] = measure(subject, server, requests, load, _SECONDS[load])
     return figures
 
 
@@ -264,7 +277,7 @@ def run_part(run: Run, seeds: int) -> dict[str, Any]:
                     figures.setdefault(label, {}).setdefault(load.name, {}).setdefault(name, []).append(value)
         print(f"{seeds:,} seeds: run {number + 1}", flush=True)
     return {
-        "seconds_each": _SECONDS,
+        "seconds_each": {load.name: seconds for load, seconds in _SECONDS.items()},
         "peers": {one.name: versions(one.environment) for one in others if one.environment is not None},
         "limits": {one.name: LIMITS[one.name] for one in others},
         "figures": {label: {f"{seeds}": loads} for label, loads in sorted(figures.items())},
@@ -290,7 +303,7 @@ def show(found: Any) -> None:
 
 _DEPENDS = (
     "benchmarks/peers/programs/conformance_mlserver", "benchmarks/peers/programs/protocol_triton.py",
-    "benchmarks/wrk.lua",
+    "benchmarks/peers/programs/protocol_triton_backend", "benchmarks/wrk.lua",
 )  # fmt: skip
 BENCHMARK = Benchmark(
     "protocol",

@@ -18,10 +18,13 @@ from benchmarks.protocol_verdicts import (
     CONNECTED,
     ECHO,
     GRPC,
+    MLSERVER,
     MULTIPLEXED,
     OURS,
     SEEDS,
+    TRITON_BACKEND,
     V2_BINARY,
+    V2_JSON,
     Figure,
     figure_of,
     verdicts,
@@ -41,6 +44,11 @@ def measured(seeds_asked: Iterable[int] = SEEDS.values(), **rates: float) -> dic
     subjects = {
         "arrays": (f"{OURS}, {BINARY}", (ALONE, CONNECTED)),
         "v2": (f"{OURS}, {V2_BINARY}", (ALONE, CONNECTED)),
+        "v2_json": (f"{OURS}, {V2_JSON}", (ALONE, CONNECTED)),
+        "triton_bytes": (f"{TRITON_BACKEND}, {V2_BINARY}", (ALONE, CONNECTED)),
+        "triton_json": (f"{TRITON_BACKEND}, {V2_JSON}", (ALONE, CONNECTED)),
+        "triton_grpc": (f"{TRITON_BACKEND}, {GRPC}", LOADS),
+        "mlserver_json": (f"{MLSERVER}, {V2_JSON}", (ALONE, CONNECTED)),
         "grpc": (f"{OURS}, {GRPC}", LOADS),
         "echo": (ECHO, LOADS),
     }
@@ -64,19 +72,28 @@ def test_a_figure_is_the_median_of_runs_with_their_range() -> None:
 
 
 def test_verdicts_are_of_medians_and_each_can_fail() -> None:
-    assert [one["passed"] for one in judge(verdicts(), measured()).values()] == [True] * 6
-    slow = judge(verdicts(), measured(v2=83.0, grpc=64.9)).values()
-    assert [one["passed"] for one in slow] == [False] * 6
-    assert [one["measured"] for one in slow] == [1.205, 0.649, 0.649] * 2
-    noisy = judge(verdicts(), measured(v2=84.0, grpc=66.0))
-    assert [one["passed"] for one in noisy.values()] == [True] * 6
+    assert [one["passed"] for one in judge(verdicts(), measured()).values()] == [True] * 12
+    slow = judge(verdicts(), measured(v2=83.0, grpc=64.9, v2_json=94.0)).values()
+    assert [one["passed"] for one in slow] == [False] * 12
+    assert [one["measured"] for one in slow] == [1.205, 0.649, 0.649, 0.94, 0.83, 0.649] * 2
+    noisy = judge(verdicts(), measured(v2=95.0, grpc=95.0, v2_json=95.0))
+    assert [one["passed"] for one in noisy.values()] == [True] * 12
     assert {one["wanted"] for one in noisy.values()} == {
-        "at most 1.2 (1.15, and 0.05 for noise)", "at least 0.65 (0.7, and 0.05 for noise)"
+        "at most 1.2 (1.15, and 0.05 for noise)", "at least 0.65 (0.7, and 0.05 for noise)",
+        "at least 0.95 (1, and 0.05 for noise)",
     }  # fmt: skip
 
 
 def test_a_part_that_was_not_measured_has_no_verdict() -> None:
-    assert len(judge(verdicts(), measured([1]))) == 3
+    assert len(judge(verdicts(), measured([1]))) == 6
+
+
+def test_the_fastest_other_server_is_compared_with() -> None:
+    found = judge(verdicts(), measured(mlserver_json=200.0))
+    assert found["v2 JSON over the fastest other server, requests/s, 16 connections, 1 seed"]["measured"] == 0.5
+    without = measured()
+    without["figures"] = {name: of for name, of in without["figures"].items() if not name.startswith(TRITON_BACKEND)}
+    assert not [name for name in judge(verdicts(), without) if "other server" in name]
 
 
 def test_the_page_shows_both_ways_of_16_calls_the_range_and_what_a_peer_cannot() -> None:
