@@ -20,7 +20,7 @@ PYTHON_VERSION ?= 3.12
 GPU_VERSIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check format audit generate figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
+.PHONY: help run test test-fast check format audit generate verdicts figures bench-generation bench-ranking bench-shapes bench-serving bench-protocol bench-sweep bench-conformance bench-shared bench-tracing bench-startup bench-cluster bench-cluster-routing bench-routing bench-peers bench-regression bench-listener bench-roofline bench-scaling bench-soak bench-malformed bench-simulation bench-decision bench-typed bench-unseen bench-links bench-updates bench-updates-faults bench-frontier bench-channels bench-cascade bench-recommend bench-live-accuracy bench-faults bench-fleet bench-cache stress-cache bench-gpu test-gpu gpu-kit gpu-packages oldest oldest-versions chaos wrk test-image test-examples test-platform chromium postgres cluster-binaries kernels clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -113,6 +113,9 @@ generate: .venv/installed ## the CRD and docs/manifest.md from the types, descri
 	$(BIN)/python -m gnnserve_api.schema
 	$(BIN)/python -m gnnserve_api.reference
 	$(BIN)/python -m tools.protobuf
+
+verdicts: .venv/installed ## judge the results of benchmarks/results anew, after a change of what is wanted of them
+	$(BIN)/python -m benchmarks.judging
 
 figures: .venv/installed ## write docs/benchmarks.md and the figures of README.md from benchmarks/results
 	$(BIN)/python -m benchmarks.figures

@@ -133,7 +133,7 @@ def verdicts_of(graph: Graph) -> Iterable[tuple[str, dict[str, Any]]]:
                     f"{curve.first} then {curve.then}, {point.percent:g} %: {margin:+.2f} points (the most of any "
                     f"threshold on test nodes: {highest(graph, cost):+.2f})"
                 ),
-                "why": _says_why(curve, point),
+                "reason": _says_why(curve, point),
                 "passed": margin > 0,
             },
         )

@@ -269,9 +269,11 @@ VERDICTS = (
     Verdict(
         "scenes played at every point", exactly(len(SCENES)),
         lambda found: sum(scene["stride"] == 1 for scene in found["scenes"]),
+        "scenes that were written since have not been played",
     ),
     Verdict(
-        "guards without which a test fails", exactly(len(GUARDS)), lambda found: sum(found["guards"].values())
+        "guards without which a test fails", exactly(len(GUARDS)), lambda found: sum(found["guards"].values()),
+        "guards that came since have not been taken away",
     ),
 )  # fmt: skip
 

@@ -183,15 +183,25 @@ def write_part(benchmark: Benchmark, name: str, record: Mapping[str, Any], file:
     """Put one part into the file, and judge all of it anew. Others may write parts of it meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with _alone(file.parent):
-        kept = {**read_parts(file), name: record}
-        ordered = {part.name: kept[part.name] for part in benchmark.parts if part.name in kept}
-        result = {
-            "benchmark": benchmark.name,
-            **({"quick": True} if quick else {}),
-            "parts": ordered,
-            "verdicts": benchmark.judged(plain(merge(fragments(ordered)))),
-        }
-        file.write_text(json.dumps(result, indent=2) + "\n")
+        _write(benchmark, {**read_parts(file), name: record}, file, quick=quick)
+
+
+def judge_again(benchmark: Benchmark, folder: Path = FOLDER) -> None:
+    """Judge what was measured by the verdicts of today."""
+    file = folder / f"{benchmark.name}.json"
+    with _alone(folder):
+        _write(benchmark, read_parts(file), file, quick=False)
+
+
+def _write(benchmark: Benchmark, parts: Mapping[str, Mapping[str, Any]], file: Path, *, quick: bool) -> None:
+    ordered = {part.name: parts[part.name] for part in benchmark.parts if part.name in parts}
+    result = {
+        "benchmark": benchmark.name,
+        **({"quick": True} if quick else {}),
+        "parts": ordered,
+        "verdicts": benchmark.judged(plain(merge(fragments(ordered)))),
+    }
+    file.write_text(json.dumps(result, indent=2) + "\n")
 
 
 def read_parts(file: Path) -> dict[str, dict[str, Any]]:

@@ -96,8 +96,18 @@ def _of_this_commit(name: str) -> ServiceFigures | None:
     return figures if isinstance(figures, ServiceFigures) else None
 
 
+REASONS = {
+    "durable changes per second": "a change makes several stored rows anew, in tables that lie far from each other",
+    "arrival at a second worker": "the load is a share of the highest rate, and the first probes meet pages that are "
+    "copied and kernels that are read from files",
+    "p99 of predictions": "half of the highest rate and the predictions together are more than the processors can do",
+    "stored1 and stored2 exact": "a change reaches the neighbours of neighbours: their sums move, rows are made anew",
+}
+"""Why figures are missed."""
+
+
 def verdicts(found: Any) -> Iterable[Verdict]:
-    return given(dict(verdicts_of(entries_of(found))))
+    return given(dict(verdicts_of(entries_of(found))), REASONS)
 
 
 _OF_PARTS = tuple((part, name) for part, (_, names) in MEASURED.items() for name in names)

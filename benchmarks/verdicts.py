@@ -65,12 +65,18 @@ def that(words: str) -> Wanted:
     return Wanted(words, lambda value: value is True)
 
 
-def given(judged: Mapping[str, Mapping[str, Any]]) -> list[Verdict]:
-    """Verdicts that a function has found already, by figure: `wanted` and `measured` in words, and `passed`."""
+def given(judged: Mapping[str, Mapping[str, Any]], reasons: Mapping[str, str] | None = None) -> list[Verdict]:
+    """Verdicts that a function has found already, by figure: `wanted` and `measured` in words, and `passed`.
+
+    reasons: why figures are missed, by words of their names; of several the first counts."""
     return [
-        Verdict(name, that(f"{one['wanted']}"), partial(_given, one), one.get("reason", ""))
+        Verdict(name, that(f"{one['wanted']}"), partial(_given, one), one.get("reason") or _reason(name, reasons or {}))
         for name, one in judged.items()
     ]
+
+
+def _reason(figure: str, reasons: Mapping[str, str]) -> str:
+    return next((reason for words, reason in reasons.items() if words in figure), "")
 
 
 def _given(one: Mapping[str, Any], _: Found) -> Worded:

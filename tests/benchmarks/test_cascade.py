@@ -49,8 +49,10 @@ def test_a_threshold_is_chosen_by_validation_nodes_and_judged_by_others() -> Non
     assert verdict["measured"] == (
         "mlp2-int8 then x1, 5 %: -0.50 points (the most of any threshold on test nodes: +2.50)"
     )
-    assert verdict["why"].startswith("of the 5.0 % of test nodes that were passed on mlp2-int8 is right about 60.0 %")
-    assert "would reach 0.9700" in verdict["why"]
+    assert verdict["reason"].startswith(
+        "of the 5.0 % of test nodes that were passed on mlp2-int8 is right about 60.0 %"
+    )
+    assert "would reach 0.9700" in verdict["reason"]
 
 
 def test_a_cascade_above_the_hull_passes_over_either_cost() -> None:

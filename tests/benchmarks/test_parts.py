@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.results import Benchmark, Part, Run, fragments, main, merge, plain, read_parts
-from benchmarks.verdicts import Verdict, Worded, at_least, at_most, exactly, judge, that
+from benchmarks.results import Benchmark, Part, Run, fragments, judge_again, main, merge, plain, read_parts
+from benchmarks.verdicts import Verdict, Worded, at_least, at_most, exactly, given, judge, that
 
 
 def one(run: Run) -> Mapping[str, Any]:
@@ -56,6 +57,29 @@ def test_all_parts_are_judged_together(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "made_up.json").read_text())["verdicts"] == {
         "slowest": {"wanted": "at most 4 ms", "measured": 5.0, "passed": False, "reason": "the disk"}
     }
+
+
+def test_what_was_measured_is_judged_by_what_is_wanted_today(tmp_path: Path) -> None:
+    main(BENCHMARK, ["--out", str(tmp_path)])
+    before = read_parts(tmp_path / "made_up.json")
+    less = Verdict("slowest", at_most(6, "ms"), lambda found: max(row["ms"] for row in found["rows"]))
+    judge_again(dataclasses.replace(BENCHMARK, verdicts=(less,)), tmp_path)
+    assert read_parts(tmp_path / "made_up.json") == before
+    assert json.loads((tmp_path / "made_up.json").read_text())["verdicts"] == {
+        "slowest": {"wanted": "at most 6 ms", "measured": 5.0, "passed": True}
+    }
+
+
+def test_a_reason_is_that_of_the_first_words_in_the_name_of_a_figure() -> None:
+    found = {"wanted": 1, "measured": 2, "passed": False}
+    judged = judge(
+        given(
+            {"arxiv, changes": found, "arxiv, reads": found, "starts": {**found, "reason": "the disk"}},
+            {"changes": "two tables", "arxiv": "one table", "starts": "unread"},
+        ),
+        {},
+    )
+    assert [one["reason"] for one in judged.values()] == ["two tables", "one table", "the disk"]
 
 
 def test_a_quick_run_has_a_file_of_its_own(tmp_path: Path) -> None:

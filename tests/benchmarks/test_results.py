@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.catalogue import MODULES, benchmark
-from benchmarks.results import FOLDER, read_parts
+from benchmarks.results import FOLDER, fragments, merge, plain, read_parts
 
 ROOT = Path(__file__).parents[2]
 PART = {"commit", "date", "machine", "versions", "duration_s", "depends", "found"}
@@ -40,3 +40,10 @@ def test_a_committed_result_has_parts_of_its_benchmark_alone_with_all_that_they_
     for part, record in kept.items():
         # What it depended on when it ran: imports have come and gone since.
         assert record["depends"], part
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_verdicts_of_a_committed_result_are_those_of_today(name: str) -> None:
+    result = json.loads((FOLDER / f"{name}.json").read_text())
+    judged = benchmark(name).judged(plain(merge(fragments(result["parts"]))))
+    assert result["verdicts"] == json.loads(json.dumps(judged)), "run make verdicts figures"
