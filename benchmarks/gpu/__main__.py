@@ -34,10 +34,11 @@ NO_GPU = 2
 _TOTAL_S = 510.0
 _SHARES = {
     "bandwidth": 0.12,
-    "latency": 0.42,
-    "throughput": 0.16,
+    "latency": 0.40,
+    "throughput": 0.13,
     "stages": 0.12,
     "updates": 0.06,
+    "distinct": 0.05,
     "unseen": 0.05,
     "baseline": 0.07,
 }
@@ -128,7 +129,7 @@ class _Run:
 
     def _run_part(self, part: str, budget: Budget, save: Any) -> None:
         # Imported here: they bring Triton's kernels, which are defined for a GPU or for the interpreter, for good.
-        from benchmarks.gpu import link, parts, unseen
+        from benchmarks.gpu import distinct, link, parts, unseen
         from gnnserve_worker.gpu.cuda import use_first_gpu
 
         quick = self._quick
@@ -147,6 +148,8 @@ class _Run:
                 parts.measure_stages(use_first_gpu(), of_caches, budget, save, quick=quick)
             case "updates":
                 parts.measure_updates(use_first_gpu(), of_caches[:1], budget, save, quick=quick)
+            case "distinct":
+                distinct.measure_distinct(use_first_gpu(), of_rates, budget, save, quick=quick)
             case "unseen":
                 unseen.measure_unseen(use_first_gpu(), of_rates, budget, save, quick=quick)
             case "baseline":

@@ -22,9 +22,10 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.caching.sharding import plan_cache
 from gnnserve_worker.gpu.accelerator import Accelerator
+from gnnserve_worker.gpu.buffers import plan_lane
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
-from gnnserve_worker.gpu.resident import Means, Resident, make_resident
+from gnnserve_worker.gpu.resident import LANES, Means, Resident, make_resident
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference
@@ -98,8 +99,11 @@ def opened_engine(
     placement: Placement,
     policy: CachePolicy = CachePolicy.FREQUENCY,
     cached_share: float = 0.0,
+    *,
+    has_distinct_room: bool = False,
 ) -> Iterator[Opened]:
-    """`cached_share`: of the table's blocks, with `Placement.CACHE`."""
+    """`cached_share`: of the table's blocks, with `Placement.CACHE`. `has_distinct_room`: for rows that a chunk gathers
+    once, which is there beside a cache in any case."""
     limit_bytes = None
     if placement is not Placement.MEMORY:
         needed_bytes = _needed_without_table(loaded, accelerator)
@@ -107,6 +111,8 @@ def opened_engine(
         if placement is Placement.CACHE:
             # As much again is left to a successor, which a worker would load beside this one.
             limit_bytes += needed_bytes + cache_bytes(loaded, cached_share)
+        if placement is Placement.CACHE or has_distinct_room:
+            limit_bytes += LANES * plan_lane(loaded.variants.values()).distinct_bytes
     if placement is not Placement.CACHE:
         policy = CachePolicy.NONE
     ledger = Ledger()

@@ -269,12 +269,28 @@ def unseen_table(part: Row) -> Table:
     return table
 
 
+def distinct_table(part: Row) -> Table:
+    table = Table(
+        "Graph", "Seeds drawn", title="Rows that a chunk reads several times: gathered once, beside directly, ms"
+    )
+    for header in ("kx", "Seeds", "Once p50", "Once p99", "Direct p50", "Direct p99", "Ratio", "Bytes of the link"):
+        table.add_column(header, justify="right")
+    for row in part["rows"]:
+        table.add_row(
+            row["graph"], row["drawn"], f"{row['factor']}x", f"{row['seeds']:,}", f"{row['shared_p50_ms']:.3f}",
+            f"{row['shared_p99_ms']:.3f}", f"{row['direct_p50_ms']:.3f}", f"{row['direct_p99_ms']:.3f}",
+            f"{row['ratio']:.2f}", f"{row['link_share']:.0%}",
+        )  # fmt: skip
+    return table
+
+
 TABLES: Mapping[str, Callable[[Row], Table]] = {
     "bandwidth": bandwidth_table,
     "latency": latency_table,
     "throughput": throughput_table,
     "stages": stages_table,
     "updates": updates_table,
+    "distinct": distinct_table,
     "unseen": unseen_table,
     "baseline": baseline_table,
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks.gpu import engines, parts, unseen
+from benchmarks.gpu import distinct, engines, parts, unseen
 from benchmarks.gpu.__main__ import PARTS, _Run, main
 from benchmarks.gpu.baseline import _infer, subgraph_of
 from benchmarks.gpu.engines import PaperGraph
@@ -140,6 +140,12 @@ EVERY_PART: dict[str, Row] = {
              "changes_per_s": 1e5, "hit_rate_with": 0.1, "hit_rate_without": 0.1},
         ],
     },
+    "distinct": {
+        "rows": [
+            {"graph": "reddit", "factor": 1, "seeds": 1024, "drawn": "popular", "direct_p50_ms": 3.0,
+             "direct_p99_ms": 4.0, "shared_p50_ms": 2.0, "shared_p99_ms": 3.0, "ratio": 0.667, "link_share": 0.5},
+        ],
+    },
     "unseen": {
         "rows": [
             {"graph": "reddit", "new_nodes": 1, "seeds": 1024, "p50_ms": 2.5, "p99_ms": 3.0, "stored_p50_ms": 2.0,
@@ -213,7 +219,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     paper = replace(GRAPHS["flickr"], nodes=400, features=512, classes=3, sage_hidden=8, gin_hidden=8, gin_mlp_hidden=4)
     monkeypatch.setitem(GRAPHS, "flickr", paper)
     opened = PaperGraph("flickr", graph, features, table_of(features))
-    for part in (parts, unseen):
+    for part in (distinct, parts, unseen):
         monkeypatch.setattr(part, "opened_graph", lambda _: nullcontext(opened))
     for module, name, value in (
         (engines, "FANOUTS", (2, 2)), (engines, "FACTORS", (1, 8)), (engines, "_LEAST_RUNS", 2),
@@ -221,6 +227,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (parts, "_RATE_SIZES", (2, 3)), (parts, "_STEADY_S", 0.0), (parts, "_UPDATE_SEEDS", 2),
         (parts, "_CACHED_SHARE", 0.3), (buffers, "LARGEST_BUCKET", 2), (placement, "_LEAST_CACHE_BYTES", 0),
         (sharding, "_STAGING_BYTES", 4096), (unseen, "_SIZES", ((1, 1), (2, 3))), (unseen, "_BATCHES", 2),
+        (distinct, "_SIZES", (2,)), (distinct, "_BATCHES", 2),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
@@ -235,6 +242,8 @@ def run_part(name: str) -> Row:
             parts.measure_throughput(twin, ["flickr"], 50.0, budget, saved.append, quick=True)
         case "stages":
             parts.measure_stages(twin, ["flickr"], budget, saved.append, quick=True)
+        case "distinct":
+            distinct.measure_distinct(twin, ["flickr"], budget, saved.append, quick=True)
         case "unseen":
             unseen.measure_unseen(twin, ["flickr"], budget, saved.append, quick=True)
         case "updates":
@@ -269,6 +278,15 @@ def test_stages_are_measured_without_a_cache_with_one_and_in_memory() -> None:
     assert rows["memory", "x1"]["link_bytes_per_batch"] == 0
     assert rows["link", "x1"]["link_bytes_per_batch"] > 0
     assert rows["link", "x1"]["hit_rate"] is None
+
+
+@over_a_twin
+def test_rows_that_are_gathered_once_stand_beside_those_that_are_not() -> None:
+    rows = run_part("distinct")["rows"]
+    assert {(row["factor"], row["drawn"]) for row in rows} == {(f, d) for f in (1, 8) for d in ("popular", "uniform")}
+    assert all(0 < row["link_share"] < 1 for row in rows)
+    assert all(row["ratio"] == pytest.approx(row["shared_p50_ms"] / row["direct_p50_ms"], abs=1e-3) for row in rows)
+    json.dumps(rows)
 
 
 @over_a_twin

@@ -211,7 +211,7 @@ def test_warm_up_captures_all_that_any_batch_needs(interposed: Interposed) -> No
         engine.infer("x1", some_seeds(seeds), 1)
 
     assert interposed.captured == captured
-    assert set(captured) == {(name, bucket, False) for name in ("x1", "x2") for bucket in (1, 2)}
+    assert set(captured) == {(name, bucket, False, False) for name in ("x1", "x2") for bucket in (1, 2)}
 
 
 def test_what_does_not_fit_comes_over_the_link(accelerator: Accelerator) -> None:

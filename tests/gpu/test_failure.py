@@ -26,6 +26,7 @@ from tests.support.serving import FakeWorker, running
 
 import gnnserve_worker.gpu.failure as failure_module
 import gnnserve_worker.gpu.served as served_module
+import gnnserve_worker.gpu.sharing as sharing_module
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DeviceError, DeviceLostError, RepositoryError
@@ -74,6 +75,7 @@ LARGE_NODES, LARGE_WIDTH = 20_000, 160
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_chunks(monkeypatch, 2)
     skip_overflow_checks(monkeypatch)
+    monkeypatch.setattr(sharing_module, "ROUNDS", 0)
     monkeypatch.setattr(served_module, "_BUDGET_S", 0.0)
     monkeypatch.setattr(served_module, "_ROUNDS", (1, 1))
 

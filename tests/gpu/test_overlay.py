@@ -229,7 +229,7 @@ def test_a_chunk_that_reads_more_rows_than_there_is_room_for_is_computed_by_the_
     answer = engine.infer("x1", batch.seeds, 11, view=batch.view)
 
     _assert_alike(answer, infer_batch(loaded, "x1", batch.seeds, 11, view=batch.view))
-    assert interposed.captured == [("x1", 4, True), ("x1", 4, False)], "the last two, which bring nothing"
+    assert interposed.captured == [("x1", 4, True, False), ("x1", 4, False, False)], "the last two, which bring nothing"
 
 
 def test_the_cpu_answers_a_batch_with_an_overlay_that_failed(interposed: Interposed) -> None:
@@ -279,7 +279,7 @@ def test_warm_up_captures_what_batches_with_overlays_need(interposed: Interposed
     engine.infer("x2", batch.seeds, 11, view=batch.view)
 
     assert interposed.captured == captured
-    assert set(captured) == {("x2", bucket, viewed) for bucket in (1, 2, 4) for viewed in (False, True)}
+    assert set(captured) == {("x2", bucket, viewed, False) for bucket in (1, 2, 4) for viewed in (False, True)}
     assert len(captured) == 6 + 2 * (LANES - 1)
 
 

@@ -16,6 +16,7 @@ from tests.support.loading import DEADLINE_S
 from tests.support.serving import Client, FakeWorker, running
 
 import gnnserve_worker.gpu.served as served_module
+import gnnserve_worker.gpu.sharing as sharing_module
 from gnnserve_api.device import CachePolicy
 from gnnserve_api.routing import Damage, RoutingTable
 from gnnserve_worker.following.loader import Loader
@@ -36,6 +37,7 @@ FIRST, SECOND = "f0eae20c16c00ac0-1", "f0eae20c16c00ac0-2"
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_chunks(monkeypatch, 1)
     skip_overflow_checks(monkeypatch)
+    monkeypatch.setattr(sharing_module, "ROUNDS", 0)
     monkeypatch.setattr(served_module, "_BUDGET_S", 0.0)
     monkeypatch.setattr(served_module, "_ROUNDS", (1, 1))
 

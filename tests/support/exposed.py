@@ -25,6 +25,7 @@ from gnnserve_worker.serving.canary_metrics import CanarySample
 ON_GPU = DeviceStats(
     "NVIDIA H200", memory_bytes={"graph": 4, "tables": 3, "cache": 2, "weights": 1}, memory_budget_bytes=16, hits=9,
     misses=5, link_bytes=320, admissions=7, evictions=3,
+    repeated_rows=2,
 )  # fmt: skip
 """What a worker with a GPU tells of it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -99,4 +99,4 @@ class EagerRunner:
             self._marks = None
             self._twin.at_once -= 1
 
-    def forget(self) -> None: ...
+    def forget(self, keys: Collection[Hashable] | None = None) -> None: ...

@@ -6,7 +6,7 @@ batch itself has run by then, so that on a GPU nothing of it is left on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -93,6 +93,6 @@ class _InterposedRunner:
     def abandon(self) -> None:
         self._within.abandon()
 
-    def forget(self) -> None:
-        self._known.clear()
-        self._within.forget()
+    def forget(self, keys: Collection[Hashable] | None = None) -> None:
+        self._known.difference_update(self._known.copy() if keys is None else keys)
+        self._within.forget(keys)

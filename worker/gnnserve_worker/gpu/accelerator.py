@@ -6,7 +6,7 @@ exercise all the rest of this floor where there is no GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -40,8 +40,8 @@ class Runner(Protocol):
         """Wait until nothing of it runs any more, whether it was started or failed on the way."""
         ...
 
-    def forget(self) -> None:
-        """Drops what was kept of every key."""
+    def forget(self, keys: Collection[Hashable] | None = None) -> None:
+        """Drops what was kept of these keys, or of every key."""
         ...
 
 

@@ -33,6 +33,8 @@ from gnnserve_worker.tables.gather import (
 
 VECTOR_BYTES: Final = 16
 """The most that one lane of a GPU reads with one instruction; rows begin at multiples of it, if they are as long."""
+_SORTING_BYTES: Final = 24
+"""Bytes that sorting a number and its place takes: another copy of both, rounded up by the allocator."""
 PADDING: Final = -1
 """Stands in place of a node where there is none."""
 
@@ -230,6 +232,71 @@ class PaddedTree:
 
     def nbytes(self) -> int:
         return self.ids.nbytes + self.counts.nbytes + self.starts.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctRows:
+    """Rows that a chunk reads several times, where they were copied to, in GPU memory (`kernels/distinct.py`)."""
+
+    values: Tensor
+    """A table's numbers [slots, stride]; rows begin at multiples of 16 bytes."""
+    slots: Tensor
+    """int32 [places]: the slot with the row of each place's node; -1: it is read where it lies."""
+
+    @property
+    def stride(self) -> int:
+        return self.values.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctRoom:
+    """A lane's room for such rows, and for finding them, in GPU memory."""
+
+    values: Tensor
+    """uint8 [bytes]"""
+    sorted_ids: Tensor
+    """int32 [places], as the others below: nodes of all places, ascending."""
+    order: Tensor
+    """int64: place of each of them."""
+    marks: Tensor
+    """int32: 1 at the first place of a node whose row is copied."""
+    ranks: Tensor
+    """int32: sums of the marks so far."""
+    nodes: Tensor
+    """int32: node of each slot."""
+    slots: Tensor
+    """int32"""
+    counts: Tensor
+    """int32 [2]: rows that were copied, and reads of them."""
+
+    @staticmethod
+    def allocate(places: int, value_bytes: int, device: torch.device) -> DistinctRoom:
+        def numbers(count: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(count, dtype=dtype, device=device)
+
+        return DistinctRoom(
+            numbers(value_bytes, torch.uint8), numbers(places), numbers(places, torch.int64), numbers(places),
+            numbers(places), numbers(places), numbers(places), numbers(2),
+        )  # fmt: skip
+
+    @staticmethod
+    def bytes_for(places: int, value_bytes: int) -> int:
+        """Bytes of it, with those that sorting takes beside it."""
+        return value_bytes + places * (5 * 4 + 8 + _SORTING_BYTES)
+
+    def cut(self, rows: DeviceRows, columns: int, places: int) -> DistinctRows:
+        """Slots for these columns of the rows, as many as there is room for and a chunk can need."""
+        row_bytes = distinct_row_bytes(columns, rows.item_bytes)
+        count = min(places, len(self.values) // row_bytes)
+        if not count:
+            raise ValueError(f"{len(self.values):,} bytes for rows of {row_bytes:,}")
+        values = self.values[: count * row_bytes].view(rows.values.dtype).view(count, -1)
+        return DistinctRows(values, self.slots[:places])
+
+
+def distinct_row_bytes(columns: int, item_bytes: int) -> int:
+    """Bytes of a slot: a multiple of what a lane reads."""
+    return -(-columns * item_bytes // VECTOR_BYTES) * VECTOR_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import AttentionRoom, PaddedTree, Shares
+from gnnserve_worker.gpu.arrays import AttentionRoom, DistinctRoom, PaddedTree, Shares, distinct_row_bytes
 from gnnserve_worker.gpu.behind import row_bytes_behind
 from gnnserve_worker.repository.loaded import LoadedVariant
 from gnnserve_worker.sampling.neighbours import most_by_hop
@@ -29,6 +29,8 @@ BEHIND_ROWS = 1024
 reads more."""
 _BEHIND_BYTES = 16 * 2**20
 """Largest room of a lane for such rows, in pinned host memory. Wide rows have room for fewer."""
+_DISTINCT_BYTES = 16 * 2**20
+"""Largest room of a lane for rows that a chunk reads several times. What has no room is read over the link again."""
 _KEY_PLACES = 2
 """int64 values before the seeds: the key, and one that aligns the seeds to 16 bytes."""
 
@@ -54,6 +56,15 @@ class LaneSizes:
     """Fan-outs that variants have, each once."""
     classes: int
     embedding_columns: int
+    places: int
+    """Places of the largest tree."""
+    distinct_value_bytes: int
+    """GPU memory for rows that a chunk reads several times, where they are gathered once."""
+
+    @property
+    def distinct_bytes(self) -> int:
+        """Bytes of a `DistinctRoom`; not within `device_bytes`, since few revisions need one."""
+        return DistinctRoom.bytes_for(self.places, self.distinct_value_bytes)
 
     @property
     def device_bytes(self) -> int:
@@ -105,6 +116,8 @@ def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
                 hidden_numbers = max(hidden_numbers, rows * product.outputs)
     every_fanouts = tuple(dict.fromkeys(variant.fanouts for variant in variants))
     buckets = 2 * seeds - 1
+    places = seeds * max(_ends(fanouts)[-1] for fanouts in every_fanouts)
+    widest_bytes = max(distinct_row_bytes(variant.columns, variant.table.rows.values.itemsize) for variant in variants)
     for fanouts in every_fanouts:
         ends = _ends(fanouts)
         # Nodes of all places; counts and starts of rows.
@@ -118,6 +131,8 @@ def _sizes(variants: Sequence[LoadedVariant], seeds: int) -> LaneSizes:
         min(behind_bytes, _BEHIND_BYTES),
         tree_bytes,
         every_fanouts,
+        places=places,
+        distinct_value_bytes=min(_DISTINCT_BYTES, places * widest_bytes),
         classes=max(variant.network.classes for variant in variants),
         embedding_columns=max(variant.network.hidden for variant in variants),
     )

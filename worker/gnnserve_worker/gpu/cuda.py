@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -208,7 +208,11 @@ class CudaRunner:
         self._running = None
         sleep_until_idle(self._stream)
 
-    def forget(self) -> None:
+    def forget(self, keys: Collection[Hashable] | None = None) -> None:
+        if keys is not None:
+            for key in keys:
+                self._graphs.pop(key, None)
+            return
         self._graphs.clear()
         self._waits.forget()
         # torch asserts that a pool which graphs have shared is still one's, unless it has been emptied meanwhile.

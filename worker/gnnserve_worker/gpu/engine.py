@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -55,6 +56,9 @@ class GpuEngine:
         self._variants: dict[str, DeviceVariant] = {}
         self._last_stats: DeviceStats | None = None
         self._uncached_link_bytes = 0
+        self._repeated_rows = 0
+        self._shared_from: dict[str, int] = {}
+        """By variant: seeds of the smallest chunk that gathers once what it reads several times."""
         self._build_lanes()
 
     def infer(
@@ -99,6 +103,7 @@ class GpuEngine:
                 cache.leave(ticket)
         times = join_times([part.times for part in parts], (time.perf_counter() - started) * 1e3)
         self._uncached_link_bytes += self._uncached_rows(variant, parts, cache is not None) * known.row_bytes
+        self._repeated_rows += sum(part.read.repeated for part in parts)
         return Inference(scores, embeddings, times, sum(part.read.all for part in parts) * known.row_bytes)
 
     @property
@@ -111,8 +116,10 @@ class GpuEngine:
         """Those of them that it also answers in a view."""
         return frozenset(name for name, variant in self._variants.items() if variant.behind is not None)
 
-    def warm_up(self) -> None:
-        """Compile, load and capture everything that a batch of any size needs. Only then caches begin to change."""
+    def warm_up(self, decide: Callable[[GpuEngine], object] = lambda _: None) -> None:
+        """Compile, load and capture everything that a batch of any size needs. Only then caches begin to change.
+        `decide`: what is to be measured and chosen with caches as they are at first, such as whether rows are shared.
+        """
         for cache in set(self._resident.caches.values()):
             cache.begin()
         largest = self._resident.sizes.seeds
@@ -129,8 +136,38 @@ class GpuEngine:
             self.infer_each(variant, seeds, key=0, view=self._with_a_seed(len(seeds)))
         if self._resident.copies is not None:
             self._resident.copies.warm_up()
+        decide(self)
         for cache in set(self._resident.caches.values()):
             cache.start()
+
+    @property
+    def sharing(self) -> frozenset[str]:
+        """Variants that can share rows: theirs come over the link, and there is room to share them."""
+        resident = self._resident
+        return resident.on_host & self._variants.keys() if resident.has_distinct_room else frozenset()
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Sizes of chunks, in seeds."""
+        return self._resident.sizes.buckets
+
+    def share_rows(self, shared_from: Mapping[str, int]) -> None:
+        """Gather once what a chunk reads several times: by variant, in chunks of at least so many seeds. By the
+        inferring thread."""
+        if unable := shared_from.keys() - self.sharing:
+            raise ValueError(f"no room for shared rows, or none over the link: {', '.join(sorted(unable))}")
+        self._shared_from = dict(shared_from)
+        self._build_variants()
+
+    def give_back_distinct_room(self) -> None:
+        """Release the room for shared rows, where none are."""
+        self._shared_from = {}
+        for lane in self._lanes:
+            lane.abandon()
+            lane.drop_distinct_room()
+        self._resident.release_distinct_room()
+        self._build_variants()
+        self._resident.accelerator.give_back()
 
     def _with_a_seed(self, seeds: int) -> BatchView | None:
         """The view of one request about stored nodes, with a seed of its own."""
@@ -178,7 +215,7 @@ class GpuEngine:
         return DeviceStats(
             device=resident.accelerator.name,
             problem="; ".join(problems) or None,
-            memory_bytes={**resident.memory_bytes, "cache": here} | ({"lent": sum(lent)} if any(lent) else {}),
+            memory_bytes={**resident.taken_bytes, "cache": here} | ({"lent": sum(lent)} if any(lent) else {}),
             variants=len(self._variants),
             memory_budget_bytes=resident.budget_bytes,
             hits=sum(stats.hits for stats in of_caches),
@@ -186,6 +223,7 @@ class GpuEngine:
             link_bytes=sum(stats.link_bytes for stats in of_caches) + self._uncached_link_bytes,
             admissions=sum(stats.admissions for stats in of_caches),
             evictions=sum(stats.evictions for stats in of_caches),
+            repeated_rows=self._repeated_rows,
         )
 
     def _caches(self) -> set[FeatureCache]:
@@ -229,7 +267,10 @@ class GpuEngine:
 
     def _build_lanes(self) -> None:
         resident = self._resident
-        self._lanes = [GpuLane(resident.accelerator, resident.graph, resident.sizes) for _ in range(LANES)]
+        self._lanes = [
+            GpuLane(resident.accelerator, resident.graph, resident.sizes, has_distinct_room=resident.has_distinct_room)
+            for _ in range(LANES)
+        ]
         self._build_variants()
         resident.accelerator.settle()
 
@@ -305,6 +346,8 @@ class GpuEngine:
         """Rows that came over the link, past any cache, which counts its own."""
         resident = self._resident
         own_rows, neighbour_rows = sum(part.read.own for part in parts), sum(part.read.neighbours for part in parts)
+        # They are of the table that neighbours are read from, which is on the host then.
+        neighbour_rows -= sum(part.read.repeated for part in parts)
         over_link = sum(part.read.behind for part in parts)
         if resident.tables[variant].own is resident.tables[variant].rows:
             return over_link + (own_rows + neighbour_rows if variant in resident.on_host and not has_cache else 0)
@@ -322,6 +365,7 @@ class GpuEngine:
                 resident.networks[name],
                 self._row_bytes[name],
                 None if self._loaded.variants[name].rows is None else self._loaded.variants[name].table,
+                self._shared_from.get(name) if resident.has_distinct_room and name in resident.on_host else None,
             )
             for name, table in resident.tables.items()
         }

@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnnserve_worker.gpu.accelerator import Accelerator
-from gnnserve_worker.gpu.arrays import PADDING, CacheView, DeviceGraph, DeviceTable, PaddedTree, Shares
+from gnnserve_worker.gpu.arrays import (
+    PADDING,
+    CacheView,
+    DeviceGraph,
+    DeviceTable,
+    DistinctRoom,
+    DistinctRows,
+    PaddedTree,
+    Shares,
+)
 from gnnserve_worker.gpu.behind import RoomBehind
 from gnnserve_worker.gpu.buffers import DeviceActivations, LaneSizes, bucket_of, trees_of
 from gnnserve_worker.gpu.kernels.sample import sample_tree
@@ -43,6 +53,22 @@ class DeviceVariant:
     """Bytes of one gathered row of the table."""
     behind: Table | None
     """The table, where rows can be made that stand behind its own."""
+    shared_from: int | None
+    """Seeds of the smallest chunk whose rows are gathered once where they are read several times; None: they never
+    are."""
+
+    def shares_rows(self, bucket: int) -> bool:
+        return self.shared_from is not None and bucket >= self.shared_from
+
+
+class StageKey(NamedTuple):
+    """What stages are captured for."""
+
+    variant: str
+    bucket: int
+    viewed: bool
+    """Whether the CPU sampled."""
+    shares_rows: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +136,10 @@ class _Started:
 class GpuLane:
     """Does one thing at a time: `start`, then `finish`."""
 
-    def __init__(self, accelerator: Accelerator, graph: DeviceGraph, sizes: LaneSizes) -> None:
+    def __init__(
+        self, accelerator: Accelerator, graph: DeviceGraph, sizes: LaneSizes, *, has_distinct_room: bool = False
+    ) -> None:
+        """`has_distinct_room`: for variants that share rows."""
         device = accelerator.device
         self._graph = graph
         self._runner = accelerator.runner()
@@ -130,8 +159,13 @@ class GpuLane:
         self._scores_array = self._scores.numpy()
         self._embeddings_array = self._embeddings.numpy()
         self._counts_array = self._counts.numpy()
-        self._stages: dict[tuple[str, int, bool], Stages] = {}
-        """Captured stages by variant, bucket and whether the CPU sampled."""
+        self._distinct: DistinctRoom | None = None
+        self._distinct_counts = accelerator.pinned(2, torch.int32)
+        self._distinct_counts_array = self._distinct_counts.numpy()
+        if has_distinct_room:
+            self._distinct = DistinctRoom.allocate(sizes.places, sizes.distinct_value_bytes, device)
+        self._stages: dict[StageKey, Stages] = {}
+        """Captured stages."""
         self._started: _Started | None = None
 
     @property
@@ -145,7 +179,7 @@ class GpuLane:
         self._inbox_array[_SEEDS_FROM : _SEEDS_FROM + len(seeds)] = seeds
         self._inbox_array[_SEEDS_FROM + len(seeds) : _SEEDS_FROM + bucket] = PADDING
         self._started = _Started(variant, len(seeds), None)
-        place = variant.name, bucket, False
+        place = StageKey(variant.name, bucket, viewed=False, shares_rows=variant.shares_rows(bucket))
         stages = self._stages.get(place)
         if stages is None:
             stages = self._stages[place] = self._build_stages(variant, bucket)
@@ -163,7 +197,7 @@ class GpuLane:
         seeds, bucket = chunk.seeds, bucket_of(chunk.seeds)
         read = self._from_cpu.write(variant, chunk, self._trees[variant.fanouts][bucket])
         self._started = _Started(variant, seeds, Finished(chunk.times, read))
-        place = variant.name, bucket, True
+        place = StageKey(variant.name, bucket, viewed=True, shares_rows=False)
         stages = self._stages.get(place)
         if stages is None:
             stages = self._stages[place] = self._build_viewed_stages(self._from_cpu, variant, bucket)
@@ -186,7 +220,11 @@ class GpuLane:
             return Finished(started.from_cpu.times + StageTimes(*times), started.from_cpu.read)
         counts = self._counts_array[: tree.rows]
         drawing = tree.ends[-3] if len(tree.fanouts) > 1 else 0
-        read = RowsRead(seeds + int(counts[:drawing].sum()), int(counts.sum()))
+        repeated = 0
+        if variant.shares_rows(tree.seeds):
+            copied, read_there = self._distinct_counts_array.tolist()
+            repeated = max(0, read_there - copied)
+        read = RowsRead(seeds + int(counts[:drawing].sum()), int(counts.sum()), repeated=repeated)
         return Finished(StageTimes(*times), read)
 
     def abandon(self) -> None:
@@ -201,6 +239,14 @@ class GpuLane:
         self._stages.clear()
         self._runner.forget()
 
+    def drop_distinct_room(self) -> None:
+        """Drop the room for shared rows, and what was captured with it."""
+        self._distinct = None
+        shared = [key for key in self._stages if key.shares_rows]
+        for key in shared:
+            del self._stages[key]
+        self._runner.forget(shared)
+
     def _build_stages(self, variant: DeviceVariant, bucket: int) -> Stages:
         """Fetch the seeds and sample → gather → infer and send the scores."""
         tree, network, scratch = self._trees[variant.fanouts][bucket], variant.network, self._scratch
@@ -210,6 +256,7 @@ class GpuLane:
         key, seeds = arrived[:1], arrived[_SEEDS_FROM:]
         counts = self._counts[: tree.rows]
         aggregated = torch.empty(0)
+        room = self._distinct if variant.shares_rows(bucket) else None
 
         def sample() -> None:
             arrived.copy_(inbox, non_blocking=True)
@@ -218,7 +265,11 @@ class GpuLane:
         def gather() -> None:
             nonlocal aggregated
             scratch.begin()
-            aggregated = network.gather(variant.table, tree, variant.cache, scratch)
+            distinct: DistinctRows | None = None
+            if room is not None:
+                distinct = network.share(variant.table, tree, variant.cache, room)
+                self._distinct_counts.copy_(room.counts, non_blocking=True)
+            aggregated = network.gather(variant.table, tree, variant.cache, scratch, distinct=distinct)
 
         def infer() -> None:
             network.infer(aggregated, tree, scratch, scores, embeddings)

@@ -12,10 +12,20 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import CacheView, DeviceAggregation, DeviceTable, DeviceWeights, PaddedTree, Shares
+from gnnserve_worker.gpu.arrays import (
+    CacheView,
+    DeviceAggregation,
+    DeviceTable,
+    DeviceWeights,
+    DistinctRoom,
+    DistinctRows,
+    PaddedTree,
+    Shares,
+)
 from gnnserve_worker.gpu.buffers import DeviceActivations
 from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
 from gnnserve_worker.gpu.kernels.attention import score_hidden, score_rows, share_out
+from gnnserve_worker.gpu.kernels.distinct import share_rows
 from gnnserve_worker.gpu.kernels.gather import gather_rows
 from gnnserve_worker.models.dense import Linear, PerHead, Product
 from gnnserve_worker.models.network import Layer, Network
@@ -142,6 +152,16 @@ class DeviceNetwork:
         layers = tuple(DeviceLayer.of(layer, device, weights) for layer in network.layers)
         return DeviceNetwork(layers, network.classes, network.hidden, network.weighs_neighbours)
 
+    def share(self, table: DeviceTable, tree: PaddedTree, cache: CacheView | None, room: DistinctRoom) -> DistinctRows:
+        """Gather the rows that the first layer reads several times, once."""
+        first = self.layers[0]
+        aggregation = first.aggregation
+        reads_own = table.own is table.rows and (aggregation.stacked or aggregation.own_factor != 0)
+        return share_rows(
+            table.rows, first.inputs, tree, cache, room,
+            reads_own=reads_own, reads_scores=aggregation.attention is not None,
+        )  # fmt: skip
+
     def gather(
         self,
         table: DeviceTable,
@@ -150,18 +170,21 @@ class DeviceNetwork:
         scratch: DeviceActivations,
         behind: DeviceTable | None = None,
         shares: Shares | None = None,
+        distinct: DistinctRows | None = None,
     ) -> Tensor:
         """What the first layer aggregates, for every row of the tree: [rows, aggregated columns]. `behind`: rows that
-        are read as if they stood behind the table's. `shares`: what neighbours weigh, where that is known already."""
+        are read as if they stood behind the table's. `shares`: what neighbours weigh, where that is known already.
+        `distinct`: what `share` returned."""
         first = self.layers[0]
         out = first.room(tree.rows, scratch)
         attention = first.aggregation.attention
         if attention is not None:
             room = scratch.attention(tree.rows, tree.ends[-1], attention.heads)
-            score_rows(table.rows, first.inputs, tree, attention, room, cache, None if behind is None else behind.rows)
+            of_behind = None if behind is None else behind.rows
+            score_rows(table.rows, first.inputs, tree, attention, room, cache, of_behind, distinct)
             share_out(tree, tree.rows, attention, room)
             shares = room.shares
-        gather_rows(table.rows, table.own, first.inputs, tree, first.aggregation, out, cache, shares, behind)
+        gather_rows(table.rows, table.own, first.inputs, tree, first.aggregation, out, cache, shares, behind, distinct)
         return out
 
     def infer(

@@ -89,7 +89,7 @@ class Resident:
     problems: tuple[str, ...]
     """Messages about what is slower than it could be."""
     memory_bytes: Mapping[str, int]
-    """GPU memory by part, without the cache."""
+    """GPU memory by part, without the cache and the room for shared rows."""
     cache_bytes: tuple[int, ...]
     """Cache memory on the computing GPU and on each lender, while there are caches."""
     budget_bytes: int
@@ -101,13 +101,25 @@ class Resident:
     _pinned: list[Pinned]
     _claims: list[Claim]
     _cache_claims: list[Claim]
+    _distinct_claims: list[Claim]
+    """The claim on the room for rows that a chunk reads several times, where there is such a room."""
+
+    @property
+    def has_distinct_room(self) -> bool:
+        return bool(self._distinct_claims)
+
+    @property
+    def taken_bytes(self) -> Mapping[str, int]:
+        """GPU memory by part, without the cache. Buffers hold the room for shared rows."""
+        distinct_bytes = sum(claim.size_bytes for claim in tuple(self._distinct_claims))
+        return {**self.memory_bytes, "buffers": self.memory_bytes["buffers"] + distinct_bytes}
 
     def would_gain(self) -> bool:
         """Whether it would have more, were it loaded again beside itself: others had what it lacks, and are gone. From
         any thread."""
         if not self.is_crowded:
             return False
-        own_bytes = sum(claim.size_bytes for claim in self._claims)
+        own_bytes = sum(claim.size_bytes for claim in (*self._claims, *self._distinct_claims))
         own_bytes += sum(cache.memory_bytes[0] for cache in _distinct(dict(self.caches)))
         if self.means.ledger.claimed_bytes > own_bytes:
             return False
@@ -120,8 +132,13 @@ class Resident:
         self.caches.clear()
         _release(self._cache_claims)
 
+    def release_distinct_room(self) -> None:
+        """Releases the room for shared rows. No captured graph may still use it."""
+        _release(self._distinct_claims)
+
     def release(self) -> None:
         self.release_caches()
+        self.release_distinct_room()
         for pinned in self._pinned:
             pinned.release()
         self._pinned.clear()
@@ -139,7 +156,7 @@ def make_resident(loaded: LoadedRevision, accelerator: Accelerator, means: Means
     of_weights = sum(weights_bytes(variant) for variant in loaded.variants.values())
     cut = cut_to_room(loaded)
     required_bytes = _buffer_bytes(loaded, sizes) + of_weights + scales_bytes(cut) + roots_bytes(cut)
-    builder = _Builder(cut, loaded, accelerator, means, required_bytes, available_bytes)
+    builder = _Builder(cut, loaded, accelerator, means, required_bytes, LANES * sizes.distinct_bytes, available_bytes)
     with ExitStack() as undo:
         undo.callback(builder.release)
         resident = builder.build(builder.place(), sizes, of_weights)
@@ -157,10 +174,11 @@ class _Builder:
         accelerator: Accelerator,
         means: Means,
         required_bytes: int,
+        distinct_bytes: int,
         available_bytes: tuple[int, ...],
     ) -> None:
         """`loaded`: as `cut_to_room` makes it of the whole. `required_bytes`: what nothing goes without.
-        `available_bytes`: on the device and on each lender."""
+        `distinct_bytes`: what sharing rows takes. `available_bytes`: on the device and on each lender."""
         self._loaded = loaded
         self._whole = whole
         # What changes are written to is no file's memory any more.
@@ -168,6 +186,7 @@ class _Builder:
         self._accelerator = accelerator
         self._means = means
         self._required_bytes = required_bytes
+        self._wanted_distinct_bytes = distinct_bytes
         self._available_bytes = available_bytes
         self._others_bytes = means.ledger.claimed_bytes
         self._rows = table_parts(loaded)
@@ -179,6 +198,8 @@ class _Builder:
         self._caches: dict[str, FeatureCache] = {}
         self._claims: list[Claim] = []
         self._cache_claims: list[Claim] = []
+        self._distinct_claims: list[Claim] = []
+        self._distinct_bytes = 0
         self._problems: list[str] = []
         self._is_crowded = False
 
@@ -198,6 +219,7 @@ class _Builder:
                 raise DeviceError(f"{left_out[0]}, and its memory has no room for it", _MORE_MEMORY)
             if not self._pin(placement, refusals):
                 break
+        placement = self._with_distinct_room(placement, budget_bytes, replaced_bytes, refusals)
         for name in set(self._pinned) - set(placement.on_host):
             self._pinned.pop(name).release()
         copies = [pinned.message for pinned in self._pinned.values() if pinned.message is not None]
@@ -211,10 +233,25 @@ class _Builder:
             )
         return placement
 
-    def _plan(self, budget_bytes: int, replaced_bytes: int, refusals: Mapping[str, str]) -> Placement | None:
+    def _with_distinct_room(
+        self, placement: Placement, budget_bytes: int, replaced_bytes: int, refusals: Mapping[str, str]
+    ) -> Placement:
+        """The placement with room for rows that a chunk reads several times, where any come over the link, and as long
+        as the room is taken from caches alone."""
+        if not any(self._parts[name].cacheable for name in placement.on_host):
+            return placement
+        roomy = self._plan(budget_bytes, replaced_bytes, refusals, self._wanted_distinct_bytes)
+        if roomy is None or (roomy.on_device, roomy.on_host) != (placement.on_device, placement.on_host):
+            return placement
+        self._distinct_bytes = self._wanted_distinct_bytes
+        return roomy
+
+    def _plan(
+        self, budget_bytes: int, replaced_bytes: int, refusals: Mapping[str, str], distinct_bytes: int = 0
+    ) -> Placement | None:
         return plan_placement(
             list(self._parts.values()),
-            required_bytes=self._required_bytes,
+            required_bytes=self._required_bytes + distinct_bytes,
             budget_bytes=budget_bytes,
             caches=self._means.policy is not CachePolicy.NONE,
             replaced_bytes=replaced_bytes,
@@ -261,7 +298,9 @@ class _Builder:
 
     def build(self, placement: Placement, sizes: LaneSizes, of_weights: int) -> Resident:
         ledger = self._means.ledger
-        self._claims = [ledger.claim(placement.taken_bytes - sum(placement.cache_bytes.values()))]
+        taken_bytes = placement.taken_bytes - sum(placement.cache_bytes.values()) - self._distinct_bytes
+        self._claims = [ledger.claim(taken_bytes)]
+        self._distinct_claims = [ledger.claim(self._distinct_bytes)] if self._distinct_bytes else []
         arrays = {name: self._tensor(name) for name in (*placement.on_device, *placement.on_host)}
         rows = {
             name: DeviceRows(arrays[name], self._scales(known)) for name, known in self._rows.items() if name in arrays
@@ -324,6 +363,7 @@ class _Builder:
             _pinned=list(self._pinned.values()),
             _claims=self._claims,
             _cache_claims=self._cache_claims,
+            _distinct_claims=self._distinct_claims,
         )
 
     def release(self) -> None:
@@ -333,6 +373,7 @@ class _Builder:
             pinned.release()
         _release(self._claims)
         _release(self._cache_claims)
+        _release(self._distinct_claims)
 
     def _tensor(self, name: str) -> Tensor:
         rows = self._rows.get(name)

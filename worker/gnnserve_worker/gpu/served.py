@@ -30,6 +30,7 @@ from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.failure import START_ANEW, TRUST, GuardedEngine, Trust
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
 from gnnserve_worker.gpu.resident import CrowdedError, Means, make_resident
+from gnnserve_worker.gpu.sharing import share_where_it_pays
 from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
@@ -74,7 +75,7 @@ def serve_on_gpu(
         # Before anything is copied, so that what is written meanwhile is copied again.
         written = None if served.replica is None else served.replica.note_written()
         engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)), written)
-        engine.warm_up()
+        engine.warm_up(lambda warm: share_where_it_pays(warm, loaded.splits.validation))
         profile = _measured_here(served.manifest, loaded, engine)
     except CrowdedError as error:
         if not may_fall_back:

@@ -40,6 +40,8 @@ class RowsRead:
     """Rows of either kind that stand behind the table's."""
     by_cpu: int = 0
     """Rows that the CPU gathered, which computed the chunk."""
+    repeated: int = 0
+    """Of all of them, those that were read where the chunk had them already, and not where the table's lie."""
 
     @property
     def all(self) -> int:

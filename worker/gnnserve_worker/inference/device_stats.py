@@ -26,6 +26,8 @@ class DeviceStats:
     """Bytes of rows read over the link from the host's memory."""
     admissions: int = 0
     evictions: int = 0
+    repeated_rows: int = 0
+    """Rows that a part of a batch read again, where it had gathered them once."""
 
     @property
     def standing(self) -> tuple[int, int]:

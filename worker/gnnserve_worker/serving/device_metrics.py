@@ -14,6 +14,7 @@ _COUNTERS = {
     "gnnserve_cache_admissions": "Blocks that took a place in the cache.",
     "gnnserve_cache_evictions": "Blocks that lost theirs.",
     "gnnserve_link_bytes": "Bytes of rows that came from the host's memory over the link.",
+    "gnnserve_link_repeats": "Rows that a part of a batch read again, after they had come over the link once.",
 }
 """Counters on a GPU; they begin anew with each revision, whose cache is its own."""
 
@@ -37,7 +38,7 @@ def collect_device(stats: DeviceStats, service: str, shown_s: float) -> Iterator
     )
     budget.add_metric((service,), stats.memory_budget_bytes)
     yield from (memory, budget)
-    values = (stats.hits, stats.misses, stats.admissions, stats.evictions, stats.link_bytes)
+    values = (stats.hits, stats.misses, stats.admissions, stats.evictions, stats.link_bytes, stats.repeated_rows)
     for (name, text), value in zip(_COUNTERS.items(), values, strict=True):
         family = CounterMetricFamily(name, text, labels=("service",))
         family.add_metric((service,), value, created=shown_s)

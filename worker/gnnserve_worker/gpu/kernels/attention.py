@@ -16,8 +16,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import AttentionRoom, CacheView, DeviceAttention, DeviceRows, PaddedTree
-from gnnserve_worker.gpu.kernels.gather import check_behind, locate, padded, scale_of
+from gnnserve_worker.gpu.arrays import (
+    AttentionRoom,
+    CacheView,
+    DeviceAttention,
+    DeviceRows,
+    DistinctRows,
+    PaddedTree,
+)
+from gnnserve_worker.gpu.kernels.gather import check_behind, locate, padded, scale_of, shared_place
 from gnnserve_worker.gpu.kernels.launch import as_words, launch, rows_at_once
 from gnnserve_worker.gpu.kernels.rows import widened
 
@@ -36,9 +43,10 @@ def score_rows(
     room: AttentionRoom,
     cache: CacheView | None,
     behind: DeviceRows | None = None,
+    distinct: DistinctRows | None = None,
 ) -> None:
     """Scores of every place from its table row: as a neighbour, and of rows of the tree as attending nodes too.
-    `behind`: as those of `gather_rows`."""
+    `behind` and `distinct`: as those of `gather_rows`."""
     if behind is not None:
         check_behind(rows, behind)
     heads, vectors = attention.heads, attention.vectors
@@ -54,12 +62,14 @@ def score_rows(
             as_words(rows.values), rows.scales,
             None if behind is None else as_words(behind.values), None if behind is None else behind.scales,
             nowhere if cache is None else cache.directory, nowhere if cache is None else cache.pools,
-            tree.ids, nowhere if vectors is None else vectors, room.scores, begin, end, rows.values.shape[0],
+            tree.ids, nowhere if vectors is None else vectors, None if distinct is None else as_words(distinct.values),
+            None if distinct is None else distinct.slots, room.scores, begin, end, rows.values.shape[0],
             1 if cache is None else cache.slots_per_device,
             COLUMNS=summed, STRIDE=rows.stride, READ=padded(rows, summed), ALIGNMENT=rows.alignment_bytes,
             TILE=tile, TILES=triton.cdiv(summed, tile), PLACES=places,
             BLOCK=tile if cache is None else cache.block_columns, DEVICES=0 if cache is None else cache.pools.numel(),
             CACHED=cache is not None, SCALED=rows.scales is not None, STORED=vectors is None,
+            SLOT_STRIDE=1 if distinct is None else distinct.stride,
             SCORES=2 * heads, COUNT=count, COUNT_PADDED=triton.next_power_of_2(count), num_warps=1,
         )  # fmt: skip
 
@@ -85,25 +95,34 @@ def share_out(tree: PaddedTree, rows: int, attention: DeviceAttention, room: Att
 
 @triton.jit(do_not_specialize=["begin", "end", "nodes", "slots_per_device"])
 def _score(
-    values, scales, behind, behind_scales, directory, pools, ids, vectors, scores, begin, end, nodes, slots_per_device,
+    values, scales, behind, behind_scales, directory, pools, ids, vectors, copied, slots, scores, begin, end, nodes,
+    slots_per_device,
     COLUMNS: tl.constexpr, STRIDE: tl.constexpr, READ: tl.constexpr, ALIGNMENT: tl.constexpr, TILE: tl.constexpr,
     TILES: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, DEVICES: tl.constexpr, CACHED: tl.constexpr,
-    SCALED: tl.constexpr, STORED: tl.constexpr, SCORES: tl.constexpr, COUNT: tl.constexpr, COUNT_PADDED: tl.constexpr,
+    SCALED: tl.constexpr, STORED: tl.constexpr, SLOT_STRIDE: tl.constexpr,
+    SCORES: tl.constexpr, COUNT: tl.constexpr, COUNT_PADDED: tl.constexpr,
 ):  # fmt: skip
     """One program: the first COUNT of a place's SCORES scores, for PLACES of the places begin … end - 1."""
     dtype: tl.constexpr = values.dtype.element_ty
+    ITEM_BYTES: tl.constexpr = dtype.primitive_bitwidth // 8
     place = begin + tl.program_id(0) * PLACES + tl.arange(0, PLACES)
     inside = place < end
     node = tl.load(ids + place, mask=inside, other=-1)
     real = node >= 0
+    if copied is not None:
+        slot = tl.load(slots + place, mask=real, other=-1)
     number = tl.arange(0, COUNT_PADDED)
     found = tl.full((PLACES, COUNT_PADDED), 0.0, tl.float32)
     if STORED:
         for each in range(COUNT):
-            address, _in_cache = locate(
+            address, in_cache = locate(
                 values, behind, node, real, COLUMNS + each, directory, pools, nodes, slots_per_device,
-                STRIDE, BLOCK, dtype.primitive_bitwidth // 8, CACHED, DEVICES,
+                STRIDE, BLOCK, ITEM_BYTES, CACHED, DEVICES,
             )  # fmt: skip
+            if copied is not None:
+                address, in_cache = shared_place(
+                    address, in_cache, copied, slot, COLUMNS + each, SLOT_STRIDE, ITEM_BYTES
+                )
             stored = tl.load(
                 address.to(tl.pointer_type(dtype)), mask=real, other=0, cache_modifier=".cg" if CACHED else ""
             )
@@ -112,10 +131,12 @@ def _score(
         offset = tl.arange(0, TILE)
         for tile in range(TILES):
             column = tile * TILE
-            address, _in_cache = locate(
+            address, in_cache = locate(
                 values, behind, node, real, column, directory, pools, nodes, slots_per_device,
-                STRIDE, BLOCK, dtype.primitive_bitwidth // 8, CACHED, DEVICES,
+                STRIDE, BLOCK, ITEM_BYTES, CACHED, DEVICES,
             )  # fmt: skip
+            if copied is not None:
+                address, in_cache = shared_place(address, in_cache, copied, slot, column, SLOT_STRIDE, ITEM_BYTES)
             pointer = tl.multiple_of(address.to(tl.pointer_type(dtype)), ALIGNMENT)
             mask = real[:, None] & (column + offset < READ)[None, :]
             numbers = widened(

@@ -34,6 +34,7 @@ from gnnserve_worker.gpu.arrays import (
     DeviceAggregation,
     DeviceRows,
     DeviceTable,
+    DistinctRows,
     PaddedTree,
     Shares,
     list_step,
@@ -58,6 +59,7 @@ def gather_rows(
     cache: CacheView | None,
     shares: Shares | None = None,
     behind: DeviceTable | None = None,
+    distinct: DistinctRows | None = None,
 ) -> None:
     """Apply `aggregation` to the first `columns` of the neighbours' rows and of the node's own, for each row of `tree`.
 
@@ -65,7 +67,8 @@ def gather_rows(
     [tree.rows, columns], or twice the columns when stacked, or of attention the heads' columns; padding rows become 0.
     `shares`: what `kernels/attention.py` made for an aggregation with attention; or weights of neighbours, which then
     take the place of the aggregation's. `behind`: rows that are read as if they stood behind these, of the same kind
-    and stride; the tree names them by numbers from the number of nodes on.
+    and stride; the tree names them by numbers from the number of nodes on. `distinct`: rows of this chunk that were
+    copied before, to be read there.
     """
     _check(rows, own, columns, tree, aggregation, out, cache)
     if behind is not None:
@@ -82,6 +85,9 @@ def gather_rows(
         tile = math.gcd(cache.block_columns, tile)
     tiles = triton.cdiv(summed, tile)
     in_flight = max(1, _IN_FLIGHT * rows.alignment_bytes // (tile * item_bytes))
+    if groups < heads:
+        # Each number has a share of its own, which takes as many registers: with twice as many, they are spilled.
+        in_flight = max(1, in_flight // 2)
     neighbours = min(triton.next_power_of_2(max(1, *tree.fanouts)), in_flight)
     at_once = rows_at_once(in_flight // neighbours, neighbours * tile)
     weights = aggregation.weights if shares is None else None
@@ -97,6 +103,7 @@ def gather_rows(
         tree.ids, tree.counts, tree.starts, aggregation.bias,
         nowhere if weights is None else weights.roots, nowhere if weights is None else weights.indptr,
         nowhere if shares is None else shares.of_neighbours, nowhere if shares is None else shares.of_itself,
+        None if distinct is None else as_words(distinct.values), None if distinct is None else distinct.slots,
         as_words(out), tree.rows, rows.values.shape[0],
         1 if cache is None else cache.slots_per_device, float(aggregation.own_factor),
         COLUMNS=summed, STRIDE=rows.stride, OWN_STRIDE=own.stride,
@@ -105,6 +112,7 @@ def gather_rows(
         TILE=tile, TILES=tiles, ROWS=at_once, NEIGHBOURS=neighbours,
         BLOCK=tile if cache is None else cache.block_columns, DEVICES=0 if cache is None else cache.pools.numel(),
         CACHED=cache is not None, OWN_CACHED=cache is not None and own is rows,
+        SLOT_STRIDE=1 if distinct is None else distinct.stride, OWN_SHARED=distinct is not None and own is rows,
         SCALED=rows.scales is not None, WEIGHTED=weights is not None,
         HEADS=heads,
         HEAD_COLUMNS=columns if attention is None else summed * groups // attention.heads, GROUPS=groups,
@@ -205,6 +213,14 @@ def locate(
 
 
 @triton.jit
+def shared_place(address, found, copied, slot, column, STRIDE: tl.constexpr, ITEM_BYTES: tl.constexpr):
+    """The address of `column` in the copy that a row has at its `slot`, if it has one, which is nothing of the cache's
+    then; otherwise what is given."""
+    copy = copied.to(tl.int64) + (slot.to(tl.int64) * STRIDE + column) * ITEM_BYTES
+    return tl.where(slot >= 0, copy, address), found & (slot < 0)
+
+
+@triton.jit
 def in_table(behind, node, wanted, nodes):
     """The mask of the `wanted` nodes whose rows are in the table itself, and not behind it."""
     if behind is not None:
@@ -226,11 +242,13 @@ def scale_of(scales, behind, node, wanted, nodes):
 def _gather(
     values, scales, own_values, own_scales, behind, behind_scales, own_behind, own_behind_scales,
     directory, pools, accesses, totals,
-    ids, counts, starts, bias, roots, indptr, shares, own_shares, out, rows, nodes, slots_per_device, own_factor,
+    ids, counts, starts, bias, roots, indptr, shares,
+    own_shares, copied, slots, out, rows, nodes, slots_per_device, own_factor,
     COLUMNS: tl.constexpr, STRIDE: tl.constexpr, OWN_STRIDE: tl.constexpr, READ: tl.constexpr, OWN_READ: tl.constexpr,
     ALIGNMENT: tl.constexpr, OWN_ALIGNMENT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr,
     NEIGHBOURS: tl.constexpr, BLOCK: tl.constexpr, DEVICES: tl.constexpr, CACHED: tl.constexpr,
-    OWN_CACHED: tl.constexpr, SCALED: tl.constexpr, WEIGHTED: tl.constexpr, HEADS: tl.constexpr,
+    OWN_CACHED: tl.constexpr, SLOT_STRIDE: tl.constexpr, OWN_SHARED: tl.constexpr,
+    SCALED: tl.constexpr, WEIGHTED: tl.constexpr, HEADS: tl.constexpr,
     HEAD_COLUMNS: tl.constexpr, GROUPS: tl.constexpr, MEAN: tl.constexpr, STACKED: tl.constexpr,
     HAS_OWN: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr, LIST_STEP: tl.constexpr,
 ):  # fmt: skip
@@ -274,6 +292,12 @@ def _gather(
                 own_values, own_behind, node, real, begin, directory, pools, nodes, slots_per_device,
                 OWN_STRIDE, BLOCK, ITEM_BYTES, OWN_CACHED, DEVICES,
             )  # fmt: skip
+            own_slot = tl.full((ROWS,), -1, tl.int32)
+            if OWN_SHARED:
+                own_slot = tl.load(slots + row, mask=real, other=-1)
+                own_address, in_cache = shared_place(
+                    own_address, in_cache, copied, own_slot, begin, SLOT_STRIDE, ITEM_BYTES
+                )
             own_pointer = tl.multiple_of(own_address.to(tl.pointer_type(dtype)), OWN_ALIGNMENT)
             own_mask = real[:, None] & (begin + offset < OWN_READ)[None, :]
             own_place = own_pointer[:, None] + offset[None, :]
@@ -283,7 +307,7 @@ def _gather(
             if OWN_CACHED:
                 own_stored = in_table(behind, node, real, nodes)
                 own_found += in_cache.to(tl.int32) * begins_block
-                own_read += own_stored.to(tl.int32) * begins_block
+                own_read += (own_stored & (own_slot < 0)).to(tl.int32) * begins_block
                 if begins_row:
                     tl.atomic_add(accesses + node, 1, mask=own_stored, sem="relaxed")
 
@@ -296,6 +320,9 @@ def _gather(
                 values, behind, neighbour, wanted, begin, directory, pools, nodes, slots_per_device,
                 STRIDE, BLOCK, ITEM_BYTES, CACHED, DEVICES,
             )  # fmt: skip
+            if copied is not None:
+                slot = tl.load(slots + start[:, None] + place, mask=wanted, other=-1)
+                address, found = shared_place(address, found, copied, slot, begin, SLOT_STRIDE, ITEM_BYTES)
             # Hint along both axes: Triton 3.6 gives the columns' axis, once added, the smallest alignment of the
             # others.
             pointer = tl.multiple_of(address.to(tl.pointer_type(dtype)), [ALIGNMENT, ALIGNMENT])
@@ -317,7 +344,10 @@ def _gather(
             if CACHED:
                 stored = in_table(behind, neighbour, wanted, nodes)
                 blocks_found += found.to(tl.int32) * begins_block
-                blocks_read += stored.to(tl.int32) * begins_block
+                counted = stored
+                if copied is not None:
+                    counted = stored & (slot < 0)
+                blocks_read += counted.to(tl.int32) * begins_block
                 if begins_row:
                     tl.atomic_add(accesses + neighbour, 1, mask=stored, sem="relaxed")
         if WEIGHTED:
