@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.support.gpu_compilation import ARCHITECTURES, Compiled, compile_all
+import triton
+from tests.support.gpu_compilation import Compiled, compile_all
 
-_KERNELS = ("_sample_hop", "_score", "_share_out", "_gather", "_aggregate")
-
+from gnnserve_worker.gpu.kernels.bounds import ARCHITECTURES, MOST_REGISTERS, exceeded, most_spilled_bytes
 
 _KEPT = Path.home() / ".cache" / "gnnserve" / "gpu-kernels"
 """Kept from one clone to the next, as the other kernels are (`tools/kernels.py`): compiling takes more than a minute,
@@ -23,13 +23,42 @@ def compiled() -> list[Compiled]:
 
 
 def test_every_kernel_compiles_for_every_architecture(compiled: list[Compiled]) -> None:
-    kernels = {(kernel.architecture, kernel.kernel) for kernel in compiled}
+    kernels = {(each.architecture, each.kernel, each.case) for each in compiled}
 
-    assert kernels == {(a, k) for a in ARCHITECTURES for k in _KERNELS}
+    assert kernels == {(a, k, case) for k, cases in MOST_REGISTERS.items() for case in cases for a in ARCHITECTURES}
 
 
-def test_no_kernel_spills_registers(compiled: list[Compiled]) -> None:
-    assert {(kernel.case, kernel.stack_bytes) for kernel in compiled if kernel.stack_bytes} == set()
+def test_no_kernel_takes_more_registers_than_its_bound_or_spills_any(compiled: list[Compiled]) -> None:
+    above = {
+        exceeded(each.kernel, each.case, each.architecture, each.registers, each.spilled_bytes, triton.__version__)
+        for each in compiled
+    }
+
+    assert above - {None} == set()
+
+
+@pytest.mark.parametrize(
+    ("registers", "spilled_bytes", "version", "is_above"),
+    [(56, 0, "3.9.0", False), (57, 0, "3.9.0", True), (56, 8, "3.9.0", True), (56, 8, "3.6.1", False),
+     (56, 40, "3.6.0", True)],
+)  # fmt: skip
+def test_a_kernel_above_its_bound_is_named_with_its_numbers(
+    registers: int, spilled_bytes: int, version: str, is_above: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MOST_REGISTERS, "_gather", {"of a test": (56, 56, 56)})  # type: ignore[arg-type]
+
+    said = exceeded("_gather", "of a test", 90, registers, spilled_bytes, version)
+
+    assert (said is not None) == is_above
+    if said is not None:
+        assert said.startswith(
+            f"_gather (of a test) for sm_90, by Triton {version}: {registers} registers and {spilled_bytes} spilled "
+            f"bytes a lane, where 56 and {most_spilled_bytes(version)} are the bound"
+        )
+
+
+def test_a_kernel_without_a_bound_is_named_too() -> None:
+    assert "it has no bound; it takes 9 registers" in (exceeded("_new", "case", 80, 9, 0, "3.9.0") or "")
 
 
 def test_lanes_read_16_bytes_of_a_row_and_ask_for_16_rows_at_once(compiled: list[Compiled]) -> None:

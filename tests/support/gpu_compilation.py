@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-ARCHITECTURES = (80, 90)
+from gnnserve_worker.gpu.kernels.bounds import ARCHITECTURES
+
 ROOT = Path(__file__).resolve().parents[2]
 _MOST_KEPT = 4
 """Outcomes of other sources that are kept, of other branches for instance."""
@@ -32,8 +33,9 @@ class Compiled:
     kernel: str
     ptx: str
     registers: int
-    stack_bytes: int
-    """Bytes of local memory: if there are any, registers were spilled."""
+    """Registers of a lane."""
+    spilled_bytes: int
+    """Bytes of a lane's stack and local memory: kernels of Triton have nothing there but spilled registers."""
     atomics: list[str]
     """Instructions of the machine code that add to memory: RED does not wait for what was there, ATOM does."""
 
@@ -61,7 +63,7 @@ class _Outcome:
 def compile_all(folder: Path) -> list[Compiled]:
     """Compiles in another process, whose compiler keeps its files in `folder`; what was found is kept there too, as
     long as nothing changes that was imported for it."""
-    kept = sorted(folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
+    kept = sorted(folder.glob("compiled-*.json"), key=lambda path: path.stat().st_mtime)
     for path in reversed(kept):
         if (outcome := _Outcome.of(path.read_text())).is_of_today():
             return outcome.compiled
@@ -77,7 +79,7 @@ def compile_all(folder: Path) -> list[Compiled]:
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
         file.write(printed.stdout)
     name = hashlib.sha256(printed.stdout.encode()).hexdigest()[:16]
-    Path(file.name).rename(folder / f"outcome-{name}.json")
+    Path(file.name).rename(folder / f"compiled-{name}.json")
     return _Outcome.of(printed.stdout).compiled
 
 
@@ -144,7 +146,7 @@ def _main() -> None:
 
 
 def _look_at(cubin: bytes) -> tuple[int, int, list[str]]:
-    """Registers, bytes of local memory, and atomic additions."""
+    """Registers, bytes of local memory, and atomic additions, of the very code that a GPU would load."""
     import triton
 
     program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -173,11 +175,13 @@ def _cases() -> Iterator[tuple[str, Any]]:
         DeviceRows,
         DeviceTable,
         DeviceWeights,
+        DistinctRoom,
         PaddedTree,
         Shares,
     )
     from gnnserve_worker.gpu.kernels.aggregate import aggregate_hidden
     from gnnserve_worker.gpu.kernels.attention import score_rows, share_out
+    from gnnserve_worker.gpu.kernels.distinct import share_rows
     from gnnserve_worker.gpu.kernels.gather import gather_rows
     from gnnserve_worker.gpu.kernels.sample import sample_tree
     from gnnserve_worker.tables.gather import Aggregator, Own
@@ -277,6 +281,25 @@ def _cases() -> Iterator[tuple[str, Any]]:
     yield "attention int8", lambda: attend(rows_of(torch.int8), 602, attention, 0)
     yield "attention behind", lambda: attend(rows_of(torch.int8), 602, attention, 1, behind=True)
     yield "attention stored", lambda: attend(rows_of(torch.float16), 144, stored, 1)
+
+    def share(rows: DeviceRows, columns: int, devices: int, attention: DeviceAttention | None = None) -> None:
+        cache = cache_of(rows.values.dtype, devices) if devices else None
+        places = DistinctRoom.allocate(tree.ids.numel(), 4 * wide * tree.ids.numel(), host)
+        scored = attention is not None
+        distinct = share_rows(rows, columns, tree, cache, places, reads_own=True, reads_scores=scored)
+        aggregation = mean
+        attended = None
+        if attention is not None:
+            aggregation = DeviceAggregation(Aggregator.ATTENTION, Own.ADDED, 1.0, None, relu=False, attention=attention)
+            attended = room()
+            score_rows(rows, columns, tree, attention, attended, cache, None, distinct)
+        out = torch.zeros(tree.rows, aggregation.width(columns), dtype=torch.float32)
+        shares = None if attended is None else attended.shares
+        gather_rows(rows, rows, columns, tree, aggregation, out, cache, shares, None, distinct)
+
+    yield "shared rows", lambda: share(rows_of(torch.float32), 602, 1)
+    yield "shared rows int8", lambda: share(rows_of(torch.int8), 602, 0)
+    yield "shared rows attention", lambda: share(rows_of(torch.float16), 602, 2, attention)
     yield "gather short", lambda: gather(rows_of(torch.int8, 2), 1, mean, torch.float32, 0)
 
     def aggregate(width: int, aggregation: DeviceAggregation, out: torch.dtype) -> None:
