@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -195,8 +196,10 @@ def read_decisions(folder: Path) -> list[dict[str, Any]]:
 
 
 def measure_operator(scratch: Path, settles_s: float) -> Measure:
-    """Anonymous memory of an operator that knows services which cannot go on for want of a node."""
+    """Anonymous memory of an operator that knows services which cannot go on for want of a node, in an environment of
+    what its commit declares: kopf imports some packages wherever they are installed."""
     # Imported here: the tests' API server in memory.
+    from tests.support.declared_environment import link_declared
     from tests.support.fake_api import fake_api
     from tests.support.fake_cluster import FakeCluster
     from tests.support.operator import gnnservice
@@ -209,14 +212,20 @@ def measure_operator(scratch: Path, settles_s: float) -> Measure:
             cluster.create(service)
         settings = scratch / f"settings-{commit.name}.yaml"
         settings.write_text(yaml.safe_dump({"workerImage": "worker:test", "httpPort": 0}))
+        declared = scratch / f"operator-{commit.name}"
+        if not declared.exists():
+            declared.mkdir()
+            link_declared("operator", declared, commit.folder)
         with fake_api(cluster) as api:
             variables = {
                 **commit.variables,
+                "PYTHONPATH": os.pathsep.join((commit.variables["PYTHONPATH"], str(declared))),
                 "KUBECONFIG": str(api.write_kubeconfig(scratch)),
                 "GNNSERVE_SETTINGS": str(settings),
             }
+            # -S: without what else is installed here.
             with subprocess.Popen(
-                [sys.executable, "-m", "gnnserve_operator"], env=variables, stderr=subprocess.DEVNULL
+                [sys.executable, "-S", "-m", "gnnserve_operator"], env=variables, stderr=subprocess.DEVNULL
             ) as process:
                 try:
                     cluster.wait_until(lambda: _all_told(cluster))

@@ -16,16 +16,16 @@ ROOT = Path(__file__).parents[2]
 _OWN_FOLDERS = ("crds", "operator", "worker", "client", "cli")
 
 
-def declared_requirements(extra: str) -> list[Requirement]:
+def declared_requirements(extra: str, root: Path = ROOT) -> list[Requirement]:
     """Requirements of the package itself and of an extra, as `pyproject.toml` declares them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     return [Requirement(line) for line in (*project["dependencies"], *project["optional-dependencies"][extra])]
 
 
-def required_distributions(extra: str) -> dict[str, metadata.Distribution]:
+def required_distributions(extra: str, root: Path = ROOT) -> dict[str, metadata.Distribution]:
     """Distributions that are installed with the extra, by name: what it requires, and what these require in turn."""
     found: dict[str, metadata.Distribution] = {}
-    waiting = declared_requirements(extra)
+    waiting = declared_requirements(extra, root)
     while waiting:
         wanted = waiting.pop()
         name = wanted.name.lower().replace("_", "-")
@@ -43,9 +43,9 @@ def _needed_by(distribution: metadata.Distribution, extras: set[str]) -> Iterato
             yield needed
 
 
-def link_declared(extra: str, folder: Path) -> None:
-    """Link in `folder` the packages that the extra requires."""
-    for distribution in required_distributions(extra).values():
+def link_declared(extra: str, folder: Path, root: Path = ROOT) -> None:
+    """Link in `folder` the packages that the extra requires, in the checkout at `root`."""
+    for distribution in required_distributions(extra, root).values():
         tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in {"..", "__pycache__"}}
         for top in tops:
             target = Path(str(distribution.locate_file(top)))
