@@ -65,7 +65,7 @@ def judged(found: dict[str, Any]) -> dict[str, Any]:
 def test_all_that_was_measured_is_judged() -> None:
     found = judged(MEASURED)
     assert all(one["passed"] for one in found.values())
-    assert len(found) == 8
+    assert len(found) == 9
     assert not judged({})
 
 
@@ -80,6 +80,7 @@ def test_all_that_was_measured_is_judged() -> None:
         ("recall@10 that the index of", lambda found: found["real"][0].update(told_recall=1.0, indexes=[
             index_row("gnnserve", 0.9949)
         ])),
+        ("alone, at one end", lambda found: found["writing"]["asked"].update({AFTER: asked(1.26, 1.26, 0.5)})),
         ("while rows are copied", lambda found: found["writing"]["asked"].update({COPYING: asked(1.3, 1.21, 1.0)})),
         ("while their index is built", lambda found: found["writing"]["asked"].update({INDEXING: asked(1.21)})),
         ("ROC-AUC of reviews", lambda found: found["spam"]["variants"][0].update(new=0.768)),
