@@ -77,6 +77,8 @@ ENV PATH=/opt/gnnserve/bin:$PATH PYTHONPATH=/app
 # Kernels too, for every level of processors that the image may meet: pods can keep nothing, and need not compile.
 RUN python -m compileall -q /app \
  && python -m gnnserve_worker.compile_kernels --ship
+# And for GPUs of three generations, of the networks that `spec.model` makes by default: that needs no GPU.
+RUN python -m gnnserve_worker.gpu.compile_ahead /app/gnnserve_worker/gpu/compiled
 USER 65532:65532
 EXPOSE 8080
 CMD ["python", "-m", "gnnserve_worker.pods.serve"]

@@ -100,31 +100,10 @@ def _imported() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): _digest(path) for path in ours}
 
 
-class _AbsentGpu:
-    """A driver with as much of triton's as its compiler asks for."""
-
-    def __init__(self, architecture: int) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        self.target = GPUTarget("cuda", architecture, 32)
-        self.utils = self
-
-    def get_current_target(self) -> Any:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return int(self.target.arch)
-
-    def get_current_stream(self, _device: int) -> int:
-        return 0
-
-    def get_device_properties(self, _device: int) -> dict[str, int]:
-        return {"max_shared_mem": 164 * 1024}
-
-
 def _main() -> None:
-    from triton.runtime import driver
     from triton.runtime.jit import JITFunction
+
+    from gnnserve_worker.gpu.compile_ahead import use_absent_card
 
     seen: list[tuple[str, Any]] = []
     run = JITFunction.run
@@ -136,7 +115,7 @@ def _main() -> None:
     JITFunction.run = compile_only
     found = []
     for architecture in ARCHITECTURES:
-        driver.set_active(_AbsentGpu(architecture))
+        use_absent_card(architecture)
         for case, launch in _cases():
             seen.clear()
             launch()

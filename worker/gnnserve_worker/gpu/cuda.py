@@ -12,13 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import torch
+import triton
 from torch import Tensor
 
 from gnnserve_api.errors import DeviceError
 from gnnserve_worker.gpu.accelerator import RowsToWrite
+from gnnserve_worker.gpu.shipped_kernels import link_shipped
 from gnnserve_worker.gpu.waiting import Waits, sleep_until_idle
 
 _BEFORE_OTHERS: Final = -1
@@ -51,6 +54,7 @@ def use_first_gpu() -> CudaAccelerator:
             f"{name} has compute capability {capability[0]}.{capability[1]}",
             f"use one of {_FEWEST_CAPABILITY[0]}.{_FEWEST_CAPABILITY[1]} or more, or spec.worker.device: CPU",
         )
+    link_shipped(10 * capability[0] + capability[1], Path(triton.knobs.cache.dir))
     _compute_exactly()
     others = range(1, torch.cuda.device_count())
     lenders = tuple(torch.device("cuda", i) for i in others if torch.cuda.can_device_access_peer(device, i))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -17,8 +19,20 @@ _INTERPRETED_NUMBERS: Final = 1 << 19
 """Numbers that an interpreted program works on at once: half of Triton's limit."""
 _PROGRAMS_PER_PROCESSOR: Final = 16
 _INTERPRETED_PROGRAMS: Final = 2
+_launches = True
 _one_at_a_time = threading.Lock()
 """Held while the interpreter runs: it keeps the running program in module variables."""
+
+
+@contextmanager
+def compile_only() -> Iterator[None]:
+    """Context in which launches compile and launch nothing, for cards that are not there (`gpu/compile_ahead.py`)."""
+    global _launches  # noqa: PLW0603  (a process compiles ahead, or serves)
+    _launches = False
+    try:
+        yield
+    finally:
+        _launches = True
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -29,8 +43,10 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     if INTERPRETED:
         with _one_at_a_time:
             kernel[(programs,)](*arguments, **constants)
-    else:
+    elif _launches:
         kernel[(programs,)](*arguments, **constants, enable_fp_fusion=True)
+    else:
+        kernel.warmup(*arguments, grid=(programs,), **constants, enable_fp_fusion=True)
 
 
 def resident_programs(items: int, device: torch.device) -> int:
