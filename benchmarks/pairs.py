@@ -44,7 +44,8 @@ class Allowed:
     def words(self) -> str:
         if not self.noise:
             return f"ratio at most {1 + self.loss:g}"
-        return f"lower end of the 95 % interval, at most {self.noise:.0%} below the ratio, at most {1 + self.loss:g}"
+        end = f"at most {1 + self.loss:g} at the lower end of the 95 % interval"
+        return f"{end}, or {100 * self.noise:g} % below the ratio where that is higher"
 
 
 @dataclass(frozen=True, slots=True)

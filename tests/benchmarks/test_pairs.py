@@ -45,4 +45,4 @@ def test_what_is_recorded_is_read_again_and_says_what_was_allowed() -> None:
     assert read_ratio(found, "start, s") == compute_ratio(costs["start, s"])
     (judged,) = judge([verdict_of("start, s", ALLOWED, lambda all_: read_ratio(all_, "start, s"))], found).values()
     assert judged["passed"] is False
-    assert "at most 5% below the ratio, at most 1.03" in judged["wanted"]
+    assert judged["wanted"].startswith("at most 1.03 at the lower end of the 95 % interval, or 5 % below the ratio")

@@ -12,10 +12,11 @@ from typing import Any
 
 import grpc
 import numpy as np
-from tests.support.hostile_overlays import Answer, Draft, Form, Hostile, Wanted, drafted, make, why_wrong, write_json
+from tests.support.hostile_overlays import Answer, Hostile, Wanted, drafted, make, why_wrong, write_json
 from tests.support.kept_connection import KeptConnection
 from tests.support.malformed_messages import METHOD
 from tests.support.overlay_oracle import CLASSES, NODES, SERVICE, Oracle
+from tests.support.overlay_readers import Draft, Form
 
 from gnnserve_worker.serving.grpc.messages import ModelInferResponse
 

@@ -15,22 +15,10 @@ from benchmarks.looks import count_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.configmap_server import configmap_server
-from tests.support.hostile_overlays import (
-    FORMS,
-    MANGLED,
-    Answer,
-    Form,
-    Hostile,
-    Wanted,
-    make,
-    read_arrays,
-    read_json,
-    read_message,
-    read_tensors_of_json,
-    why_wrong,
-)
+from tests.support.hostile_overlays import FORMS, MANGLED, Answer, Hostile, Wanted, make, why_wrong
 from tests.support.overlay_clients import send_overlays
 from tests.support.overlay_oracle import RULES, Oracle, publish
+from tests.support.overlay_readers import Form, read_arrays, read_json, read_message, read_tensors_of_json
 from tests.support.pods import WorkerPod, table_of, worker_pod
 
 from gnnserve_api.pods import GRPC_VARIABLE
