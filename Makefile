@@ -237,13 +237,18 @@ chaos: .venv/installed ## everything killed and paused at random under load on a
 gpu-kit: .venv/installed ## wheels for a GPU machine that has torch and no network, into gpu-kit/; PYTHON_VERSION=3.12 is its Python's, HAS=scipy,… what else it has
 	$(BIN)/python -m tools.gpu_kit make --python $(PYTHON_VERSION) $(if $(HAS),--has $(HAS))
 
-bench-gpu: .venv/installed ## the data path on a GPU: link, latency, throughput, cache, baseline; ONLY=part,… in parts
-	$(BIN)/python -m benchmarks.gpu $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+# On such a machine: KIT= and its own Python, whose missing packages are installed beside the kit; no .venv, no network.
+KIT_PACKAGES := $(if $(KIT),$(abspath $(KIT))-packages)
+OUR_PACKAGES := $(CURDIR)/crds:$(CURDIR)/operator:$(CURDIR)/cli:$(CURDIR)/client:$(CURDIR)/worker
+GPU_PYTHON := $(if $(KIT),PYTHONPATH=$(KIT_PACKAGES):$(OUR_PACKAGES) $(PYTHON),$(BIN)/python)
+gpu-packages: $(if $(KIT),,.venv/installed)
+	@$(if $(KIT),$(PYTHON) -m tools.gpu_kit install $(KIT) --into $(KIT_PACKAGES))
 
-test-gpu: .venv/installed ## tests/gpu on a GPU, and all else that needs one; fails where there is none
-	@$(BIN)/python -c "import sys, torch; torch.cuda.is_available() or sys.exit('no GPU: torch sees none that CUDA can use')"
-	$(BIN)/pytest tests/gpu
-	$(BIN)/pytest -m gpu --ignore=tests/gpu --ignore=tests/cluster --ignore=tests/platform
+bench-gpu: gpu-packages ## the data path on a GPU: one seed, link, seeds per second, and more; ONLY=part,… in parts, KIT=folder without .venv, OUT=folder of the result
+	$(GPU_PYTHON) -m benchmarks.gpu $(PARTS) $(if $(OUT),--out $(OUT))
+
+test-gpu: gpu-packages ## tests on a GPU, most telling first; ONLY=part,… in parts, KIT=folder without .venv, OUT=folder of the result; INTERPRETED=1: in Triton's interpreter, without a GPU
+	$(GPU_PYTHON) -m benchmarks.gpu_tests $(if $(INTERPRETED),--interpreted) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 wrk:
 	@command -v wrk >/dev/null || { \

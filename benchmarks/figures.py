@@ -1,4 +1,4 @@
-"""Figures of README.md and docs/benchmarks.md, written into the pages from the committed results.
+"""Figures of README.md, docs/gpu.md and docs/benchmarks.md, written into the pages from the committed results.
 
 No figure on a page is typed by hand: `make figures` writes them, `make check` compares.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.ages import MOST_COMMITS, OLD, settled
 from benchmarks.dependencies import History, NoHistoryError, history
 from benchmarks.figure_blocks import Results
+from benchmarks.gpu_figures import fill_cards
 from benchmarks.page import render_page
 from benchmarks.summary_figures import fill_summary
 
@@ -22,6 +23,7 @@ _README = "README.md"
 Render = Callable[[str, Results, History], str]
 PAGES: Mapping[str, Render] = {
     _README: fill_summary,
+    "docs/gpu.md": fill_cards,
     "docs/benchmarks.md": lambda _, results, at: render_page(results, at),
 }
 """How each page becomes what it should be, from what it is."""

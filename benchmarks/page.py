@@ -13,6 +13,7 @@ from benchmarks import (  # noqa: F401 - they register their renderers
     answer_figures,
     engine_figures,
     frontier_figures,
+    gpu_figures,
     load_figures,
     operator_figures,
     peers_figures,
@@ -35,7 +36,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "peers", "serving", "sweep", "listener", "protocol", "conformance", "tracing", "malformed", "typed",
         "regression",
     ),
-    "The engine": ("roofline", "scaling", "shapes", "gpu", "cache", "cache_stress"),
+    "The engine": ("roofline", "scaling", "shapes", "gpu", "gpu_tests", "cache", "cache_stress"),
     "Load": ("routing", "simulation", "decision", "cluster_routing", "shared_worker", "soak"),
     "Accuracy": (
         "generation", "ranking", "frontier", "channels", "cascade", "links", "live_accuracy",

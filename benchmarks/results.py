@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -311,7 +312,19 @@ def describe_machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "memoryGiB": round(memory_bytes / 2**30, 1)}
+    machine = {"cpu": model, "cores": len(os.sched_getaffinity(0)), "memoryGiB": round(memory_bytes / 2**30, 1)}
+    return machine | ({} if (gpu := _first_gpu()) is None else {"gpu": gpu})
+
+
+def _first_gpu() -> str | None:
+    """Its name, as its driver's own program says."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    said = subprocess.run(
+        [program, "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True, text=True, check=False
+    )
+    return said.stdout.strip() or None if said.returncode == 0 else None
 
 
 def _versions() -> dict[str, str]:

@@ -24,6 +24,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from email.parser import HeaderParser
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,9 @@ _MARKER = ".installed"
 EXPECTED = ("torch", "triton", "numpy", "numba")
 """What a machine with a GPU is taken to have, with all that these need."""
 LARGEST_BYTES = 60 * 2**20
-"""Of the whole kit: it is carried by hand, or beside a checkout through something narrow."""
+"""Most bytes of a whole kit: it is carried by hand, or beside a checkout through something narrow."""
 _LIBC_MINORS = (17, 24, 27, 28, 31, 34, 35, 39)
-"""Of glibc 2, whose manylinux wheels are taken; pip takes no wheel of an older one by itself."""
+"""Minor versions of glibc 2 whose manylinux wheels are taken; pip takes no wheel of an older one by itself."""
 NEEDED = (
     "fastapi", "httptools", "httpx", "hypothesis", "msgspec", "numba", "numpy", "orjson", "prometheus-client",
     "pydantic", "pytest", "pytest-timeout", "pytest-xdist", "pyyaml", "rich", "safetensors", "scipy",
@@ -263,10 +264,12 @@ def install(folder: Path, site: Path) -> list[Wheel]:
         raise KitError(
             f"{folder} is for Python {kit.python}, and {sys.executable} is {own}: `make gpu-kit PYTHON_VERSION={own}`"
         )
+    # Without the kit's own, which is on the path from here on.
+    installed = partial(_version_in, tuple(sys.path))
     packaging = next((wheel.file for wheel in kit.wheels if wheel.name == "packaging"), None)
     if packaging is not None:
         sys.path.append(str(folder / "wheels" / packaging))
-    wheels = choose(kit, _installed_version)
+    wheels = choose(kit, installed)
     wanted = "\n".join(wheel.sha256 for wheel in wheels)
     marker = site / _MARKER
     if not marker.is_file() or marker.read_text() != wanted:
@@ -275,11 +278,8 @@ def install(folder: Path, site: Path) -> list[Wheel]:
     return wheels
 
 
-def _installed_version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _version_in(paths: Sequence[str], name: str) -> str | None:
+    return next((found.version for found in importlib.metadata.distributions(name=name, path=list(paths))), None)
 
 
 def _install_wheels(paths: Sequence[Path], site: Path) -> None:

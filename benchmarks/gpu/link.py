@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -168,14 +167,3 @@ def _gather_rate(source: Tensor, graph: str, factor: int, limit: float, runs: in
         "graph": graph, "factor": factor, "columns": columns, "row_bytes": columns * 4, "read_bytes": read_bytes,
         "gigabytes_per_s": rate, "share_of_limit": round(rate / limit, 3), **times.describe(),
     }  # fmt: skip
-
-
-def describe_gpu() -> dict[str, Any]:
-    """What a figure is of."""
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "name": properties.name,
-        "memoryGiB": round(properties.total_memory / 2**30, 1),
-        "processors": properties.multi_processor_count,
-        "capability": f"{properties.major}.{properties.minor}",
-    }

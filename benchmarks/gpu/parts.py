@@ -60,9 +60,11 @@ def measure_latency(
     budget: Budget,
     save: Save,
     *,
+    sizes: Sequence[int] | None = None,
     quick: bool,
 ) -> None:
-    """1 and 1024 seeds, every factor, rows in the GPU's memory and over the link; beside the paper over the link."""
+    """Every factor, rows in the GPU's memory and over the link; beside the paper over the link. `sizes`: seeds of the
+    batches, by default one and as many as the paper's."""
     rows: list[Row] = []
     left_out: list[str] = []
     opening: list[Row] = []
@@ -77,7 +79,9 @@ def measure_latency(
                         left_out.append(f"{name} {model} {placement}")
                         continue
                     with opened_engine(loaded, accelerator, placement) as opened:
-                        found = _latencies(opened, name, model, placement, graph.graph.nodes, seconds)
+                        found = _latencies(
+                            opened, graph.graph.nodes, name, model, placement, sizes or (1, _SEEDS), seconds
+                        )
                         opening.append(
                             {
                                 "graph": name, "model": model, "placement": placement,
@@ -90,9 +94,11 @@ def measure_latency(
         print(f"  left out, no time: {name}", flush=True)
 
 
-def _latencies(opened: Opened, graph: str, model: str, placement: Placement, nodes: int, seconds: float) -> list[Row]:
+def _latencies(
+    opened: Opened, nodes: int, graph: str, model: str, placement: Placement, sizes: Sequence[int], seconds: float
+) -> list[Row]:
     found: list[Row] = []
-    for seeds in (1, _SEEDS):
+    for seeds in sizes:
         batches = draw_seeds(nodes, seeds, _BATCHES)
         first: Row | None = None
         for factor in FACTORS:

@@ -4,6 +4,7 @@ and the parts themselves, over a GPU's twin and a small graph.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import time
@@ -15,12 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks.gpu import distinct, engines, parts, unseen
-from benchmarks.gpu.__main__ import PARTS, _Run, main
+from benchmarks import gpu_tests
+from benchmarks.figure_blocks import RENDERERS, Results
+from benchmarks.gpu import benchmark, distinct, engines, parts, unseen
+from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.baseline import _infer, subgraph_of
+from benchmarks.gpu.benchmark import BENCHMARK, MEASURES, Measurement
 from benchmarks.gpu.engines import PaperGraph
 from benchmarks.gpu.figures import (
-    TABLES,
+    SHEETS,
     Budget,
     RatePoint,
     Row,
@@ -28,13 +32,16 @@ from benchmarks.gpu.figures import (
     best_rate,
     bound_seeds_per_s,
     gigabytes_per_s,
-    merge_parts,
+    lowest_rate,
     relative_cost,
     stage_shares,
     summarize,
-    verdicts,
 )
+from benchmarks.gpu_figures import render_cards
+from benchmarks.gpu_tests import FILES, environment, outcome_of
+from benchmarks.gpu_tests import main as run_tests
 from benchmarks.paper_tables import GRAPHS
+from benchmarks.results import Run, measured, run_parts, write_part
 from rich.console import Console
 from tests.support.gpu_twin import Twin
 from tests.support.graphs import dense_features, random_graph, table_of
@@ -83,28 +90,21 @@ def test_time_is_counted_from_the_beginning() -> None:
     assert (budget.left_s, budget.allows(10), budget.allows(11)) == (10.0, True, False)
 
 
-GPU = {"name": "NVIDIA H200"}
-
-
-def test_parts_of_an_earlier_run_of_the_same_gpu_stay() -> None:
-    old = {"gpu": GPU, "parts": {"latency": {"rows": [1]}, "bandwidth": {"gather": [1]}}}
-    new = {"latency": {"rows": [2]}}
-    assert merge_parts(old, new, GPU) == {"latency": {"rows": [2]}, "bandwidth": {"gather": [1]}}
-    assert merge_parts({**old, "quick": True}, new, GPU) == new
-    assert merge_parts(old, new, {"name": "NVIDIA H100"}) == new
-    assert merge_parts({}, new, GPU) == new
-
-
 TIMES = {"runs": 9, "p50_ms": 0.15, "p99_ms": 0.3, "mean_ms": 0.2}
 STAGES = {"sample_ms": 0.01, "gather_ms": 0.02, "compute_ms": 0.03, "window_p50_ms": 0.05, "window_p99_ms": 0.1}
 EVERY_PART: dict[str, Row] = {
-    "bandwidth": {
+    "link": {
         "limit_gigabytes_per_s": 55.0,
         "gather": [
             {"graph": "reddit", "factor": 1, "columns": 602, "row_bytes": 2408, "gigabytes_per_s": 50.0,
              "share_of_limit": 0.91},
             {"graph": "reddit", "factor": 8, "columns": 75, "row_bytes": 300, "gigabytes_per_s": 40.0,
              "share_of_limit": 0.73},
+        ],
+    },
+    "one_seed": {
+        "rows": [
+            {"graph": "reddit", "model": "GraphSAGE", "placement": "link", "factor": 1, "seeds": 1, **TIMES, **STAGES},
         ],
     },
     "latency": {
@@ -164,15 +164,29 @@ EVERY_PART: dict[str, Row] = {
 }  # fmt: skip
 
 
-def test_verdicts_name_the_figure_and_the_goal() -> None:
-    found = {name: (verdict["figure"], verdict["met"]) for name, verdict in verdicts(EVERY_PART).items()}
-    assert found == {
-        "gather_share_of_link": (0.91, True),
-        "one_seed_p50_ms": (0.15, True),
-        "seeds_per_s": (400_000, True),
-        "updates_p99_cost": (0.08, False),
-    }
-    assert verdicts({}) == {}
+CARD = {"name": "NVIDIA H200", "driver": "580.1", "torch": "2.11.0", "triton": "3.6.0"}
+
+
+def judged(found: Row) -> list[bool]:
+    return [verdict["passed"] for verdict in BENCHMARK.judged(found).values()]
+
+
+def test_each_figure_that_was_measured_is_judged() -> None:
+    assert judged(EVERY_PART) == [True, True, True, False]
+    assert judged({}) == []
+    assert judged({"one_seed": EVERY_PART["one_seed"]}) == [True]
+
+
+@pytest.mark.parametrize(
+    ("part", "rows", "figure", "value"),
+    [
+        ("one_seed", "rows", "p50_ms", 0.21), ("link", "gather", "share_of_limit", 0.84),
+        ("throughput", "best", "seeds_per_s", 249_000), ("updates", "rows", "p99_cost", 0.05),
+    ],
+)  # fmt: skip
+def test_every_verdict_fails_where_a_figure_is_bad(part: str, rows: str, figure: str, value: float) -> None:
+    bad = {**EVERY_PART[part], rows: [{**row, figure: value} for row in EVERY_PART[part][rows]]}
+    assert judged({part: bad}) == [False]
 
 
 def test_the_rate_is_judged_by_the_slowest_graph_unpruned_and_in_memory() -> None:
@@ -182,24 +196,28 @@ def test_the_rate_is_judged_by_the_slowest_graph_unpruned_and_in_memory() -> Non
         {**about, "placement": "link", "seeds_per_s": 60_000}, {**about, "graph": "flickr", "seeds_per_s": 200_000},
     ]  # fmt: skip
 
-    def judged(rows: list[Row], graphs: list[str]) -> tuple[float, bool]:
-        points = [{**about, "graph": graph} for graph in graphs]
-        verdict = verdicts({"throughput": {"points": points, "best": rows}})["seeds_per_s"]
-        return verdict["figure"], verdict["met"]
+    def rate(rows: list[Row], graphs: list[str]) -> float:
+        return lowest_rate({"points": [{**about, "graph": graph} for graph in graphs], "best": rows})
 
-    assert judged(best, ["reddit", "flickr"]) == (200_000, False)
-    assert judged(best[:-1], ["reddit"]) == (400_000, True)
-    assert judged(best[:-1], ["reddit", "flickr"]) == (0, False), "flickr had no batch within the limit"
-    assert judged([], []) == (0, False)
+    assert rate(best, ["reddit", "flickr"]) == 200_000
+    assert rate(best[:-1], ["reddit"]) == 400_000
+    assert rate(best[:-1], ["reddit", "flickr"]) == 0, "flickr had no batch within the limit"
+    assert rate([], []) == 0
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", MEASURES)
 def test_every_part_has_a_table_of_its_rows(part: str) -> None:
     console = Console(width=140)
     with console.capture() as capture:
-        console.print(TABLES[part](EVERY_PART[part]))
+        console.print(SHEETS[part](EVERY_PART[part]).rich())
     assert "reddit" in capture.get()
-    json.dumps(EVERY_PART[part])
+    assert "| reddit |" in RENDERERS["gpu"]({part: EVERY_PART[part], "cards": {part: CARD}})
+
+
+def test_the_most_telling_parts_come_first() -> None:
+    assert [part.name for part in BENCHMARK.parts] == list(MEASURES)
+    assert list(MEASURES)[:3] == ["one_seed", "link", "throughput"]
+    assert list(FILES)[:2] == ["kernels", "answers"]
 
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled for the GPU of this machine")
@@ -319,41 +337,106 @@ def test_the_baselines_batch_is_the_sample_that_was_drawn(architecture: str) -> 
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [[], ["--quick"], ["--only", "latency,bandwidth"]])
+@pytest.mark.parametrize("run", [main, run_tests])
+@pytest.mark.parametrize("options", [[], ["--quick"], ["--only", "kernels"]])
 def test_without_a_gpu_it_says_so_and_ends_with_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run: Callable[[list[str]], int],
+    options: list[str],
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main([*options, "--out", str(tmp_path)]) == 2
+    assert run([*options, "--out", str(tmp_path)]) == 2
     assert "no GPU: " in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_part_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["--only", "latency,speed"])
-    assert "speed: choose from bandwidth, latency" in capsys.readouterr().err
-
-
-def test_what_is_measured_is_written_at_once_and_shares_the_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_each_part_is_written_with_its_card_and_finds_what_earlier_ones_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With parts that only note their time: what a killed run leaves is what it had saved."""
-    monkeypatch.setattr(_Run, "_describe", staticmethod(lambda: GPU))
-    monkeypatch.setattr(_Run, "_make_graphs", lambda _: None)
-    times: dict[str, float] = {}
+    """With parts that only note what they are given."""
+    monkeypatch.setattr(benchmark, "describe_card", lambda: CARD)
+    monkeypatch.setattr(benchmark, "prepare", lambda _: None)
+    earlier: list[Row] = []
 
-    def run_part(_run: _Run, part: str, budget: Budget, save: object) -> None:
-        times[part] = budget.total_s
-        assert callable(save)
-        save(EVERY_PART[part])
-        written = json.loads((tmp_path / "gpu.json").read_text())["parts"]["all"]["found"]
-        assert list(written["parts"]) == list(times)
+    def measure(asked: Measurement) -> None:
+        earlier.append(asked.earlier("link"))
+        assert asked.budget.total_s == pytest.approx(50.0)
+        asked.save({})
+        asked.save(EVERY_PART["link"])
 
-    monkeypatch.setattr(_Run, "_run_part", run_part)
-    now = 0.0
-    _Run(PARTS, ["reddit"], tmp_path, Budget(500.0, lambda: now), quick=False).run()
-    assert times["bandwidth"] == pytest.approx(60.0)
-    assert times["baseline"] == pytest.approx(500.0), "nothing took any time, so the last one gets all of it"
-    assert "updates_p99_cost: 0.08 (not met, goal 0.05)" in capsys.readouterr().out
-    assert json.loads((tmp_path / "gpu.json").read_text())["parts"]["all"]["found"]["gpu"] == GPU
+    monkeypatch.setattr(benchmark, "MEASURES", {"link": measure})
+    options = argparse.Namespace(graphs=["flickr"], seconds=500.0, only="link", out=tmp_path)
+    quiet = replace(BENCHMARK, around=lambda _: nullcontext())
+    for _ in range(2):
+        run_parts(quiet, Run(False, options), ["link"], None, tmp_path)
+    assert earlier == [{}, EVERY_PART["link"]]
+    written = json.loads((tmp_path / "gpu.json").read_text())["parts"]["link"]
+    assert written["found"] == {"link": EVERY_PART["link"], "cards": {"link": CARD}}
+
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="tests.gpu.test_gat" name="a"/>
+<testcase classname="tests.gpu.test_gat" name="b"><skipped/></testcase>
+<testcase classname="tests.gpu.test_gat" name="c"><failure/></testcase>
+<testcase classname="x" name="d"><error/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "counts"),
+    [
+        pytest.param(JUNIT, 1, (1, 2, 1), id="some fail"),
+        pytest.param("<testsuites/>", 2, (0, 1, 0), id="nothing is collected"),
+        pytest.param(None, -11, (0, 1, 0), id="it dies"),
+    ],
+)
+def test_the_outcome_of_a_part_counts_whatever_went_wrong(
+    report: str | None, code: int, counts: tuple[int, int, int]
+) -> None:
+    outcome = outcome_of(report, code)
+    assert (outcome["passed"], outcome["failed"], outcome["skipped"]) == counts
+    assert outcome["failures"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "passed"), [((9, 0, 1), True), ((9, 1, 0), False), ((0, 0, 9), False)], ids=["pass", "fail", "skipped"]
+)
+def test_a_part_of_tests_passes_where_some_pass_and_none_fails(counts: tuple[int, int, int], passed: bool) -> None:
+    outcome = dict(zip(("passed", "failed", "skipped"), counts, strict=True))
+    for name in FILES:
+        (verdict,) = gpu_tests.BENCHMARK.judged({"outcomes": {name: outcome}}).values()
+        assert verdict["passed"] is passed
+
+
+def test_the_interpreter_sees_no_gpu_and_writes_a_file_of_its_own() -> None:
+    found = environment({"HOME": "/"}, interpreted=True)
+    assert found == {"HOME": "/", "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    assert environment({"HOME": "/"}, interpreted=False) == {"HOME": "/"}
+    assert gpu_tests.INTERPRETED.name != gpu_tests.BENCHMARK.name
+
+
+def test_every_test_of_the_gpu_code_belongs_to_one_part() -> None:
+    files = [file for names in FILES.values() for file in names]
+    assert len(files) == len(set(files))
+    there = {path.name for path in (gpu_tests.ROOT / "tests/gpu").glob("test_*.py")}
+    assert there == {file for file in files if "/" not in file}
+    assert all((gpu_tests.ROOT / "tests/gpu" / file).exists() for file in files)
+
+
+def test_the_page_says_what_was_run_on_which_card(tmp_path: Path) -> None:
+    assert render_cards(Results(tmp_path)) == "Nothing has been run on a GPU yet."
+    outcome = {"passed": 120, "failed": 0, "skipped": 3, "failures": []}
+    at = {"id": "a" * 40, "dirty": False}
+    for of, part, found in (
+        (gpu_tests.BENCHMARK, "kernels", {"outcomes": {"kernels": outcome}}),
+        (BENCHMARK, "link", {"link": EVERY_PART["link"]}),
+    ):  # fmt: skip
+        record = measured({**found, "cards": {part: CARD}}, at, 60.0, ["worker"])
+        write_part(of, part, record, tmp_path / f"{of.name}.json", quick=False)
+    lines = render_cards(Results(tmp_path)).splitlines()
+    about = "| NVIDIA H200 | 580.1 | 2.11.0, 3.6.0 |"
+    assert lines[2].startswith(f"{about} `make test-gpu ONLY=kernels` | 120 passed, 3 skipped | aaaaaaa, 20")
+    assert lines[3].startswith(f"{about} `make bench-gpu ONLY=link` | measured ([benchmarks.md]")
+    assert "| kernels | NVIDIA H200 | 120 | 0 | 3 |" in RENDERERS["gpu_tests"](Results(tmp_path)["gpu_tests"])

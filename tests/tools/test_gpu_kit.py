@@ -146,6 +146,16 @@ def test_what_this_python_lacks_is_installed_with_what_it_needs_and_nothing_else
     assert not (site / "numpy.py").exists()
 
 
+def test_what_the_kit_itself_is_read_with_is_installed_too(
+    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without it, where the kit's own is the only one."""
+    packaging = wheel_file(kit / "wheels", "packaging", "99.0")
+    write(kit, Kit(OWN_PYTHON, ("packaging>=98",), (describe_wheel(packaging),)))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert [wheel.name for wheel in install(kit, tmp_path / "site")] == ["packaging"]
+
+
 def test_a_kit_that_is_installed_already_is_left_as_it_is(
     kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +164,7 @@ def test_a_kit_that_is_installed_already_is_left_as_it_is(
     install(kit, tmp_path / "site")
 
 
-def test_a_folder_of_somebody_elses_is_not_replaced(kit: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_replaced(kit: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(KitError, match="holds something else than a kit's packages"):
         install(kit, tmp_path)
