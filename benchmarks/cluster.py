@@ -26,6 +26,7 @@ from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.cluster.harness.session import running_cluster
 
 from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, exactly
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.requests import build_predictions
@@ -210,6 +211,16 @@ def show(result: Mapping[str, Any]) -> None:
     Console().print(table)
 
 
+VERDICTS = (
+    Verdict("requests lost in live switches of the revision", exactly(0), lambda found: found["switch"]["failed"]),
+    # A quick run has none.
+    Verdict(
+        "requests lost in rolling updates of the workers", exactly(0),
+        lambda found: None if found["rollout"] is None else found["rollout"]["failed"],
+    ),
+    Verdict("writes of an idle operator", exactly(0), lambda found: found["idle"]["writes"]),
+)  # fmt: skip
+
 BENCHMARK = Benchmark(
     "cluster",
     (
@@ -219,6 +230,7 @@ BENCHMARK = Benchmark(
             ("charts/gnnserve",),
         ),
     ),
+    VERDICTS,
     about=__doc__,
     show=show,
 )  # fmt: skip

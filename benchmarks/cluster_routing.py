@@ -29,6 +29,7 @@ from tests.cluster.harness.session import running_cluster
 from benchmarks.cluster_routing_bench import FULL, QUICK, SEEDS, Bench, Extent, Load, Log, Watch
 from benchmarks.communities import prepare
 from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, Worded, at_most, that
 from gnnserve_api.routing import Route
 from gnnserve_cli.loadgen.record import Record
 from gnnserve_cli.loadgen.scenario import RateCurve, Scenario, build_curve
@@ -343,6 +344,38 @@ def _rounded(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:,.0f}" for name, value in values.items())
 
 
+def _rise(found: Mapping[str, Any]) -> Worded:
+    rise = found["metrics"]["rise"]
+    return Worded(rise["good"], f"{rise['right']} after {rise['reached_after_s']} s, by {rise['changes']} changes")
+
+
+def _fall(found: Mapping[str, Any]) -> Worded:
+    fall = found["metrics"]["fall"]
+    gaps = ", ".join(f"{gap:g}" for gap in fall["gaps_in_intervals"])
+    return Worded(fall["good"], f"{fall['changes']} changes, {gaps} intervals after what was before")
+
+
+def lost_points(found: Mapping[str, Any]) -> float:
+    """Most points of attained requests that are lost without Prometheus, over the whole run and in the outage."""
+    kept, lost = found["outage"]["runs"].values()
+    return max(round(kept[what] - lost[what], 3) for what in ("attained_percent", "attained_in_the_outage_percent"))
+
+
+VERDICTS = (
+    Verdict(
+        "mode Metrics, the load rises",
+        that(f"the right variant within {WANTED_INTERVALS} intervals, by {WANTED_CHANGES} changes at most"), _rise,
+    ),
+    Verdict(
+        "mode Metrics, the load falls", that("back to the first, one variant at a time, each after quiet intervals"),
+        _fall,
+    ),
+    Verdict(
+        "mode Adaptive, attained less without Prometheus", at_most(WANTED_POINTS, "points"),
+        lost_points,
+    ),
+)  # fmt: skip
+
 BENCHMARK = Benchmark(
     "cluster_routing",
     (
@@ -352,6 +385,7 @@ BENCHMARK = Benchmark(
             ("charts/gnnserve",),
         ),
     ),
+    VERDICTS,
     about=__doc__,
     show=show,
 )  # fmt: skip

@@ -41,6 +41,7 @@ from benchmarks.engine import (
 from benchmarks.gemm import best_peaks, measure_peaks
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.roofline_report import compare_with_paper, headlines, show_memory, show_shape
+from benchmarks.roofline_verdicts import VERDICTS
 from benchmarks.shapes import FANOUTS, SHAPES, Shape, ShapeFiles, prepare
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Graph
@@ -337,7 +338,7 @@ def describe_variant(
     }
 
 
-BENCHMARK = Benchmark("roofline", (Part("all", run_all),), about=__doc__)
+BENCHMARK = Benchmark("roofline", (Part("all", run_all),), VERDICTS, about=__doc__)
 
 if __name__ == "__main__":
     main(BENCHMARK)

@@ -21,12 +21,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.communities import Communities, prepare
 from benchmarks.results import Benchmark, Part, Run, main
-from benchmarks.routing_verdict import Report, Result, brief, describe, judge, show
+from benchmarks.routing_verdict import WANTED_PERCENT, Report, Result, brief, describe, judge, show
+from benchmarks.verdicts import Verdict, Worded, at_least, that
 from gnnserve_api.profile import Profile
 from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.scenario import Scenario
@@ -49,6 +51,7 @@ OVERLOADS = {
 """Offered load over the capacity of the fastest variant, and how often a refused request is sent again."""
 GOODPUT_WANTED = 0.9
 """Share of the highest goodput that is wanted at three times the capacity."""
+_OVERLOADED = 3.0
 SLOW_LOOP_S = 2
 """The simulator's 15 s, shortened as its 300 s are."""
 NEVER_S = 3600
@@ -293,8 +296,34 @@ def measure_overload(bench: Bench, capacity_per_s: float, quick: bool) -> dict[s
     peak = max(run["goodputPerSecond"] for run in runs)
     for run in runs:
         run["shareOfPeak"] = round(run["goodputPerSecond"] / peak, 3)
-    beyond = [run["shareOfPeak"] for run in runs if run["timesCapacity"] == 3.0]
+    beyond = [run["shareOfPeak"] for run in runs if run["timesCapacity"] == _OVERLOADED]
     return {"peakPerSecond": peak, "shareAt3Times": min(beyond), "passed": min(beyond) >= GOODPUT_WANTED, "runs": runs}
+
+
+def verdicts(found: Mapping[str, Any]) -> Iterator[Verdict]:
+    for scenario, run in found["scenarios"].items():
+        if "verdict" in run:
+            yield Verdict(
+                f"{scenario}: on time, and as accurate as the best variant that is",
+                that(f"{WANTED_PERCENT:g} % at its accuracy"), partial(_scenario, scenario),
+            )  # fmt: skip
+    for place, run in enumerate(found.get("overload", {}).get("runs", ())):
+        if run["timesCapacity"] == _OVERLOADED:
+            trying = ", refused clients trying again" if run["retries"] else ""
+            yield Verdict(
+                f"goodput at {_OVERLOADED:g} times the capacity, of its peak{trying}", at_least(GOODPUT_WANTED),
+                partial(_goodput, place),
+                "reading and refusing the requests that are not answered takes the rest",
+            )  # fmt: skip
+
+
+def _scenario(scenario: str, found: Mapping[str, Any]) -> Worded:
+    judged = found["scenarios"][scenario]["verdict"]
+    return Worded(judged["passed"], judged["text"])
+
+
+def _goodput(place: int, found: Mapping[str, Any]) -> float:
+    return float(found["overload"]["runs"][place]["shareOfPeak"])
 
 
 BENCHMARK = Benchmark(
@@ -305,6 +334,7 @@ BENCHMARK = Benchmark(
             ("gnnserve_cli.commands.generate", "gnnserve_cli.commands.serve", "gnnserve_cli.commands.load"),
         ),
     ),
+    verdicts,
     about=__doc__,
     options=add_options,
 )  # fmt: skip

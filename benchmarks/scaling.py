@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from benchmarks.engine import (
 )
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import FANOUTS, Shape, random_weights
+from benchmarks.verdicts import Verdict, at_most
 from gnnserve_api.variants import Storage
 from gnnserve_cli.render import format_ms
 from gnnserve_worker.inference import batch as inference
@@ -388,7 +390,19 @@ def show(body: dict[str, Any]) -> None:
     print(f"repeated seeds computed once over each on its own, by different ones of {SHARING_SEEDS}: {once}")
 
 
-BENCHMARK = Benchmark("scaling", (Part("all", run_all),), about=__doc__, show=show)
+def verdicts(found: Mapping[str, Any]) -> Iterator[Verdict]:
+    for place, point in enumerate(found["degreeSkew"]["points"]):
+        yield Verdict(
+            f"p99 with a hub of a million neighbours over without, {point['seeds']} seeds", at_most(P99_RATIO_LIMIT),
+            partial(_skew, place),
+        )  # fmt: skip
+
+
+def _skew(place: int, found: Mapping[str, Any]) -> float:
+    return float(found["degreeSkew"]["points"][place]["p99_ratio"])
+
+
+BENCHMARK = Benchmark("scaling", (Part("all", run_all),), verdicts, about=__doc__, show=show)
 
 if __name__ == "__main__":
     main(BENCHMARK)

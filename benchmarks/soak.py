@@ -31,6 +31,8 @@ from benchmarks.peers.protocols import GNNSERVE_JSON
 from benchmarks.peers.servers import free_ports, gnnserve_server, variables_of, with_ports
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import SHAPES, prepare
+from benchmarks.verdicts import Verdict as Judged
+from benchmarks.verdicts import at_most, exactly
 from benchmarks.wrk import encode_post
 from gnnserve_api.protocol import PredictRequest
 from gnnserve_cli.loadgen.generator import generate_load
@@ -304,9 +306,21 @@ def show(minutes: Sequence[Minute], sizes: Sequence[SizeLatency], memory: Anonym
     print(verdict, flush=True)
 
 
+VERDICTS = (
+    Judged("requests that failed", exactly(0), lambda found: found["verdict"]["errors"]),
+    Judged(
+        "growth of anonymous memory, last minutes over first", at_most(MEMORY_GROWTH_MIB, "MiB"),
+        lambda found: found["verdict"]["memory_growth_mib"],
+    ),
+    Judged(
+        "p99 of a minute, last minutes over first", at_most(P99_LIMIT), lambda found: found["verdict"]["p99_ratio"]
+    ),
+)  # fmt: skip
+
 BENCHMARK = Benchmark(
-    "soak", (Part("all", run_all, ("gnnserve_cli.commands.run",)),), about=__doc__, options=add_options, must_pass=True
-)
+    "soak", (Part("all", run_all, ("gnnserve_cli.commands.run",)),), VERDICTS, about=__doc__, options=add_options,
+    must_pass=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
     main(BENCHMARK)

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.peers.contestants import BODIES, Contestant, Effort, measure, start, verified
 from benchmarks.peers.environments import PYG, build, versions
+from benchmarks.peers.peer_verdicts import verdicts
 from benchmarks.peers.protocols import GNNSERVE_BINARY
 from benchmarks.peers.ratios import (
     WORKLOADS,
@@ -262,6 +263,7 @@ _PROGRAMS = ("gnnserve_cli.commands.generate", "gnnserve_cli.commands.run")
 BENCHMARK = Benchmark(
     "peers",
     tuple(Part(name, partial(run_shape, name), _PROGRAMS, ("benchmarks/peers/programs",)) for name in _SHAPES),
+    verdicts,
     about=__doc__,
     quick=("arxiv",),
     options=add_options,
