@@ -95,6 +95,15 @@ def _both(
     return direct, shared, room, view
 
 
+def _assert_same(direct: Tensor, shared: Tensor) -> None:
+    """The same numbers are summed in the same order. Two kernels that are compiled may still fuse a product and a sum
+    at different places."""
+    if direct.is_cuda:
+        torch.testing.assert_close(shared, direct, rtol=1e-6, atol=1e-6 * float(direct.abs().max()))
+    else:
+        assert torch.equal(direct, shared)
+
+
 @STORAGES
 @pytest.mark.parametrize("columns", [1, 31, 300])
 @pytest.mark.parametrize("aggregation", [MEAN, SUM], ids=["mean", "sum"])
@@ -105,7 +114,7 @@ def test_shared_rows_are_the_same_numbers(
 
     direct, shared, room, _ = _both(rows, own, columns, tree, aggregation, lambda: None, device)
 
-    assert torch.equal(direct, shared)
+    _assert_same(direct, shared)
     reads = Reads.of(tree, with_own=True)
     repeated = reads.repeated()
     assert set(room.nodes[: len(repeated)].tolist()) == repeated
@@ -121,7 +130,7 @@ def test_rows_shorter_than_what_a_lane_reads_are_shared_too(
 
     direct, shared, _, _ = _both(rows, own, width, tree, MEAN, lambda: None, device)
 
-    assert torch.equal(direct, shared)
+    _assert_same(direct, shared)
 
 
 def test_own_rows_of_a_table_apart_are_read_where_they_lie(tree: PaddedTree, put: Put, device: torch.device) -> None:
@@ -130,7 +139,7 @@ def test_own_rows_of_a_table_apart_are_read_where_they_lie(tree: PaddedTree, put
 
     direct, shared, room, _ = _both(rows, own, 48, tree, MEAN, lambda: None, device)
 
-    assert torch.equal(direct, shared)
+    _assert_same(direct, shared)
     reads = Reads.of(tree, with_own=False)
     listed = set(room.nodes[: room.counts[0].item()].tolist())
     assert reads.repeated() <= listed
@@ -144,7 +153,7 @@ def test_what_has_no_room_is_read_over_the_link_again(tree: PaddedTree, put: Put
         rows, own, 40, tree, MEAN, lambda: None, device, value_bytes=3 * distinct_row_bytes(40, 4) + 1
     )
 
-    assert torch.equal(direct, shared)
+    _assert_same(direct, shared)
     copied, reads = room.counts.tolist()
     assert copied == 3
     assert reads >= 2 * copied
@@ -164,7 +173,7 @@ def test_the_cache_is_read_and_counted_for_what_is_shared_once(
     direct, shared, room, view = _both(rows, rows, columns, tree, MEAN, lambda: next(views), device)
 
     assert view is not None
-    assert torch.equal(direct, shared)
+    _assert_same(direct, shared)
     touched = -(-columns // block_columns)
     reads = Reads.of(tree, with_own=True)
     missing = (~made[0].cached[:touched]).any(axis=0)
@@ -182,7 +191,7 @@ def test_padding_is_not_shared(put: Put, device: torch.device) -> None:
 
     direct, shared, room, _ = _both(rows, own, 40, empty, MEAN, lambda: None, device)
 
-    assert torch.equal(direct, shared)
+    _assert_same(direct, shared)
     assert room.counts.tolist() == [0, 0]
 
 
@@ -211,5 +220,5 @@ def test_attention_scores_and_sums_shared_rows_to_the_same_numbers(
         gather_rows(rows, own, columns, tree, how, out, None, attended.shares, None, distinct)
         found.append(out)
 
-    assert torch.equal(found[0], found[1])
+    _assert_same(found[0], found[1])
     assert found[0].abs().sum() > 0
