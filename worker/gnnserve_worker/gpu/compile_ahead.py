@@ -39,6 +39,7 @@ from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publ
 from gnnserve_worker.models.registry import ARCHITECTURES as NETWORKS
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.gather import Aggregator
 
 _NODES, _DEGREE, _CLASSES = 64, 4, 3
@@ -62,7 +63,8 @@ class Wanted:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    usual, known = Model(architecture=Architecture.GRAPHSAGE), tuple(each for each in NETWORKS if _draws(each))
+    known = tuple(each for each in NETWORKS if _draws(each))
+    usual = Model(architecture=known[0])
     parser = argparse.ArgumentParser(prog="python -m gnnserve_worker.gpu.compile_ahead", description=__doc__)
     parser.add_argument("folder", type=Path, help="where they are put, in a folder for each architecture")
     parser.add_argument("--architectures", type=int, nargs="+", default=ARCHITECTURES, help="default: %(default)s")
@@ -111,7 +113,7 @@ def _warm_up(root: Path, network: Architecture, wanted: Wanted) -> None:
     graph = made_up_graph(_NODES, _DEGREE, wanted.features or _FEATURES, _CLASSES)
     manifest = Model(architecture=network, hidden=wanted.hidden, fanouts=wanted.fanouts).network(_CLASSES)
     formats: list[tuple[Storage, Compute]] = [(storage, "float32") for storage in wanted.storages]
-    formats += [(storage, "bfloat16") for storage in wanted.storages if storage is not Storage.FLOAT32]
+    formats += [(storage, "bfloat16") for storage in wanted.storages if not FORMATS[storage].is_exact]
     variants = [
         MadeUpVariant(f"p-{storage}-{compute}", 1, "projected", storage, compute) for storage, compute in formats
     ]

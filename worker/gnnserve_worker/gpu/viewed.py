@@ -41,7 +41,7 @@ class RowsRead:
     by_cpu: int = 0
     """Rows that the CPU gathered, which computed the chunk."""
     repeated: int = 0
-    """Of all of them, those that were read where the chunk had them already, and not where the table's lie."""
+    """Those among the table's rows that were read from the chunk's own copies."""
 
     @property
     def all(self) -> int:
