@@ -68,10 +68,10 @@ def test_a_number_makes_the_same_request_each_time(oracle: Oracle, number: int) 
 
 
 def test_every_form_is_made_as_often_as_it_says_and_some_of_each_may_be_accepted(oracle: Oracle) -> None:
-    made = [make(number, oracle.features) for number in range(2000)]
+    made = [make(number, oracle.features) for number in range(600)]
     for form, share in FORMS.items():
         of_form = [one for one in made if one.form is form]
-        assert len(of_form) == pytest.approx(20 * share, rel=0.35)
+        assert len(of_form) == pytest.approx(6 * share, rel=0.5)
         accepted = sum(one.wanted.meaning is not None for one in of_form)
         assert 0 < accepted < len(of_form)
 
@@ -94,24 +94,22 @@ def test_readers_read_what_a_request_that_is_right_means(oracle: Oracle, number:
     assert oracle.is_right(made.wanted.meaning, oracle.scores(read))
 
 
-def right_request(oracle: Oracle, number: int) -> Hostile:
-    """A request that brings a new node and edges, is right, and asks for the new node."""
-    found = (make(start, oracle.features) for start in range(number, number + 10_000))
-    return next(one for one in found if one.wanted.meaning is not None and not one.wanted.places)
+def right_request(oracle: Oracle) -> Hostile:
+    """A request that is right, and brings an edge."""
+    made = (make(number, oracle.features) for number in range(10_000))
+    return next(one for one in made if one.kind == "right" and one.wanted.meaning and len(one.wanted.meaning.edges))
 
 
 def test_an_answer_of_which_one_edge_is_forgotten_is_wrong(oracle: Oracle) -> None:
-    found = 0
-    for number in range(0, 3000, 10):
-        asked = right_request(oracle, number)
-        meaning = asked.wanted.meaning
-        assert meaning is not None
-        assert why_wrong(asked, Answer(200, "", oracle.scores(meaning)), oracle.is_right) == ""
-        if asked.kind != "right" or not len(meaning.edges):
-            continue
-        forgotten = oracle.scores(replace(meaning, edges=meaning.edges[:-1]))
-        found += why_wrong(asked, Answer(200, "", forgotten), oracle.is_right) != ""
-    assert found > 3
+    asked = right_request(oracle)
+    meaning = asked.wanted.meaning
+    assert meaning is not None
+    # Asked for all ends, so that one edge less shows.
+    meaning = replace(meaning, asked=np.unique(meaning.edges), edges=meaning.edges[:1])
+    asked = replace(asked, wanted=Wanted(meaning, ()))
+    assert why_wrong(asked, Answer(200, "", oracle.scores(meaning)), oracle.is_right) == ""
+    forgotten = oracle.scores(replace(meaning, edges=meaning.edges[:0]))
+    assert why_wrong(asked, Answer(200, "", forgotten), oracle.is_right) == "other scores than the oracle's"
 
 
 @pytest.mark.parametrize(
@@ -134,5 +132,5 @@ def test_a_refusal_is_right_where_its_sentence_begins_with_the_place(
 
 
 def test_a_request_that_is_right_may_not_be_refused(oracle: Oracle) -> None:
-    asked = right_request(oracle, 0)
+    asked = right_request(oracle)
     assert "refused" in why_wrong(asked, Answer(400, "overlay: no", None), oracle.is_right)
