@@ -274,8 +274,18 @@ def install(folder: Path, site: Path) -> list[Wheel]:
     marker = site / _MARKER
     if not marker.is_file() or marker.read_text() != wanted:
         _install_wheels([folder / "wheels" / wheel.file for wheel in wheels], site)
+        _declare_checkout(site)
         marker.write_text(wanted)
     return wheels
+
+
+def _declare_checkout(site: Path) -> None:
+    """Write the metadata that installing this checkout would: a worker tells its own version. Its code stays here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    folder = site / f"{project['name']}-{project['version']}.dist-info"
+    folder.mkdir(exist_ok=True)
+    text = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (folder / "METADATA").write_text(text)
 
 
 def _version_in(paths: Sequence[str], name: str) -> str | None:

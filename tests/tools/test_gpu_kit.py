@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 import tomllib
@@ -144,6 +145,12 @@ def test_what_this_python_lacks_is_installed_with_what_it_needs_and_nothing_else
     assert [wheel.name for wheel in install(kit, site)] == ["kit-lower", "kit-upper"]
     assert (site / "kit_upper.py").read_text() == "VERSION = '2.0'\n"
     assert not (site / "numpy.py").exists()
+
+
+def test_a_worker_of_the_checkout_finds_its_own_version_beside_what_was_installed(kit: Path, tmp_path: Path) -> None:
+    install(kit, tmp_path / "site")
+    (found,) = importlib.metadata.distributions(name="gnnserve", path=[str(tmp_path / "site")])
+    assert found.version == importlib.metadata.version("gnnserve")
 
 
 def test_what_the_kit_itself_is_read_with_is_installed_too(
