@@ -44,7 +44,7 @@ def _measured(parts: list[PartRead], history: History) -> str:
     """Commit and day of each run; of many the first and the last."""
     runs = sorted({(day_of(part) or "an unknown day", commit_in_words(part)) for part in parts})
     words = [f"{commit}, {day}" for day, commit in runs]
-    told = "; ".join(words) if len(words) <= _NAMED_RUNS else f"{len(words)} commits from {words[0]} to {words[-1]}"
+    told = "; ".join(words) if len(words) <= _NAMED_RUNS else f"{len(words)} runs, of {words[0]} to {words[-1]}"
     return told + (OLD if is_old(most(commits_since(part, history) for part in parts)) else "")
 
 
