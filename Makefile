@@ -123,8 +123,8 @@ figures: .venv/installed ## write docs/benchmarks.md and the figures of README.m
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
 	$(BIN)/python -m benchmarks.generation $(PARTS)
 
-bench-typed: .venv/installed ## graphs of several types: accuracy, time per row, beside torch_geometric behind FastAPI; PART=accuracy or speed: one of them
-	$(BIN)/python -m benchmarks.typed $(if $(QUICK),--quick) $(if $(PART),--part $(PART))
+bench-typed: .venv/installed wrk ## graphs of several types: accuracy, time per row, beside torch_geometric's own sampler behind FastAPI; ONLY=rows,peers,acm,imdb in parts
+	$(BIN)/python -m benchmarks.typed $(PARTS)
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour
 	$(BIN)/python -m benchmarks.ranking $(PARTS)
@@ -192,8 +192,8 @@ bench-decision: .venv/installed ## what one decision about a batch costs
 bench-unseen: .venv/installed wrk ## new nodes over stored ones, beside graphs built anew, and hidden test nodes asked one by one; 30 minutes, ONLY=costs-arxiv,costs-reddit,answers,accuracy in parts
 	$(BIN)/python -m benchmarks.unseen $(PARTS)
 
-bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published figures, and pairs beside nodes; an hour, ONLY=gowalla,lastfm,one_type in parts
-	QUICK=$(QUICK) ONLY=$(ONLY) SEEDS=$(SEEDS) $(BIN)/python -m benchmarks.links
+bench-links: .venv/installed ## LightGCN on gowalla and lastfm beside published figures, and pairs beside nodes; an hour, ONLY='gowalla,lastfm,one type' in parts
+	$(BIN)/python -m benchmarks.links $(PARTS) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-updates: kernels wrk ## a graph that changes while it answers: changes per second, exactness, readers, memory; an hour, ONLY='graph arxiv,…' in parts, LOADS= of the parts service
 	$(BIN)/python -m benchmarks.updates $(PARTS) $(if $(LOADS),--loads $(LOADS))

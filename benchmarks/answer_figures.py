@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.figure_blocks import figures, number, paragraphs, table
+from benchmarks.peers_figures import HEAD, ratio_row, server_row
 
 
 @figures("serving")
@@ -116,17 +117,19 @@ def _typed_rows(found: Any) -> str:
 
 
 def _typed_answers(found: Any) -> str:
-    words = {"one": "1 seed", "one32": "1 seed, 32 connections", "1024": "1,024 seeds"}
-    loads = {load: of_one for load, of_one in found.get("http", {}).items() if load in words}
+    if "peers" not in found:
+        return ""
+    peers = found["peers"]
+    graph = peers["graph"]
+    nodes = sum(graph["types"].values())
+    size = f"{nodes:,} nodes, {graph['edges'] / 1e6:.1f} million edges, {graph['features']} features"
+    words = {"wholeFirstLayer": "best PyG over gnnserve", "products": "best PyG over products, over gnnserve"}
     return table(
-        ("over HTTP", "gnnserve, p50 ms", "the peer", "gnnserve, requests/s", "the peer"),
+        HEAD,
         (
-            (
-                words[load],
-                *(number(of_one["p50Ms"][server]) for server in ("gnnserve", "peer")),
-                *(number(of_one["requestsPerS"][server]) for server in ("gnnserve", "peer")),
-            )
-            for load, of_one in loads.items()
+            [f"*{size}*", "", "", "", ""],
+            *(server_row(server) for server in peers["servers"].values()),
+            *(ratio_row(words[kind], of_kind["ratios"]) for kind, of_kind in peers["ratios"].items()),
         ),
     )
 

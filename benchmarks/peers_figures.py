@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.figure_blocks import SHAPE_WORDS, figures, number, table
 
+HEAD = ("p50 / p99, ms", "one seed", "one seed, 32 connections", "requests/s at 32", "1024 seeds in a request")
 _WORKLOADS = ("one_seed", "throughput_32", "seeds_1024")
 
 
@@ -23,13 +24,13 @@ def peers(found: Any) -> str:
         for place, group in enumerate(groups, start=1):
             which = f"; group {place} of {len(groups)}" if len(groups) > 1 else ""
             rows.append([f"*{SHAPE_WORDS[name]}: {size}{which}*", "", "", "", ""])
-            rows += (_server_row(server) for server in group["servers"].values())
+            rows += (server_row(server) for server in group["servers"].values())
             rows += _ratio_rows(group, _answering(found))
-    head = ("p50 / p99, ms", "one seed", "one seed, 32 connections", "requests/s at 32", "1024 seeds in a request")
-    return f"{table(head, rows)}\n\n{_who_answers(found)}"
+    return f"{table(HEAD, rows)}\n\n{_who_answers(found)}"
 
 
-def _server_row(server: Mapping[str, Any]) -> list[str]:
+def server_row(server: Mapping[str, Any]) -> list[str]:
+    """Below `HEAD`."""
     medians = {load: run["median"] for load, run in server["workloads"].items() if run and run.get("median")}
     one, busy, many = (_percentiles(medians.get(load)) for load in _WORKLOADS)
     rate = f"{medians['throughput_32']['requests_per_s']:,.0f}" if "throughput_32" in medians else ""
@@ -43,11 +44,12 @@ def _percentiles(median: Mapping[str, float] | None) -> str:
 def _ratio_rows(group: Mapping[str, Any], variant: str) -> list[list[str]]:
     words = "best other server over gnnserve"
     if "x1Ratios" not in group:
-        return [_ratio_row(words, group["ratios"])]
-    return [_ratio_row(f"{words}, {variant}", group["ratios"]), _ratio_row(f"{words}, x1", group["x1Ratios"])]
+        return [ratio_row(words, group["ratios"])]
+    return [ratio_row(f"{words}, {variant}", group["ratios"]), ratio_row(f"{words}, x1", group["x1Ratios"])]
 
 
-def _ratio_row(words: str, ratios: Mapping[str, float]) -> list[str]:
+def ratio_row(words: str, ratios: Mapping[str, float]) -> list[str]:
+    """Below `HEAD`."""
     one, busy, many = (f"{ratios[key]:.1f}" for key in ("one_seed_p50", "throughput_32", "seeds_1024"))
     return [f"**{words}**", one, "", busy, many]
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import safetensors.numpy
@@ -62,6 +63,21 @@ SHAPES = {
 Tensors = dict[str, np.ndarray]
 
 
+class ProbedGraph(Protocol):
+    """A graph in files that servers load, some of whose nodes have scores that every right server must give."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the files."""
+
+    @property
+    def seeds_end(self) -> int:
+        """Load asks for nodes below it; the probes follow."""
+
+    def probe_scores(self) -> np.ndarray:
+        """float64 [probes, classes] of the nodes from `seeds_end` on."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShapeFiles:
     """A folder with `indptr.npy` (int64), `indices.npy` (int32), `features.npy` (float32), `weights.npz` and
@@ -69,6 +85,10 @@ class ShapeFiles:
 
     shape: Shape
     folder: Path
+
+    @property
+    def seeds_end(self) -> int:
+        return self.shape.seeds_end
 
     def array(self, name: str) -> np.ndarray:
         array: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r")

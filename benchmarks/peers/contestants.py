@@ -14,7 +14,7 @@ from benchmarks.peers.processes import Running, busy_cores, running
 from benchmarks.peers.protocols import Protocol
 from benchmarks.peers.ratios import WORKLOADS, Workload
 from benchmarks.peers.servers import Server, free_ports, variables_of, with_ports
-from benchmarks.shapes import PROBES, ShapeFiles
+from benchmarks.shapes import ProbedGraph
 from benchmarks.wrk import Load, generate_load, write_requests
 
 _START_LIMIT_S = 120.0
@@ -43,7 +43,7 @@ class Contestant:
 
 
 def start(
-    stack: ExitStack, server: Server, files: ShapeFiles, scratch: Path, limit_s: float = _START_LIMIT_S
+    stack: ExitStack, server: Server, files: ProbedGraph, scratch: Path, limit_s: float = _START_LIMIT_S
 ) -> Contestant:
     """RuntimeError where it does not come up, or its scores are wrong."""
     print(f"starting {server.name}", flush=True)
@@ -61,18 +61,18 @@ def start(
     return verified(server.name, server.label, server.protocol, process, files)
 
 
-def verified(name: str, label: str, protocol: Protocol, server: Running, files: ShapeFiles) -> Contestant:
+def verified(name: str, label: str, protocol: Protocol, server: Running, files: ProbedGraph) -> Contestant:
     return Contestant(name, label, protocol, server, verify(protocol, server.port, files))
 
 
-def verify(protocol: Protocol, port: int, files: ShapeFiles) -> float | None:
+def verify(protocol: Protocol, port: int, files: ProbedGraph) -> float | None:
     """The largest error over all probes, asked in another order and one of them twice, among other nodes."""
-    order = [*range(PROBES - 1, -1, -1), 0]
-    seeds = [files.shape.seeds_end + probe for probe in order]
+    wanted = files.probe_scores()
+    order = [*range(len(wanted) - 1, -1, -1), 0]
+    seeds, wanted = [files.seeds_end + probe for probe in order], wanted[order]
     scores = protocol.ask(port, [*seeds, 0, 1, 2])
     if scores.shape[1] == 0:
         return None
-    wanted = files.probe_scores()[order]
     if scores.shape[1] != wanted.shape[1]:
         raise RuntimeError(f"answers {scores.shape[1]} scores per seed, expected {wanted.shape[1]}")
     error = float(np.abs(scores[: len(seeds)] - wanted).max())
@@ -82,7 +82,7 @@ def verify(protocol: Protocol, port: int, files: ShapeFiles) -> float | None:
 
 
 def measure(
-    contestants: Sequence[Contestant], files: ShapeFiles, effort: Effort, scratch: Path
+    contestants: Sequence[Contestant], files: ProbedGraph, effort: Effort, scratch: Path
 ) -> dict[str, dict[str, list[Load]]]:
     """Measures every contestant under every workload."""
     requests = {
@@ -118,10 +118,10 @@ def measure(
     return loads
 
 
-def prepare_requests(contestant: Contestant, workload: Workload, files: ShapeFiles, scratch: Path) -> Path:
+def prepare_requests(contestant: Contestant, workload: Workload, files: ProbedGraph, scratch: Path) -> Path:
     """The same seeds for every server."""
     draw = np.random.default_rng(workload.seeds)
-    seeds = draw.integers(0, files.shape.seeds_end, (BODIES[workload.seeds], workload.seeds)).tolist()
+    seeds = draw.integers(0, files.seeds_end, (BODIES[workload.seeds], workload.seeds)).tolist()
     path = scratch / f"{contestant.name}-{workload.name}.requests"
     write_requests(path, [contestant.protocol.request(contestant.server.port, of_one) for of_one in seeds])
     return path

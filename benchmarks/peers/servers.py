@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.peers.environments import BENTOML, GRAPHBOLT, LITSERVE, MLSERVER, PYG, RAY, TRITON, Environment
 from benchmarks.peers.protocols import ECHO, GNNSERVE_JSON, SEEDS_JSON, V2_JSON, Protocol
-from benchmarks.shapes import FANOUTS, ShapeFiles, prepare_sources
+from benchmarks.shapes import FANOUTS, ProbedGraph, ShapeFiles, prepare_sources
 from gnnserve_api.variants import Storage, projected_name, variant_name
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -47,9 +47,10 @@ def _program(environment: Environment, name: str, *more: str) -> tuple[str, ...]
     return (environment.executable("python"), str(_PROGRAMS / name), "{port}", *more)
 
 
-def _fastapi(
+def fastapi_server(
     name: str, label: str, environment: Environment, model: str, *, workers: int = 1, threads: int = 1
 ) -> Server:
+    """FastAPI with a model of `programs`, that module's `Model`, in processes of uvicorn."""
     variables = {"PEER_MODEL": model, "PEER_THREADS": str(threads)}
     return Server(name, label, _uvicorn(environment, workers), SEEDS_JSON, environment, variables)
 
@@ -67,13 +68,13 @@ def _ray(name: str, label: str, replicas: int) -> Server:
     return Server(name, label, command, SEEDS_JSON, RAY, {"RAY_USAGE_STATS_ENABLED": "0"})
 
 
-_PYG_ALONE = _fastapi("pyg", "PyG behind FastAPI", PYG, "pyg_model")
+_PYG_ALONE = fastapi_server("pyg", "PyG behind FastAPI", PYG, "pyg_model")
 _FASTAPI = (
     _PYG_ALONE,
-    _fastapi("pyg_2_processes", "the same, 2 uvicorn processes", PYG, "pyg_model", workers=2),
-    _fastapi("pyg_2_threads", "the same, 2 torch threads", PYG, "pyg_model", threads=2),
-    _fastapi("graphbolt", "DGL GraphBolt behind FastAPI", GRAPHBOLT, "graphbolt_model"),
-    _fastapi("graphbolt_2_threads", "the same, 2 torch threads", GRAPHBOLT, "graphbolt_model", threads=2),
+    fastapi_server("pyg_2_processes", "the same, 2 uvicorn processes", PYG, "pyg_model", workers=2),
+    fastapi_server("pyg_2_threads", "the same, 2 torch threads", PYG, "pyg_model", threads=2),
+    fastapi_server("graphbolt", "DGL GraphBolt behind FastAPI", GRAPHBOLT, "graphbolt_model"),
+    fastapi_server("graphbolt_2_threads", "the same, 2 torch threads", GRAPHBOLT, "graphbolt_model", threads=2),
 )
 _TRITON = (
     _triton("triton", "Triton, dynamic batching", 1),
@@ -153,9 +154,13 @@ def _gnnserve(name: str, label: str, files: ShapeFiles, storage: str, variant: s
     folder = prepare_sources(files)
     manifest = folder.parent / f"{storage if variant is None else f'{storage}-{variant}'}.yaml"
     manifest.write_text(yaml.safe_dump(service_manifest(files, folder, storage, variant), sort_keys=False))
+    return gnnserve_run(name, label, manifest, folder.parent / "repository")
+
+
+def gnnserve_run(name: str, label: str, manifest: Path, repository: Path) -> Server:
+    """`gnnserve run` of a manifest, asked in JSON."""
     command = (
-        sys.executable, "-m", "gnnserve_cli", "run", str(manifest), "--repository", str(folder.parent / "repository"),
-        "--port", "{port}",
+        sys.executable, "-m", "gnnserve_cli", "run", str(manifest), "--repository", str(repository), "--port", "{port}",
     )  # fmt: skip
     return Server(name, label, command, GNNSERVE_JSON)
 
@@ -187,7 +192,7 @@ def service_manifest(files: ShapeFiles, sources: Path, storage: str, variant: st
     }
 
 
-def variables_of(server: Server, files: ShapeFiles, ports: tuple[int, ...]) -> dict[str, str]:
+def variables_of(server: Server, files: ProbedGraph, ports: tuple[int, ...]) -> dict[str, str]:
     """The environment of its process."""
     if server.environment is None:
         return {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,97 @@
+"""The comparison over several types: what servers are verified by, and what becomes of the figures."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.shapes import FANOUTS
+from benchmarks.typed_graph import CLASSES, TypedFiles, random_weights, write_typed
+from benchmarks.typed_peers import service_manifest
+from torch_geometric.nn import HeteroConv, SAGEConv
+
+from gnnserve_api.spec.service import GNNService
+from gnnserve_api.spec.typed import TypedSource
+from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.typed import TypedGraphData
+
+PROGRAMS = Path(__file__).parents[2] / "benchmarks/peers/programs"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TypedFiles:
+    return write_typed(tmp_path_factory.mktemp("typed"), 1 / 2048)
+
+
+@pytest.fixture(scope="module")
+def data(files: TypedFiles) -> TypedGraphData:
+    return load_typed_source(TypedSource.model_validate(files.source))
+
+
+def test_probes_scores_are_those_of_torch_geometric_over_all_neighbours(
+    files: TypedFiles, data: TypedGraphData
+) -> None:
+    states = {kind.name: torch.from_numpy(np.asarray(kind.features)) for kind in data.types}
+    lists = {
+        (one.source, one.name, one.target): torch.from_numpy(
+            np.stack([one.lists.indices.astype(np.int64), one.lists.targets()])
+        )
+        for one in data.relations
+    }
+    weights = random_weights(data)
+    for layer, width in enumerate((files.described["hidden"], CLASSES)):
+        network = HeteroConv({key: SAGEConv((128, 128), width) for key in lists})
+        prefix = f"convs.{layer}."
+        network.load_state_dict(
+            {key.removeprefix(prefix): torch.from_numpy(one) for key, one in weights.items() if key.startswith(prefix)}
+        )
+        with torch.inference_mode():
+            states = network(states, lists)
+        states = states if layer else {name: state.relu() for name, state in states.items()}
+    assert np.abs(states["paper"][files.seeds_end :].numpy() - files.probe_scores()).max() < 1e-4
+
+
+def test_probes_neighbourhoods_fit_every_fan_out_and_load_asks_for_other_nodes(
+    files: TypedFiles, data: TypedGraphData
+) -> None:
+    probes = {kind.name: kind.nodes for kind in data.types}
+    for one in data.relations:
+        of_probes = 64 if one.target in {"paper", "author"} else 16
+        degrees = np.diff(one.lists.indptr)[probes[one.target] - of_probes :]
+        assert 0 < degrees.min() <= degrees.max() <= min(FANOUTS)
+    assert files.seeds_end == data.target.nodes - len(files.probe_scores())
+
+
+def test_the_manifest_of_our_server_is_valid_and_pinned_to_the_projected_variant(files: TypedFiles) -> None:
+    service = GNNService.model_validate(service_manifest(files))
+    assert (service.spec.routing.mode, service.spec.routing.variant) == ("Static", "projected")
+
+
+def _program(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"peer_{name}", PROGRAMS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_hops_are_counted_from_the_order_of_a_sample() -> None:
+    """Two seeds (papers 0, 1); hop 1 brings authors 0, 1 and paper 2; hop 2 paper 3 by author 1, and author 2."""
+    writes, cites, wrote = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "wrote", "author")
+    sources = {writes: [0, 1, 1, 2], cites: [2], wrote: [0, 3]}
+    readers = {writes: [0, 0, 1, 2], cites: [1], wrote: [0, 1]}
+    nodes, edges = _program("hops").count_hops(
+        {"paper": torch.arange(4), "author": torch.arange(3), "field": torch.arange(0)},
+        {key: torch.tensor(one) for key, one in sources.items()},
+        {key: torch.tensor(one) for key, one in readers.items()},
+        "paper", 2,
+    )  # fmt: skip
+    assert nodes == {"paper": [2, 1, 1], "author": [0, 2, 1], "field": [0, 0, 0]}
+    assert edges == {writes: [3, 1], cites: [1, 0], wrote: [0, 2]}
