@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import time
 import uuid
@@ -43,7 +44,7 @@ from benchmarks.chaos_living import clients_at_work, figures_of, living_service
 from benchmarks.chaos_load import Load
 from benchmarks.chaos_world import CONVERGENCE_LIMIT_S, World, run_events
 from benchmarks.results import Benchmark, Part, Run, main
-from benchmarks.verdicts import Verdict, exactly
+from benchmarks.verdicts import Verdict, Worded, below, exactly, that
 
 DEFAULT_MINUTES, QUICK_MINUTES = 10.0, 0.5
 RATE_PER_S = 40.0
@@ -174,10 +175,26 @@ def show(result: Mapping[str, Any]) -> None:
     Console().print(table)
 
 
+def _converged_after(found: Any) -> Worded:
+    after_s = found["converged_after_s"]
+    return Worded(math.inf, "never") if after_s is None else Worded(after_s, f"{after_s:g} s")
+
+
+def _routing_updates(found: Any) -> Worded:
+    updates, quiet_s = found["routing_updates_after_convergence"], found["quiet_s"]
+    return Worded(updates <= most_routing_updates(quiet_s), f"{updates:,} in {quiet_s:g} s")
+
+
 VERDICTS = (
     Verdict("violations", exactly(0), lambda found: len(found["violations"])),
     Verdict("all is as declared in the end", exactly(True), lambda found: found["converged"]),
-)
+    Verdict("time until then, after the last event", below(CONVERGENCE_LIMIT_S, "s"), _converged_after),
+    Verdict("requests that failed, beside those in flight at a killed worker", exactly(0),
+            lambda found: found["failed"] - found["in_flight_at_a_killed_worker"]),
+    Verdict("writes after that", exactly(0), lambda found: sum(found["writes_after_convergence"].values())),
+    Verdict("updates of routing tables after that", that("at most one for each service and interval"),
+            _routing_updates),
+)  # fmt: skip
 BENCHMARK = Benchmark(
     "chaos",
     (

@@ -27,6 +27,7 @@ from rich.table import Table
 from benchmarks.paper_tables import CELLS, FACTORS, GRAPHS, MODELS, PaperGraph, fixed_share, weight_bytes
 from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.shapes import CACHE, FANOUTS, SHAPES, Shape, ShapeFiles, prepare, write_graph
+from benchmarks.verdicts import Verdict, exactly
 
 ROOT = Path(__file__).parents[1]
 SEEDS = 1024
@@ -287,9 +288,14 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
+VERDICTS = (
+    Verdict("sizes that are further from the paper's than its table's digits allow", exactly(0),
+            lambda found: len(verdicts_of(found["rows"])["sizes_off"])),
+)  # fmt: skip
 BENCHMARK = Benchmark(
     "shapes",
     tuple(Part(name, partial(run_graph, name)) for name in GRAPHS),
+    VERDICTS,
     about=__doc__,
     quick=("flickr",),
     show=show,

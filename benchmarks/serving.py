@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks.peers.processes import running
 from benchmarks.peers.servers import ECHO_SERVER, free_ports, with_ports
 from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, below
 from gnnserve_cli.client import fetch_variants
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.requests import Requests, build_predictions
@@ -39,6 +40,7 @@ ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 600.0
 ANSWER_TIMEOUT_S = 10.0
 WARM_UP_S = 0.5
+WANTED_MS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +175,12 @@ def show(results: Sequence[dict[str, Any]]) -> None:
     Console(width=120).print(table)
 
 
+VERDICTS = (
+    Verdict("one node over one connection, p50", below(WANTED_MS, "ms"),
+            lambda found: found["cases"][0]["prediction"]["latencyMs"]["p50"]),
+)  # fmt: skip
 BENCHMARK = Benchmark(
-    "serving", (Part("all", run_all, ("gnnserve_cli.commands.run",)),), about=__doc__, options=add_options
+    "serving", (Part("all", run_all, ("gnnserve_cli.commands.run",)),), VERDICTS, about=__doc__, options=add_options
 )
 
 if __name__ == "__main__":

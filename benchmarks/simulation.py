@@ -8,7 +8,7 @@ no noise and may refuse any request.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from benchmarks.simulator import (
     mean_of,
     simulate,
 )
-from benchmarks.verdicts import Verdict, given
+from benchmarks.verdicts import Verdict, at_least, at_most
 
 FULL_MS, QUICK_MS = 300_000.0, 30_000.0
 FULL_SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
@@ -78,17 +78,10 @@ STUDIED = {
 }
 PRODUCTS_ORACLE = {"gamma4": 71.80, "onoff": 67.17}
 """Accuracies at 100 % attained, of 60 s, seed 1."""
+DRIFTING_TRACES = ("poisson1.5", "onoff")
 MIXED_TRACES = ("poisson0.6", "poisson1.5", "onoff", "flash")
 FARTHEST_FROM_ORACLE = {"reddit": 6.0, "products": 8.0}
 """Percent of the range of accuracy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    what: str
-    wanted: str
-    found: str
-    met: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +93,17 @@ class Traces:
         return [simulate(model, draw_trace(kind, seed, model, self.duration_ms), setting, seed) for seed in self.seeds]
 
 
-def run_part(measure: Callable[[Traces], tuple[list[Check], dict[str, Any]]], run: Run) -> dict[str, Any]:
+def run_part(measure: Callable[[Traces], dict[str, Any]], run: Run) -> dict[str, Any]:
     traces = Traces(QUICK_MS, QUICK_SEEDS) if run.quick else Traces(FULL_MS, FULL_SEEDS)
-    checks, figures = measure(traces)
     return {
         "secondsPerTrace": traces.duration_ms / 1000,
         "seeds": list(traces.seeds),
-        measure.__name__: figures,
-        "targets": [asdict(check) for check in checks],
+        measure.__name__: measure(traces),
     }
 
 
-def all_alike(run: Traces) -> tuple[list[Check], dict[str, Any]]:
-    checks, figures = [], {}
+def all_alike(run: Traces) -> dict[str, Any]:
+    figures = {}
     for model in MODELS.values():
         table = Table("Trace", title=f"{model.name}: one class of requests")
         for header in ("Attained %", "Accuracy", "Study's %", "Accuracy", "Oracle's", "p50 ms", "p99 ms"):
@@ -127,46 +118,22 @@ def all_alike(run: Traces) -> tuple[list[Check], dict[str, Any]]:
                 f"{result.p50_ms:.1f}", f"{result.p99_ms:.1f}",
             )  # fmt: skip
             figures[f"{model.name} {kind}"] = {**_rounded(result), "study": asdict(studied), "variants": _shares(logs)}
-            if run.duration_ms == FULL_MS:
-                # The study's figures are of traces of this length.
-                checks += _judge_trace(model, kind, result.attained, result.accuracy, studied)
         Console().print(table)
-    return checks, figures
+    return figures
 
 
-def _judge_trace(model: Model, kind: str, attained: float, accuracy: float, studied: Studied) -> Iterator[Check]:
-    name = f"{model.name} {kind}"
-    if kind != "flash" or model is REDDIT:
-        least = 98.0 if kind == "flash" else 99.0 if (model, kind) == (PRODUCTS, "diurnal") else 99.5
-        yield Check(f"{name}: attained", f">= {least} %", f"{attained:.2f} %", attained >= least)
-    if studied.oracle is not None and kind != "flash":
-        yield _judge_distance(name, model, accuracy, studied.oracle)
-    if studied.best_static is not None:
-        ahead = accuracy - studied.best_static
-        yield Check(f"{name}: against the best static variant", ">= -0.02 points", f"{ahead:+.3f}", ahead >= -0.02)
-
-
-def _judge_distance(name: str, model: Model, accuracy: float, oracle: float) -> Check:
-    percent = 100 * (oracle - accuracy) / (model.accuracy[0] - model.accuracy[-1])
-    most = FARTHEST_FROM_ORACLE[model.name]
-    return Check(
-        f"{name}: accuracy below the oracle's", f"<= {most:g} % of the range", f"{percent:.1f} %", percent <= most
-    )
-
-
-def near_oracle(_run: Run) -> tuple[list[Check], dict[str, Any]]:
+def near_oracle(_: Traces) -> dict[str, Any]:
     """The Products-like traces that the oracle was computed for."""
-    checks, figures = [], {}
+    figures = {}
     for kind, oracle in PRODUCTS_ORACLE.items():
-        (log,) = Run(ORACLE_MS, (ORACLE_SEED,)).simulate(PRODUCTS, kind, Setting())
+        (log,) = Traces(ORACLE_MS, (ORACLE_SEED,)).simulate(PRODUCTS, kind, Setting())
         (result,) = judge(PRODUCTS, log, Setting())
-        checks.append(_judge_distance(f"products {kind}, 60 s", PRODUCTS, result.accuracy, oracle))
         figures[kind] = {**_rounded(result), "oracle": oracle}
-    return checks, figures
+    return figures
 
 
-def mixed(run: Traces) -> tuple[list[Check], dict[str, Any]]:
-    checks, figures = [], {}
+def mixed(run: Traces) -> dict[str, Any]:
+    figures = {}
     setting = Setting(classes=MIXED)
     for model in MODELS.values():
         table = Table("Trace", title=f"{model.name}, mixed: attained % / accuracy / p50 / p99 ms")
@@ -180,35 +147,22 @@ def mixed(run: Traces) -> tuple[list[Check], dict[str, Any]]:
             )
             name = f"{model.name} {kind}"
             figures[name] = {each.name: _rounded(result) for each, result in zip(MIXED, by_class, strict=True)}
-            attained = [result.attained for result in by_class]
-            if run.duration_ms != FULL_MS:
-                continue
-            spread = max(attained) - min(attained)
-            checks.append(Check(f"mixed {name}: classes apart", "<= 4 points", f"{spread:.2f}", spread <= 4))
-            if model is REDDIT and kind != "flash":
-                worst = min(attained)
-                checks.append(Check(f"mixed {name}: every class", ">= 99.3 %", f"{worst:.2f} %", worst >= 99.3))
         Console().print(table)
-    return checks, figures
+    return figures
 
 
-def drifting(run: Traces) -> tuple[list[Check], dict[str, Any]]:
+def drifting(run: Traces) -> dict[str, Any]:
     """The device is 1.6 times slower than profiled for the middle third."""
     start, end, factor = _DRIFT
     setting = Setting(drift=(start * run.duration_ms, end * run.duration_ms, factor))
-    checks, figures = [], {}
-    for kind in ("poisson1.5", "onoff"):
+    figures = {}
+    for kind in DRIFTING_TRACES:
         result = mean_of([judge(REDDIT, log, setting)[0] for log in run.simulate(REDDIT, kind, setting)])
-        checks.append(
-            Check(
-                f"reddit {kind}, 1.6 x slower: attained", ">= 99 %", f"{result.attained:.2f} %", result.attained >= 99
-            )
-        )
         figures[kind] = _rounded(result)
-    return checks, figures
+    return figures
 
 
-def retrying(run: Traces) -> tuple[list[Check], dict[str, Any]]:
+def retrying(run: Traces) -> dict[str, Any]:
     """What is left, long after, of a flash crowd whose clients give up at twice their objective and try thrice more."""
     setting = Setting(retries=3)
     first_ms, last_ms = 2 / 3 * run.duration_ms, 0.93 * run.duration_ms
@@ -222,8 +176,7 @@ def retrying(run: Traces) -> tuple[list[Check], dict[str, Any]]:
         shares.append(100 * served / requests)
         tries.append(late.sum() / requests)
     share, mean_tries = float(np.mean(shares)), float(np.mean(tries))
-    check = Check("reddit flash with retries: in time long after", ">= 99.5 %", f"{share:.2f} %", share >= 99.5)
-    return [check], {"inTimeLongAfter": round(share, 3), "triesPerRequest": round(mean_tries, 3)}
+    return {"inTimeLongAfter": round(share, 3), "triesPerRequest": round(mean_tries, 3)}
 
 
 def _rounded(result: Any) -> dict[str, float | None]:
@@ -235,22 +188,91 @@ def _shares(logs: Sequence[Log]) -> dict[str, float]:
     return {f"x{1 << i}": round(100 * float(count / totals.sum()), 1) for i, count in enumerate(totals)}
 
 
-def verdicts(found: Mapping[str, Any]) -> Iterable[Verdict]:
-    return given(
-        {
-            check["what"]: {"wanted": check["wanted"], "measured": check["found"], "passed": check["met"]}
-            for check in found["targets"]
-        }
-    )
+def _full(found: Any) -> bool:
+    """Whether traces are as long as those that the study's figures are of."""
+    return bool(1000 * found["secondsPerTrace"] == FULL_MS)
 
 
+def _attained(part: str, name: str, found: Any) -> float | None:
+    return float(found[part][name]["attained"]) if _full(found) else None
+
+
+def _below_oracle(part: str, name: str, model: Model, oracle: float, found: Any) -> float | None:
+    """Percent of the range of accuracy."""
+    if part == "all_alike" and not _full(found):
+        return None
+    missing = oracle - found[part][name]["accuracy"]
+    return round(float(100 * missing / (model.accuracy[0] - model.accuracy[-1])), 2)
+
+
+def _over_static(name: str, static: float, found: Any) -> float | None:
+    return round(float(found["all_alike"][name]["accuracy"] - static), 3) if _full(found) else None
+
+
+def _by_class(name: str, found: Any) -> list[float]:
+    return [of_one["attained"] for of_one in found["mixed"][name].values()]
+
+
+def _apart(name: str, found: Any) -> float | None:
+    attained = _by_class(name, found)
+    return round(max(attained) - min(attained), 2) if _full(found) else None
+
+
+def _worst_class(name: str, found: Any) -> float | None:
+    return round(min(_by_class(name, found)), 2) if _full(found) else None
+
+
+def verdicts_of_trace(model: Model, kind: str) -> Iterator[Verdict]:
+    name, studied = f"{model.name} {kind}", STUDIED[model.name][kind]
+    if kind != "flash" or model is REDDIT:
+        least = 98.0 if kind == "flash" else 99.0 if (model, kind) == (PRODUCTS, "diurnal") else 99.5
+        yield Verdict(f"{name}: attained", at_least(least, "%"), partial(_attained, "all_alike", name))
+    if studied.oracle is not None and kind != "flash":
+        yield Verdict(
+            f"{name}: accuracy below the oracle's, of its range", at_most(FARTHEST_FROM_ORACLE[model.name], "%"),
+            partial(_below_oracle, "all_alike", name, model, studied.oracle),
+        )  # fmt: skip
+    if studied.best_static is not None:
+        yield Verdict(
+            f"{name}: accuracy over the best single variant's", at_least(-0.02, "points"),
+            partial(_over_static, name, studied.best_static),
+        )  # fmt: skip
+
+
+def verdicts_of_mixed(model: Model, kind: str) -> Iterator[Verdict]:
+    name = f"{model.name} {kind}"
+    yield Verdict(f"mixed {name}: classes apart", at_most(4, "points"), partial(_apart, name))
+    if model is REDDIT and kind != "flash":
+        yield Verdict(f"mixed {name}: attained, worst class", at_least(99.3, "%"), partial(_worst_class, name))
+
+
+VERDICTS = (
+    *(verdict for model in MODELS.values() for kind in TRACES for verdict in verdicts_of_trace(model, kind)),
+    *(
+        Verdict(
+            f"products {kind}, 60 s: accuracy below the oracle's, of its range",
+            at_most(FARTHEST_FROM_ORACLE["products"], "%"),
+            partial(_below_oracle, "near_oracle", kind, PRODUCTS, oracle),
+        )
+        for kind, oracle in PRODUCTS_ORACLE.items()
+    ),
+    *(verdict for model in MODELS.values() for kind in MIXED_TRACES for verdict in verdicts_of_mixed(model, kind)),
+    *(
+        Verdict(f"reddit {kind}, 1.6 times slower: attained", at_least(99, "%"), partial(_attained, "drifting", kind))
+        for kind in DRIFTING_TRACES
+    ),
+    Verdict(
+        "reddit flash with retries: in time long after", at_least(99.5, "%"),
+        lambda found: found["retrying"]["inTimeLongAfter"],
+    ),
+)  # fmt: skip
 BENCHMARK = Benchmark(
     "simulation",
     tuple(
         Part(measure.__name__, partial(run_part, measure))
         for measure in (all_alike, near_oracle, mixed, drifting, retrying)
     ),
-    verdicts,
+    VERDICTS,
     about=__doc__,
 )
 

@@ -30,6 +30,7 @@ from tests.support.pods import WorkerPod, worker_pod
 
 from benchmarks.memory import MemoryWatch, read_memory
 from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.verdicts import Verdict, at_most, below
 from benchmarks.wrk import encode_post
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
@@ -56,6 +57,8 @@ BURST_SEEDS = (1, 32, 1024)
 BURST_BODIES = 300
 ANSWER_TIMEOUT_S = 30.0
 WATCH_S = 0.05
+WANTED_S, WANTED_MB = 3.0, 300.0
+MOMENTS = ("whenReady", "afterRequests", "duringBurst", "afterBurst")
 _LOADED = re.compile(r"verified and opened in ([\d.]+) s, warmed up in ([\d.]+) s")
 """What `following/loader.py` says."""
 
@@ -220,7 +223,20 @@ def show(found: Any) -> None:
 
 
 _WORKER = ("gnnserve_worker.pods.serve", "gnnserve_worker.compile_kernels", "tests.support.worker_pod")
-BENCHMARK = Benchmark("startup", (Part("all", run_starts, _WORKER),), about=__doc__, show=show)
+
+
+def _shipped(found: Any) -> Mapping[str, Any]:
+    """With kernels that were compiled ahead, as images have them."""
+    return {case["kernels"]: case for case in found["cases"]}["shipped"]
+
+
+VERDICTS = (
+    Verdict("a graph of 1 GB in the page cache: ready, after imports", at_most(WANTED_S, "s"),
+            lambda found: round(_shipped(found)["readyS"] - _shipped(found)["importsS"], 3)),
+    Verdict("memory beside the mapped files, in a burst too", below(WANTED_MB, "MB"),
+            lambda found: round(max(_shipped(found)[when]["anonymousBytes"] for when in MOMENTS) / 1e6, 1)),
+)  # fmt: skip
+BENCHMARK = Benchmark("startup", (Part("all", run_starts, _WORKER),), VERDICTS, about=__doc__, show=show)
 
 if __name__ == "__main__":
     main(BENCHMARK)
