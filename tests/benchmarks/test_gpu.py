@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import gpu_tests
+from benchmarks import gpu_tests, results
 from benchmarks.figure_blocks import RENDERERS, Results
 from benchmarks.gpu import benchmark, distinct, engines, parts, unseen
 from benchmarks.gpu.__main__ import main
@@ -440,3 +440,17 @@ def test_the_page_says_what_was_run_on_which_card(tmp_path: Path) -> None:
     assert lines[2].startswith(f"{about} `make test-gpu ONLY=kernels` | 120 passed, 3 skipped | aaaaaaa, 20")
     assert lines[3].startswith(f"{about} `make bench-gpu ONLY=link` | measured ([benchmarks.md]")
     assert "| kernels | NVIDIA H200 | 120 | 0 | 3 |" in RENDERERS["gpu_tests"](Results(tmp_path)["gpu_tests"])
+
+
+@pytest.mark.parametrize("told", [None, "b" * 40])
+def test_a_copy_without_a_clone_is_of_the_commit_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, told: str | None
+) -> None:
+    def no_git(*_: str) -> str:
+        raise OSError
+
+    monkeypatch.setattr(results, "_git", no_git)
+    monkeypatch.delenv("GNNSERVE_COMMIT", raising=False)
+    if told is not None:
+        monkeypatch.setenv("GNNSERVE_COMMIT", told)
+    assert results.commit() == {"id": told, "dirty": told is None}
