@@ -92,5 +92,5 @@ def _plain_revision(folder: Path) -> LoadedRevision:
     """One type, with as many neighbours as the others have by all relations."""
     network = Model(hidden=HIDDEN, fanouts=(24, 24)).network(3)
     repository = Repository(folder / "rows-plain", "default", "typed")
-    data = made_up_graph(3 * DEGREE, 16, 3)
+    data = made_up_graph(NODES, 3 * DEGREE, 16, 3)
     return repository.load(publish_made_up(repository, data, network, [_PROJECTED]).revision)
