@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -17,6 +18,11 @@ gc.disable()
 if not Path("/dev/nvidiactl").exists():
     # Triton's kernels then run as Python, on arrays in the host's memory.
     os.environ["TRITON_INTERPRET"] = "1"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control has what it runs behind it ignore interrupts, and programs that tests start and
+    # interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # xdist hands its own terminal's width on; in one process, what commands print here is as wide as in a file.
