@@ -354,19 +354,3 @@ def _module_name(name: str) -> str:
     """The name by which a module is imported, where it runs as the program."""
     spec = sys.modules["__main__"].__spec__ if name == "__main__" else None
     return name if spec is None else spec.name.removesuffix(".__main__")
-
-
-def write_result(name: str, quick: bool, body: Mapping[str, Any], folder: Path = FOLDER) -> Path:
-    """Write a benchmark that is no `Benchmark` yet as one part."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{name}{'.quick' if quick else ''}.json"
-    found = {key: value for key, value in body.items() if key != "verdicts"}
-    result = {
-        "benchmark": name,
-        **({"quick": True} if quick else {}),
-        "parts": {"all": measured(found, commit(), 0.0, [])},
-        "verdicts": body.get("verdicts", {}),
-    }
-    file.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"wrote {os.path.relpath(file)}")
-    return file
