@@ -25,7 +25,7 @@ from benchmarks.verdicts import Verdict, above, at_least, at_most
 
 WANTED_ROW, WANTED_ONE, WANTED_32 = 1.5, 5.0, 10.0
 WANTED_ERROR = 1e-4
-"""Of scores around 1, computed in float32 from sums of some hundred products."""
+"""Largest difference of scores around 1, computed in float32 from sums of some hundred products."""
 
 
 def show(found: Mapping[str, Any]) -> None:

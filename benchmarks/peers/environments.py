@@ -78,7 +78,7 @@ def build(environment: Environment) -> None:
 
 def _compile(python: str) -> None:
     print("compiling torch-sparse and torch-scatter: 15 to 25 minutes, once", flush=True)
-    # -g0: nobody debugs what is compiled here.
+    # -g0: what is compiled here is not debugged.
     from_source = [argument for package in _COMPILED for argument in ("--no-binary", package.partition("=")[0])]
     _uv(
         "pip", "install", "--python", python, "--no-build-isolation", *from_source, *_COMPILED,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import runpy
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -72,22 +70,12 @@ def test_the_manifest_of_our_server_is_valid_and_pinned_to_the_projected_variant
     assert (service.spec.routing.mode, service.spec.routing.variant) == ("Static", "projected")
 
 
-def _program(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"peer_{name}", PROGRAMS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_hops_are_counted_from_the_order_of_a_sample() -> None:
     """Two seeds (papers 0, 1); hop 1 brings authors 0, 1 and paper 2; hop 2 paper 3 by author 1, and author 2."""
     writes, cites, wrote = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "wrote", "author")
     sources = {writes: [0, 1, 1, 2], cites: [2], wrote: [0, 3]}
     readers = {writes: [0, 0, 1, 2], cites: [1], wrote: [0, 1]}
-    nodes, edges = _program("hops").count_hops(
+    nodes, edges = runpy.run_path(str(PROGRAMS / "hops.py"))["count_hops"](
         {"paper": torch.arange(4), "author": torch.arange(3), "field": torch.arange(0)},
         {key: torch.tensor(one) for key, one in sources.items()},
         {key: torch.tensor(one) for key, one in readers.items()},
