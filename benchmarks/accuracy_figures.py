@@ -64,7 +64,7 @@ def _times(found: Any) -> str:
 
 @figures("ranking")
 def ranking(found: Any) -> str:
-    """What holds of each finding of the paper, and the numbers that decide it."""
+    """Each finding of the paper: whether it holds, and the numbers that decide it."""
     return table(
         ("finding of the paper", "here", "because"),
         ((one["finding"], one["verdict"], one["because"]) for one in judge_findings(found["rows"])),

@@ -43,7 +43,7 @@ from benchmarks.chaos_events import LIVING, SERVICES, WORKERS, draw, was_in_flig
 from benchmarks.chaos_living import clients_at_work, figures_of, living_service
 from benchmarks.chaos_load import Load
 from benchmarks.chaos_world import CONVERGENCE_LIMIT_S, World, run_events
-from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.results import Benchmark, Run, main, part_in_a_cluster
 from benchmarks.verdicts import Verdict, Worded, below, exactly, that
 
 DEFAULT_MINUTES, QUICK_MINUTES = 10.0, 0.5
@@ -197,13 +197,7 @@ VERDICTS = (
 )  # fmt: skip
 BENCHMARK = Benchmark(
     "chaos",
-    (
-        Part(
-            "all", run_all,
-            ("gnnserve_operator.__main__", "gnnserve_worker.pods.generate", "gnnserve_worker.pods.serve"),
-            ("charts/gnnserve",),
-        ),
-    ),
+    (part_in_a_cluster("all", run_all),),
     VERDICTS,
     about=__doc__,
     show=show,

@@ -25,7 +25,7 @@ from tests.cluster.harness.installation import Installation, example, installed_
 from tests.cluster.harness.services import SMALL_SPEC, Service
 from tests.cluster.harness.session import running_cluster
 
-from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.results import Benchmark, Run, main, part_in_a_cluster
 from benchmarks.verdicts import Verdict, exactly
 from gnnserve_cli.loadgen.generator import generate_load
 from gnnserve_cli.loadgen.record import Record
@@ -223,13 +223,7 @@ VERDICTS = (
 
 BENCHMARK = Benchmark(
     "cluster",
-    (
-        Part(
-            "all", run_all,
-            ("gnnserve_operator.__main__", "gnnserve_worker.pods.generate", "gnnserve_worker.pods.serve"),
-            ("charts/gnnserve",),
-        ),
-    ),
+    (part_in_a_cluster("all", run_all),),
     VERDICTS,
     about=__doc__,
     show=show,

@@ -28,7 +28,7 @@ from tests.cluster.harness.session import running_cluster
 
 from benchmarks.cluster_routing_bench import FULL, QUICK, SEEDS, Bench, Extent, Load, Log, Watch
 from benchmarks.communities import prepare
-from benchmarks.results import Benchmark, Part, Run, main
+from benchmarks.results import Benchmark, Run, main, part_in_a_cluster
 from benchmarks.verdicts import Verdict, Worded, at_most, that
 from gnnserve_api.routing import Route
 from gnnserve_cli.loadgen.record import Record
@@ -378,13 +378,7 @@ VERDICTS = (
 
 BENCHMARK = Benchmark(
     "cluster_routing",
-    (
-        Part(
-            "all", run_all,
-            ("gnnserve_operator.__main__", "gnnserve_worker.pods.generate", "gnnserve_worker.pods.serve"),
-            ("charts/gnnserve",),
-        ),
-    ),
+    (part_in_a_cluster("all", run_all),),
     VERDICTS,
     about=__doc__,
     show=show,

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.results import FOLDER, MergedObject
 
 Record = Mapping[str, Any]
-"""What a result file has of one part: its commit, day, machine, duration, what it depends on, and what it found."""
+"""A part's entry in a result file: its commit, day, machine, duration, what it depends on, and what it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Results:
     """Names of parts, by benchmark."""
 
     def __getitem__(self, name: str) -> Any:
-        """What the parts of a benchmark found, together."""
+        """Findings of all parts of a benchmark, together."""
         read = self._read.setdefault(name, set())
         return MergedObject([(part.name, part.record["found"]) for part in self.parts(name)], read.add)
 

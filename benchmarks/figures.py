@@ -30,7 +30,7 @@ PAGES: Mapping[str, Render] = {
 
 
 def differences(name: str, page: str, fresh: str) -> Iterator[str]:
-    """What is wrong with a page beside the one that the results make. How many commits have passed is not compared:
+    """Differences of a page from the one that the results make. How many commits have passed is not compared:
     each commit changes it. That a figure has become old meanwhile is, where README.md quotes it."""
     if settled(page) != settled(fresh):
         yield f"{name} is not what benchmarks/results and benchmarks/about make"

@@ -250,7 +250,7 @@ def measure_labels(operator: Operator, audit: Audit, fleet: Fleet, extent: Exten
 def _label_between_resyncs(
     operator: Operator, audit: Audit, fleet: Fleet, extent: Extent
 ) -> tuple[dict[str, Any], float]:
-    """What was found, and the seconds since the resync before."""
+    """Return the findings, and the seconds since the resync before."""
     before = operator.reconciles().total()
     wait_for("a resync", lambda: operator.reconciles().total() >= before + fleet.size, 120, every_s=0.1)
     mark, reconciles, processor_s = audit.mark(), operator.reconciles(), operator.processor_s()

@@ -78,6 +78,12 @@ class Part:
         return shortest([*depends_on([_module_name(function.__module__), *self.programs]), *self.depends])
 
 
+def part_in_a_cluster(name: str, run: Callable[[Run], Mapping[str, Any] | None]) -> Part:
+    """A part whose programs are the chart's operator and the pods that it makes of a service."""
+    programs = ("gnnserve_operator.__main__", "gnnserve_worker.pods.generate", "gnnserve_worker.pods.serve")
+    return Part(name, run, programs, ("charts/gnnserve",))
+
+
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     name: str

@@ -23,7 +23,7 @@ from gnnserve_worker.serving.grpc.messages import ModelInferResponse
 _BYSTANDERS = 2
 _ATTEMPTS = 100
 _WAIT_S = 0.05
-"""Between attempts of a request that the worker has no room for now."""
+"""Wait between attempts of a request that the worker has no room for now."""
 _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.NOT_FOUND: 404,
