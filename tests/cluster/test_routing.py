@@ -100,13 +100,13 @@ def capacities(prometheus: Prometheus) -> tuple[float, float]:
         wait_for(f"the capacity of {variant}", lambda variant=variant: capacity(variant))
         for variant in (ACCURATE, FAST)
     )
-    assert fast > 3 * accurate, "too near to each other for a test on a busy machine"
     return accurate, fast
 
 
 def too_much_for_the_accurate(prometheus: Prometheus) -> float:
     """Seeds/s that the fast variant carries and the accurate one does not."""
     accurate, fast = capacities(prometheus)
+    assert fast > 3 * accurate, "too near to each other for a test on a busy machine"
     return 0.85 * (accurate * fast) ** 0.5
 
 
@@ -196,9 +196,9 @@ def test_static_is_one_variant_whatever_the_load(service: Service, prometheus: P
     assert answerers(service, 5) == {FAST: 5}
     route_by(service, mode="Static", variant=ACCURATE)
     wait_for_base(service, ACCURATE)
-    # Far beyond the accurate one, also where the machine is faster by now than it was when that was measured.
-    _, too_much = capacities(prometheus)
-    with OpenLoad(service, too_much, SEEDS_EACH):
+    # Far beyond the accurate one, also where the machine is faster by now than it was when that was measured. The lone
+    # requests of just now tell only of small batches, which may be so cheap that it seems the faster of both meanwhile.
+    with OpenLoad(service, max(capacities(prometheus)), SEEDS_EACH):
         service.wait_for("CapacitySufficient", "ScaleOut", "False", timeout_s=60)
         # Some are refused; those that are answered are answered by that variant.
         assert wait_for("an answer", lambda: answered_by(service)) == ACCURATE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -68,6 +69,8 @@ def kernel_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     with monkeypatch.context() as patched:
         patched.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
         patched.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+        # Python tells bytecode of a source that was written again by its size and whole seconds: it would run the old.
+        patched.setattr(sys, "dont_write_bytecode", True)
         forget_folders()
         yield tmp_path / "kernels"
     forget_folders()
