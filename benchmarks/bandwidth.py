@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from gnnserve_worker.sampling.kernels import prefetch
+from gnnserve_worker.kernels.primitives import prefetch
 
 LINE_BYTES = 64
 _WORDS_PER_LINE = LINE_BYTES // 8

@@ -16,8 +16,8 @@ import numpy as np
 import uvloop
 from tests.support.serving import CLASSES, FakeWorker, profile, service, variant
 
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, StageTimes
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.served_service import ServiceSettings
 from gnnserve_worker.serving.server import Offer, serve_revisions

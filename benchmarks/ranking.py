@@ -196,7 +196,7 @@ def _code_identity() -> list[str]:
     import gnnserve_worker
 
     worker, api, own = Path(gnnserve_worker.__path__[0]), Path(gnnserve_api.__path__[0]), Path(__file__).parent
-    files = [path for part in ("generation", "sampling", "graph") for path in (worker / part).rglob("*.py")]
+    files = [path for part in ("generation", "sampling", "graph", "kernels") for path in (worker / part).rglob("*.py")]
     files += [*(api / "spec").glob("*.py"), *(own / f"{name}.py" for name in ("ranking", "retraining", "generation"))]
     digest = hashlib.sha256()
     for path in sorted(files):

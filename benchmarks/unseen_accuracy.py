@@ -27,10 +27,10 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.normalised import inverse_roots
 
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[2] / "shared" / "datasets"))

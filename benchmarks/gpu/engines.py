@@ -27,9 +27,9 @@ from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.resident import LANES, Means, Resident, make_resident
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.tables.table import Table
 
 _SLACK_BYTES = 2**20

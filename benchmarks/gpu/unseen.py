@@ -24,10 +24,10 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.graph.overlay import arrange_overlay
-from gnnserve_worker.graph.view import BatchView, Part, view_of
 from gnnserve_worker.models.rows import row_maker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 
 _DEGREE = 10
 """Edges of a new node, from stored ones."""

@@ -31,11 +31,11 @@ from gnnserve_worker.gpu.resident import LANES, Means, make_resident, weights_by
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
 from gnnserve_worker.graph.overlay import arrange_overlay
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import Part, view_of
 
 NODES = 40
 UNDIRECTED = EdgeRules(Direction.UNDIRECTED)

@@ -36,7 +36,6 @@ from gnnserve_worker.gpu.memory import Ledger
 from gnnserve_worker.gpu.resident import LANES, make_resident
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
-from gnnserve_worker.graph.view import BatchView, Part, view_of
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.served import served_revision
@@ -44,6 +43,7 @@ from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.tables.gather import Aggregator, Own
 
 FANOUTS = (3, 2)

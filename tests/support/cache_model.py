@@ -19,7 +19,7 @@ from gnnserve_worker.caching.epochs import Epochs
 from gnnserve_worker.caching.policy import NO_ITEMS, Changes
 from gnnserve_worker.caching.sharding import CachePlan
 from gnnserve_worker.caching.slots import MaskedSlots
-from gnnserve_worker.sampling.kernels import mix
+from gnnserve_worker.kernels.primitives import mix
 
 WORDS = 16
 """uint64, of a block: 128 bytes."""

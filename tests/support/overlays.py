@@ -25,7 +25,6 @@ from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.store import Graph, Splits
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Network
@@ -35,6 +34,7 @@ from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.neighbours import Scratch, effective_nodes, sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots
 

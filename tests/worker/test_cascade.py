@@ -20,13 +20,13 @@ from gnnserve_worker.generation.calibration import fit_temperature, threshold_fo
 from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.overlay import arrange_overlay
-from gnnserve_worker.graph.view import BatchView, Part, view_of
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.cascade import confidences, with_cascades
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.repository.checks import cascade_misfit
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 
 GRAPH = planted_graph([1, 5, 8], nodes=300)
 CASCADES = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnserve_worker.graph.view import Part, view_of
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.rows import LAST_GENERATION
 

@@ -23,7 +23,6 @@ from tests.support.waiting import WAIT_S
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker import parallel
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import (
     Chunks,
@@ -35,12 +34,13 @@ from gnnserve_worker.inference.batch import (
     warm_up,
 )
 from gnnserve_worker.kernel_cache import KERNELS
+from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, sample_neighbours
-from gnnserve_worker.sampling.view import SampleView
 from gnnserve_worker.tables.gather import gathered_bytes
 
 NODES, WIDTH = 300, 8

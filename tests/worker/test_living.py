@@ -32,10 +32,10 @@ from gnnserve_worker.graph.change_batch import (
 )
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.overlay import arrange_overlay
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.sampling.batch_view import Part, view_of
 
 NODES = 40
 CLOSE = 2e-5

@@ -35,11 +35,11 @@ from gnnserve_worker.graph.change_batch import (
 )
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import to_json
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.reading import columns_by_id, read_changes
 from gnnserve_worker.serving.http.question import RequestError

@@ -25,12 +25,12 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, message_relations
 from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.pairs import PairForm
 from gnnserve_worker.serving.http.question import Question, RequestError
 

@@ -24,13 +24,13 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.overlay import arrange_overlay
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.tables.table import RowsBehind
 
 CLOSE = {Storage.FLOAT32: 1e-5, Storage.FLOAT16: 2e-2, Storage.BFLOAT16: 1e-1, Storage.INT8: 1e-1}

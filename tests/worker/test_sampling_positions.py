@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support import sampling as reference
 from tests.support.statistics import is_uniform
 
-from gnnserve_worker.sampling.kernels import choose_positions, scratch_bitmap, scratch_table, stream
+from gnnserve_worker.kernels.primitives import choose_positions, scratch_bitmap, scratch_table, stream
 
 ALL_PATHS = pytest.mark.parametrize(
     ("degree", "count"),

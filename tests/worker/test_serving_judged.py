@@ -12,8 +12,8 @@ from tests.support.serving import CLASSES, TRADE_OFF, Client, FakeWorker, profil
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.profile import Profile
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.scheduling.choice import VariantChooser
 from gnnserve_worker.serving.accuracy.tally import Tally
 

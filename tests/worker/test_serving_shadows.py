@@ -15,8 +15,8 @@ from tests.support.waiting import WAIT_S
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.following.routing import parse_routing
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.serving.accuracy.watch import Purpose
 
 NODES = [*range(20)]

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
 SHIPPED = PACKAGE / "__pycache__" / "kernels"
 """The image's kernels. Whatever leaves bytecode out of account, such as git, leaves these out."""
-_SOURCES = ("sampling", "graph", "tables", "models", "caching")
+_SOURCES = ("kernels", "graph", "sampling", "tables", "models", "caching")
 """Folders whose code may be part of a kernel of another file."""
 _MOST_FOLDERS = 8
 """Versions that are kept under one root, 20 MB each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.sampling.kernels import prefetch
+from gnnserve_worker.kernels.primitives import prefetch
 
 _AHEAD = 4
 """Rows are prefetched this many turns ahead."""

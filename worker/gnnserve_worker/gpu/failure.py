@@ -25,10 +25,10 @@ from gnnserve_api.errors import DeviceError, DeviceLostError
 from gnnserve_worker.gpu.device_errors import LASTING, Consequence, advice_on, consequence_of, describe
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.viewed import UnsampledError
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference, infer_batch
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import BatchView
 
 START_ANEW = "start the worker anew to use it again"
 MOST_FAILED = 3

@@ -31,7 +31,6 @@ from gnnserve_worker.gpu.failure import START_ANEW, TRUST, GuardedEngine, Trust
 from gnnserve_worker.gpu.memory import HOST, LEDGER, HostMemory, Ledger
 from gnnserve_worker.gpu.resident import CrowdedError, Means, make_resident
 from gnnserve_worker.gpu.sharing import share_where_it_pays
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Inference, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import DeviceStats
@@ -39,6 +38,7 @@ from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.new_nodes import measure_new_nodes
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import BatchView
 
 _BUDGET_S = 0.5
 """Seconds to measure one batch size, over all variants."""

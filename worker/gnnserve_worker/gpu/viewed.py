@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_worker.gpu.behind import RoomBehind
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import StageTimes, count_parts, cut_evenly, draw_sample, join_times, make_rows
 from gnnserve_worker.parallel import map_parallel, thread_count
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, pad_sample

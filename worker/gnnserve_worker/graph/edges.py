@@ -20,8 +20,8 @@ import numpy as np
 from gnnserve_api.edges import Direction, Duplicates, SelfLoops
 from gnnserve_worker.graph.store import Finding, Graph
 from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.kernels.primitives import prefetch
 from gnnserve_worker.parallel import map_parallel, thread_count
-from gnnserve_worker.sampling.kernels import prefetch
 
 _Lists: TypeAlias = tuple[np.ndarray, np.ndarray]
 _PIECE_EDGES = 1 << 20

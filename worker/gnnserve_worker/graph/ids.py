@@ -16,8 +16,8 @@ import numpy as np
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.words import equal_texts, hash_text, mixed
 from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernels.primitives import prefetch
 from gnnserve_worker.parallel import map_parallel
-from gnnserve_worker.sampling.kernels import prefetch
 
 NO_OFFSETS = np.empty(0, dtype=np.int64)
 _TOGETHER = 16

@@ -16,7 +16,7 @@ from gnnserve_worker.graph.change_batch import ChangeIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids, texts_of
 from gnnserve_worker.growth import GrowingArray, room_for
 from gnnserve_worker.kernel_cache import brief_kernel
-from gnnserve_worker.sampling.kernels import mix
+from gnnserve_worker.kernels.primitives import mix
 
 _FEWEST_SLOTS = 1024
 

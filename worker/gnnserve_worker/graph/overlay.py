@@ -16,8 +16,8 @@ import numpy as np
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
-from gnnserve_worker.sampling.kernels import slot_of
-from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
+from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
+from gnnserve_worker.kernels.primitives import slot_of
 
 PACKED_HEADER = 5
 """Numbers that `Overlay.packed` begins with."""

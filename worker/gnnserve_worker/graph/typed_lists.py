@@ -14,7 +14,7 @@ import numpy as np
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.sampling.typed_layout import pack_layout
+from gnnserve_worker.kernels.layout import pack_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class TypedGraph(Graph):
 
     typed: TypedGraphManifest
     layout: np.ndarray
-    """`typed_layout.pack_layout` of it, for kernels."""
+    """`layout.pack_layout` of it, for kernels."""
 
     @property
     def nodes(self) -> int:
@@ -103,8 +103,8 @@ def describe_typed(data: TypedGraphData) -> TypedGraphManifest:
 
 
 def merged_lists(typed: TypedGraphManifest, lists: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:
-    """All lists in the order of `typed_layout`, from those of each relation, whose entries are positions within its
-    source type: int64 [lists + 1], and numbers of nodes, int32 [edges]."""
+    """All lists in the order of `kernels/layout.py`, from those of each relation, whose entries are positions within
+    its source type: int64 [lists + 1], and numbers of nodes, int32 [edges]."""
     lengths = []
     read_by = {
         kind.name: [place for place, one in enumerate(typed.relations) if one.target == kind.name]

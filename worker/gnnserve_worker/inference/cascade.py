@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_api.cascades import CascadeManifest
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference, StageTimes
+from gnnserve_worker.sampling.batch_view import BatchView
 
 
 def with_cascades(infer: Infer, cascades: Sequence[CascadeManifest]) -> Infer:

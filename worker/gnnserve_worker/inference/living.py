@@ -29,7 +29,6 @@ from gnnserve_worker.graph.change_run import ChangeRun, join
 from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun, distinct
 from gnnserve_worker.graph.living_graph import LivingGraph, no_room
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.drafting import Drafting, Group, MadeStored
 from gnnserve_worker.inference.touched import Touched, TouchedSince
@@ -37,6 +36,7 @@ from gnnserve_worker.inference.typed_drafting import TypedDrafting
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
 from gnnserve_worker.tables.table import Table
 

@@ -15,10 +15,10 @@ import numpy as np
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.profile import NewNodesLatency
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.latency import rounded_ms
 from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.sampling.batch_view import Part, view_of
 
 _MOST_NEIGHBOURS = 32
 """Most neighbours that a new node reads: a request that lists more is rare, and draws few more rows."""

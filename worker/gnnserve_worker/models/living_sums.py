@@ -18,8 +18,8 @@ import numpy as np
 
 from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.kernel_cache import inlined, kernel
+from gnnserve_worker.kernels.primitives import prefetch
 from gnnserve_worker.models.network import Layer
-from gnnserve_worker.sampling.kernels import prefetch
 from gnnserve_worker.tables.growing import empty_growing
 from gnnserve_worker.tables.table import Rows, Table
 

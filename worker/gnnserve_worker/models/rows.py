@@ -14,13 +14,13 @@ import numpy as np
 
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_rows import FeatureRows
-from gnnserve_worker.graph.view import BatchView, name_rows
 from gnnserve_worker.kernel_cache import brief_kernel, inlined, kernel
 from gnnserve_worker.models.architecture import Projection
 from gnnserve_worker.models.binary import BinaryRows, warm_up_binary
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.nonzero import NonzeroProduct, pays
 from gnnserve_worker.models.scaling import Scaling
+from gnnserve_worker.sampling.batch_view import BatchView, name_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import NO_SCALES, Rows, RowsBehind, Table
 

@@ -15,16 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
+from gnnserve_worker.kernels.primitives import prefetch, slot_of
+from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
 from gnnserve_worker.models.network import multiply
 from gnnserve_worker.models.rows import RowMaker, multiplied
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.whole_lists import LayerScratch
-from gnnserve_worker.sampling.kernels import prefetch, slot_of
-from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
 from gnnserve_worker.tables.table import NO_SCALES, RowsBehind
 from gnnserve_worker.tables.vectors import sum_weighted_rows
 

@@ -8,10 +8,10 @@ import threading
 import numpy as np
 
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
-from gnnserve_worker.sampling.view import SampleView
 
 _WHOLE_LISTS = (-1,)
 

@@ -21,6 +21,7 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
 from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, parted_lists, typed_graph
 from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.graph_files import (
     VerifiedVersion,
@@ -31,7 +32,6 @@ from gnnserve_worker.repository.graph_files import (
     open_ids_of,
     read_features,
 )
-from gnnserve_worker.sampling.typed_layout import unpack_layout
 
 Mapped = Callable[..., np.ndarray]
 """Opens an array of the graph's folder by file, dtype and shape."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from gnnserve_worker.growth import scratch_for
 from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernels.view import SampleView, unpack
 from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, row_in_view
-from gnnserve_worker.sampling.view import SampleView, unpack
 
 _WORTH_IT = 64
 """Deduplicate only where at least one seed in this many is a repetition. Finding one takes a few ns, copying its scores

@@ -22,16 +22,15 @@ import numpy as np
 
 from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.sampling.kernels import (
+from gnnserve_worker.kernels.lists import list_begin, list_count, list_end, prefetch_bounds
+from gnnserve_worker.kernels.primitives import (
     choose_positions,
     prefetch,
     scratch_bitmap,
     scratch_table,
     stream,
 )
-from gnnserve_worker.sampling.lists import list_begin, list_count, list_end, prefetch_bounds
-from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, row_in_view, row_of
-from gnnserve_worker.sampling.view import (
+from gnnserve_worker.kernels.view import (
     HAS_KEY,
     HAS_OVERLAY,
     HAS_OVERRIDES,
@@ -41,6 +40,7 @@ from gnnserve_worker.sampling.view import (
     seen_as,
     unpack,
 )
+from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, row_in_view, row_of
 
 _BLOCK = 32
 """Nodes whose positions are drawn before the first of their neighbours is read."""

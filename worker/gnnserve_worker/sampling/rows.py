@@ -6,7 +6,7 @@ import numpy as np
 
 from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined
-from gnnserve_worker.sampling.kernels import GOLDEN, mix
+from gnnserve_worker.kernels.primitives import GOLDEN, mix
 
 LAST_GENERATION = 2**31 - 64
 """Largest generation KnownNodes can store (32 bits). Each hop takes one; at the limit the table is cleared."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnserve_worker.growth import enlarged
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.sampling.kernels import choose_positions, scratch_bitmap, scratch_table, stream
+from gnnserve_worker.kernels.primitives import choose_positions, scratch_bitmap, scratch_table, stream
 from gnnserve_worker.sampling.normalised import inverse_roots
 
 

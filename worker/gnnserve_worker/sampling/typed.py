@@ -4,7 +4,7 @@ Rows of a hop stand type after type, so that each type's matrix products run ove
 neighbours of a row stand together, relation after relation: layer 1 gathers them by one weighted sum. A graph of one
 type and one relation draws what `neighbours.py` draws of it.
 
-Overlay node j of a batch's view is called N + j · `stride`: it has that many entries in `sampling/view.py`, one for the
+Overlay node j of a batch's view is called N + j · `stride`: it has that many entries in `kernels/view.py`, one for the
 list of each slot, the first of which stands for the node. Where it stands for no stored node, the first entry has
 -1 - its type as its origin.
 """
@@ -15,12 +15,12 @@ import numpy as np
 
 from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.sampling.kernels import choose_positions, prefetch, scratch_bitmap, scratch_table, stream
-from gnnserve_worker.sampling.lists import list_begin, list_end, prefetch_bounds
+from gnnserve_worker.kernels.layout import type_of, unpack_layout
+from gnnserve_worker.kernels.lists import list_begin, list_end, prefetch_bounds
+from gnnserve_worker.kernels.primitives import choose_positions, prefetch, scratch_bitmap, scratch_table, stream
+from gnnserve_worker.kernels.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, drawn_by, seen_as, unpack
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.rows import KnownNodes, row_in_view, row_of
-from gnnserve_worker.sampling.typed_layout import type_of, unpack_layout
-from gnnserve_worker.sampling.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, drawn_by, seen_as, unpack
 
 _BLOCK = 32
 """Rows whose positions are drawn before the first of their neighbours is read."""
@@ -98,8 +98,8 @@ def sample_typed(
 ) -> TypedSample:
     """Sample up to `fanouts[d, r]` distinct neighbours of every row of hop d by relation r; -1 takes all of them.
 
-    `indptr`: int64 [lists + 1], or [lists, 2] (`lists.py`). `indices`: numbers of nodes, int32. `layout`:
-    `typed_layout.pack_layout` of the graph. `seeds`: numbers of nodes of any types, int64. `fanouts`: int64 [layers,
+    `indptr`: int64 [lists + 1], or [lists, 2] (`kernels/lists.py`). `indices`: numbers of nodes, int32. `layout`:
+    `layout.pack_layout` of the graph. `seeds`: numbers of nodes of any types, int64. `fanouts`: int64 [layers,
     relations]. `share` gives a node that a hop meets twice one row. Equal keys draw the same sample.
     """
     types, stride, layers = int(layout[0]), int(layout[1]), len(fanouts)

@@ -16,8 +16,8 @@ from queue import SimpleQueue
 import msgspec
 import numpy as np
 
-from gnnserve_worker.graph.view import Part, view_of
 from gnnserve_worker.inference.batch import Inference
+from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.scheduling.closing import Batch
 from gnnserve_worker.serving.lane import Lane
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from gnnserve_api.objective import Objective
 from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.graph.view import Part
 from gnnserve_worker.inference.batch import StageTimes
+from gnnserve_worker.sampling.batch_view import Part
 from gnnserve_worker.scheduling.closing import Batch, Piece
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.scheduling.waiting import Request

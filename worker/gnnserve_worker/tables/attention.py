@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.sampling.kernels import prefetch
+from gnnserve_worker.kernels.primitives import prefetch
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import NO_SCALES, RowsBehind, Table
 from gnnserve_worker.tables.vectors import dot_row, number_of, sum_weighted_columns

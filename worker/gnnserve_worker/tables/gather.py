@@ -15,7 +15,7 @@ from typing import assert_never
 import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.sampling.kernels import prefetch
+from gnnserve_worker.kernels.primitives import prefetch
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
 from gnnserve_worker.tables.attention import Attention, aggregate_attending, gather_attending
 from gnnserve_worker.tables.table import NO_SCALES, NOTHING_BEHIND, RowsBehind, Table

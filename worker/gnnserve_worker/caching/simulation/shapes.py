@@ -15,7 +15,7 @@ import numpy as np
 
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.sampling.kernels import GOLDEN, mix
+from gnnserve_worker.kernels.primitives import GOLDEN, mix
 
 EXPONENT = 0.45
 COMMUNITY_NODES = 1000

@@ -1,4 +1,4 @@
-"""The random numbers of `sampling/kernels.py`, bit for bit: counter-based (SplitMix64), so that a node's draws depend
+"""The random numbers of `kernels/primitives.py`, bit for bit: counter-based (SplitMix64), so that a node's draws depend
 on the key, the depth and the node alone, not on the processor that makes them."""
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ import numpy as np
 
 from gnnserve_worker.growth import room_for, scratch_for
 from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Activations, Network, copy_rows, no_bias
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
 from gnnserve_worker.sampling.typed import TypedSample
-from gnnserve_worker.sampling.typed_layout import unpack_layout
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own, gather
 from gnnserve_worker.tables.table import NO_SCALES, RowsBehind, Table
 from gnnserve_worker.tables.vectors import sum_rows
@@ -64,7 +64,7 @@ class TypedNetwork(Network):
     graphs of one type."""
 
     layout: np.ndarray
-    """`sampling.typed_layout.pack_layout` of the graph."""
+    """`kernels.layout.pack_layout` of the graph."""
     first_rows: np.ndarray
     """int64 [relations]: where the table has the rows of each relation; -1: it has none of them."""
     columns: int

@@ -13,16 +13,16 @@ import numpy as np
 
 from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.feature_rows import FeatureRows
-from gnnserve_worker.graph.view import BatchView
 from gnnserve_worker.kernel_cache import brief_kernel
+from gnnserve_worker.kernels.layout import unpack_layout
+from gnnserve_worker.kernels.view import row_of_overlay, unpack
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.rows import RenewedRows, encode_rows
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.typed.architecture import RelationalLayer
 from gnnserve_worker.models.typed.network import as_typed
+from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.typed_layout import unpack_layout
-from gnnserve_worker.sampling.view import row_of_overlay, unpack
 from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
 
@@ -34,7 +34,7 @@ class TypedRowMaker:
     first_rows: np.ndarray
     """int64 [relations]: where the table has the rows of each relation; -1: it has none of them."""
     layout: np.ndarray
-    """`sampling.typed_layout.pack_layout` of the graph."""
+    """`kernels.layout.pack_layout` of the graph."""
     scalings: Sequence[Scaling]
     """How the features of each type were scaled."""
     widths: Sequence[int]

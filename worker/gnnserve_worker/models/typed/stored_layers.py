@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.models.network import Activations, Network
 from gnnserve_worker.models.rows import RenewedRows
 from gnnserve_worker.models.typed.network import seed_rows
 from gnnserve_worker.models.typed.rows import TypedRowMaker
 from gnnserve_worker.sampling.typed import TypedScratch, sample_typed
-from gnnserve_worker.sampling.typed_layout import unpack_layout
 from gnnserve_worker.tables.table import Table
 
 

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined
-from gnnserve_worker.sampling.kernels import GOLDEN
-from gnnserve_worker.sampling.lists import list_begin, list_count, list_end
+from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
+from gnnserve_worker.kernels.primitives import GOLDEN
 
 HEADER = 6
 HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES = 1, 2, 4

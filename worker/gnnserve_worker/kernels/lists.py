@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined
-from gnnserve_worker.sampling.kernels import prefetch
+from gnnserve_worker.kernels.primitives import prefetch
 
 
 @inlined

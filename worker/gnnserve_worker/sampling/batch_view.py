@@ -14,8 +14,7 @@ import numpy as np
 from gnnserve_worker.graph.feature_rows import FeatureRows, addresses_of, numbers_at
 from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
-from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.view import (
+from gnnserve_worker.kernels.view import (
     HAS_KEY,
     HAS_OVERLAY,
     HAS_OVERRIDES,
@@ -26,6 +25,7 @@ from gnnserve_worker.sampling.view import (
     slots_of,
     unpack,
 )
+from gnnserve_worker.sampling.neighbours import NeighbourSample
 
 _NEW_STREAMS = 1 << 32
 """Draws of a request's k-th new node depend on this + k: no stored node has such a number."""
