@@ -39,6 +39,11 @@ class TypedNodeId(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     type: str
     id: int | str
 
+    @property
+    def text(self) -> str:
+        """The id as one text."""
+        return f"{self.type}/{self.id}"
+
 
 class LabelsRequest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """What nodes turned out to be."""

@@ -8,6 +8,7 @@ Written by generation, stored in the revision, read by routing and by people.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -94,6 +95,45 @@ class LinkScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     ndcg_at_k: Share
     k: Positive
 
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """Figures by the names that reports give them."""
+        return {
+            "ROC-AUC": self.roc_auc,
+            "Average precision": self.average_precision,
+            "MRR": self.mrr,
+            f"Recall@{self.k}": self.recall_at_k,
+        }
+
+    def name_nodes(self, split: str) -> str:
+        """Name of the nodes that are profiled, of one split."""
+        return f"nodes of {split} links"
+
+    @property
+    def unseen(self) -> str:
+        """Sentence part about what training did not see of the test split."""
+        return f"{self.name_nodes('test')}, which training did not see"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScores:
+    """What a variant is judged by whose accuracies say all: labels of nodes."""
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        return {}
+
+    def name_nodes(self, split: str) -> str:
+        return f"{split} nodes"
+
+    @property
+    def unseen(self) -> str:
+        """Empty: it depends on how the networks were trained."""
+        return ""
+
+
+BY_LABELS = NodeScores()
+
 
 class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One variant. Accuracies are fractions of 1 under `Profile.metric`."""
@@ -137,6 +177,11 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Latencies of batches of new nodes, ascending in `seeds`. Empty where the variant cannot answer requests with an
     overlay, and of a profile that an earlier gnnserve wrote."""
 
+    @property
+    def judged(self) -> LinkScores | NodeScores:
+        """What it was judged by: on the test split where there is one, else on the validation split."""
+        return self.test_links or self.validation_links or BY_LABELS
+
     def __post_init__(self) -> None:
         if self.projected and self.family is FamilyName.PRUNED:
             # An earlier gnnserve wrote the profile, which named no families and knew these two.
@@ -175,6 +220,11 @@ class Profile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields
     variants: tuple[VariantProfile, ...]
     search: SearchRecord | None = None
     """Why these variants are kept, and others are not; None: the manifest lists the variants."""
+
+    @property
+    def judged(self) -> LinkScores | NodeScores:
+        """What all variants were judged by."""
+        return self.variants[0].judged
 
     def variant(self, name: str) -> VariantProfile:
         return next(v for v in self.variants if v.name == name)

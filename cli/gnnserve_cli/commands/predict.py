@@ -15,7 +15,7 @@ from msgspec import UNSET
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError, remedy_of
 from gnnserve_api.live_accuracy import TypedNodeId
-from gnnserve_api.pairs import PairOutput, PairsAnswer, PairsRequest, TypedPairsRequest
+from gnnserve_api.pairs import PairOutput, PairsAnswer, PairsRequest
 from gnnserve_api.protocol import (
     MAX_OFFSET,
     MAX_SEED,
@@ -25,7 +25,6 @@ from gnnserve_api.protocol import (
     PredictRequest,
     RequestOverlay,
     TypedOverlay,
-    TypedPredictRequest,
 )
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_cli.client import fetch_nodes, fetch_pairs, fetch_prediction, open_url, read_access, stated_objective
@@ -135,13 +134,13 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Ask a running server for nodes of its graph."""
-    brought = None if overlay is None else read_any_overlay(overlay)
+    # The server says which of the two forms of an overlay its graph takes.
+    brought: Any = None if overlay is None else read_any_overlay(overlay)
     if pairs is not None:
         if nodes is not None:
             raise InputError("--pairs", "--nodes is given too", "give one of them")
         endpoint = open_url(url, read_access(token_file, ca_file))
-        form_of_pairs: Any = TypedPairsRequest if isinstance(brought, TypedOverlay) else PairsRequest
-        asked: PairsRequest[Any] = form_of_pairs(
+        asked: PairsRequest[Any] = PairsRequest(
             _pairs_of(parse_pairs(pairs), endpoint),
             stated_objective(latency_ms, tolerance_permille),
             strict or UNSET,
@@ -160,8 +159,7 @@ def predict(
     wanted = parse_outputs(outputs or "labels")
     endpoint = open_url(url, read_access(token_file, ca_file))
     ids = listed if isinstance(listed, tuple) else ids_of(listed, endpoint, "--nodes")
-    form: Any = TypedPredictRequest if isinstance(brought, TypedOverlay) else PredictRequest
-    request: PredictRequest[Any] = form(
+    request: PredictRequest[Any] = PredictRequest(
         ids,
         stated_objective(latency_ms, tolerance_permille),
         strict or UNSET,
@@ -284,7 +282,7 @@ def _readings_of(pair: str) -> list[tuple[str, str]]:
 
 
 def _plain(id_: AnyId) -> int | str:
-    return f"{id_.type}/{id_.id}" if isinstance(id_, TypedNodeId) else id_
+    return id_ if isinstance(id_, (int, str)) else id_.text
 
 
 def _pairs_of(

@@ -12,14 +12,12 @@ from msgspec import UNSET
 
 from gnnserve_api.embeddings import IndexMetric, IndexState
 from gnnserve_api.errors import InputError
-from gnnserve_api.protocol import TypedOverlay
 from gnnserve_api.recommend import (
     MOST_RECOMMENDED,
     Exclude,
     RecommendAnswer,
     RecommendFilter,
     RecommendRequest,
-    TypedRecommendRequest,
 )
 from gnnserve_cli.client import fetch_recommendation, open_url, read_access, stated_objective
 from gnnserve_cli.commands.options import CaFile, Json, LatencyMs, Strict, TokenFile, Url, between
@@ -74,7 +72,7 @@ def recommend(
     as_json: Json = False,
 ) -> None:
     """Ask a running server for nodes like one, or where it scores links, for the best ones to join it to."""
-    brought = None if overlay is None else read_any_overlay(overlay)
+    brought: Any = None if overlay is None else read_any_overlay(overlay)
     endpoint = open_url(url, read_access(token_file, ca_file))
 
     def read(text: str, option: str) -> tuple[int | str, ...]:
@@ -88,8 +86,7 @@ def recommend(
     filter_: RecommendFilter[Any] = RecommendFilter(
         None if labels is None else _labels(labels), None if among is None else read(among, "--among")
     )
-    kind = TypedRecommendRequest if isinstance(brought, TypedOverlay) else RecommendRequest
-    request: RecommendRequest[Any] = kind(
+    request: RecommendRequest[Any] = RecommendRequest(
         node=asked[0],
         count=count,
         type=type_,
@@ -97,7 +94,7 @@ def recommend(
         filter=None if filter_ == RecommendFilter() else filter_,
         objective=stated_objective(latency_ms, None),
         strict=strict or UNSET,
-        overlay=brought,  # type: ignore[arg-type]
+        overlay=brought,
     )
     answer, reply = fetch_recommendation(endpoint, request)
     assert reply.times is not None  # noqa: S101  (a connection of the client's own measures them)

@@ -5,13 +5,14 @@ what its figure means, in words with its own numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import CascadeProfile, Compute, LinkScores, Metric
+from gnnserve_api.profile import BY_LABELS, CascadeProfile, Compute, LinkScores, Metric
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.stability import RankStability
 from gnnserve_api.variants import Storage
@@ -83,6 +84,11 @@ class VariantRow(Struct, frozen=True):
     """None: it is a network of its own."""
     links: LinkScores | None = None
     """By test links, or by validation links where there are none of these; None: it classifies nodes."""
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """Figures beside its accuracies, by their names."""
+        return (self.links or BY_LABELS).figures
 
 
 class Chosen(Struct, frozen=True):

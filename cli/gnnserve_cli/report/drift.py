@@ -13,7 +13,7 @@ from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_cli.report.data import Drift, DriftRow, DriftVerdict
 from gnnserve_cli.report.facts import learns_nothing
 from gnnserve_cli.report.subject import Subject
-from gnnserve_cli.report.words import names, nodes_of, number, scores_links, signed_points
+from gnnserve_cli.report.words import names, nodes_of, number, signed_points
 
 _SMALL_POINTS = 0.5
 _DIFFERS = 0.1
@@ -110,8 +110,8 @@ def _says_test_nodes(subject: Subject) -> str:
     made = subject.provenance
     if learns_nothing(made):
         return "test nodes, whose links embeddings were computed without"
-    if scores_links(subject.profile):
-        return "nodes of test links, which training did not see"
+    if unseen := subject.profile.judged.unseen:
+        return unseen
     if made.has_given_weights:
         return "test nodes; whether these had a part in training the given weights is not known"
     if made.scope == "Transductive":

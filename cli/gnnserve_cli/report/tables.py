@@ -40,17 +40,14 @@ def variants_table(report: Report) -> Cells:
     if any(row.in_service for row in report.variants):
         headers.append("In service, by labels")
         rows = [[*shown, _in_service(row)] for shown, row in zip(rows, report.variants, strict=True)]
-    judged = [row.links for row in report.variants if row.links is not None]
-    if judged:
-        headers += ["ROC-AUC", "Average precision", "MRR", f"Recall@{judged[0].k}"]
-        rows = [[*shown, *_link_scores(row)] for shown, row in zip(rows, report.variants, strict=True)]
+    if figures := next((row.figures for row in report.variants if row.figures), None):
+        headers += figures
+        rows = [[*shown, *_figures(row, len(figures))] for shown, row in zip(rows, report.variants, strict=True)]
     return _cells("Variants", headers, rows)
 
 
-def _link_scores(row: VariantRow) -> list[str]:
-    if (scores := row.links) is None:
-        return [_NOTHING] * 4
-    return [f"{share:.4f}" for share in (scores.roc_auc, scores.average_precision, scores.mrr, scores.recall_at_k)]
+def _figures(row: VariantRow, columns: int) -> list[str]:
+    return [f"{share:.4f}" for share in row.figures.values()] or [_NOTHING] * columns
 
 
 def _new_nodes(row: VariantRow, seeds: int) -> str:

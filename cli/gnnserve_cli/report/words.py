@@ -64,13 +64,9 @@ def nodes(number_of: int) -> str:
     return "1 node" if number_of == 1 else f"{number_of:,} nodes"
 
 
-def scores_links(profile: Profile) -> bool:
-    return profile.variants[0].validation_links is not None
-
-
 def nodes_of(split: Literal["validation", "test"], profile: Profile) -> str:
     """`validation nodes`; where links are scored, whose nodes are profiled, `nodes of validation links`."""
-    return f"nodes of {split} links" if scores_links(profile) else f"{split} nodes"
+    return profile.judged.name_nodes(split)
 
 
 def gets_right(share: float, profile: Profile) -> str:
