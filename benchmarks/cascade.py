@@ -49,7 +49,8 @@ from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.cascade import confidences, with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 GRAPHS = {"amazon_computers": 2, "coauthor_cs": 1, "tolokers": 2}
@@ -194,7 +195,7 @@ _SPLITS = ("validation", "test")
 
 def _generated(name: str, source: GraphSource, root: Path, seed: int, variants: Mapping[str, Any]) -> LoadedRevision:
     repository = Repository(root, "benchmarks", f"{name.replace('_', '-')}-{seed}")
-    return repository.load(generate(service_of(name, source, seed, variants), repository).revision)
+    return load_revision(repository, generate(service_of(name, source, seed, variants), repository).revision)
 
 
 def _threshold(judged: Sequence[Judged], first: str, then: str, percent: float, cost: tuple[float, float]) -> Threshold:

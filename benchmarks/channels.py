@@ -37,6 +37,7 @@ from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.generation.scores import evaluate
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 GRAPHS = ("amazon_photo", "amazon_computers", "tolokers", "facebook_pages", "coauthor_cs")
@@ -156,7 +157,7 @@ def _service(name: str, epochs: int) -> GNNService:
 
 def _measure_full(manifest: RevisionManifest, repository: Repository) -> dict[str, tuple[float, float]]:
     """Median time in milliseconds of all nodes through each network, in turns, and its score on test nodes."""
-    revision = repository.load(manifest.revision)
+    revision = load_revision(repository, manifest.revision)
     files = repository.folder / "revisions" / manifest.revision
     # Those that read columns of features: one for each network.
     networks = [variant for variant in manifest.variants if manifest.tables[variant.table].kind == "features"]

@@ -25,8 +25,8 @@ from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.inference.batch import Inference, infer_batch, warm_up
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.repository import files
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import effective_nodes
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import (

@@ -34,7 +34,8 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_each, warm_up
 from gnnserve_worker.inference.latency import measure_latencies
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[2] / "shared" / "datasets"))
@@ -162,7 +163,7 @@ def _names_in_common(name: str, source: GraphSource, root: Path, seeds: int) -> 
 
 def _latencies(repository: Repository, revision: str) -> dict[str, dict[int, float]]:
     """Medians by variant and seeds of a batch, as a profile has them."""
-    loaded = repository.load(revision)
+    loaded = load_revision(repository, revision)
     warm_up(loaded)
     infer = partial(infer_each, loaded, with_embeddings=False)
     found: dict[str, dict[int, float]] = {variant: {} for variant in loaded.variants}
@@ -259,7 +260,7 @@ def _hidden(name: str, root: Path) -> tuple[Hidden, LoadedRevision, Metric]:
     with _short_profile():
         service = service_of(name, GraphSource(npz=NpzSource(uri=without.as_uri())), 0, _listed((1,)))
         revision = generate(service, repository)
-    loaded = repository.load(revision.revision)
+    loaded = load_revision(repository, revision.revision)
     return Hidden(replace(loaded, graph=data.graph), data.features, loaded), loaded, revision.profile.metric
 
 

@@ -22,6 +22,7 @@ from benchmarks.paper_tables import GRAPHS
 from benchmarks.shapes import CACHE, FANOUTS, PROBES, prepare, write_graph
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.repository import Repository
 
@@ -60,7 +61,7 @@ def measure_shape(name: str) -> MeasuredShape:
         safetensors.numpy.save_file(random_model(graph, _ARCHITECTURE), checkpoint)
         repository = Repository(Path(folder) / "repository", "benchmarks", name)
         published = generate(GNNService.model_validate(_manifest(name, source, checkpoint)), repository, listen)
-        revision = repository.load(published.revision)
+        revision = load_revision(repository, published.revision)
         warm_up(revision)
         batches = draw_batches(revision.graph.nodes - PROBES, _SEEDS, 16)
         found = measure(revision, batches, _SECONDS_PER_VARIANT, least_runs=20)

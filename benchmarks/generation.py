@@ -52,7 +52,7 @@ from gnnserve_worker.generation.training_set import TrainingSet, training_set, v
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.repository.loaded import LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedVariant
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 ROOT = Path(__file__).parents[1]

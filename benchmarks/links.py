@@ -28,7 +28,8 @@ from gnnserve_worker.generation.links.judge import average_precision, roc_auc
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.links import ServedLinks, served_links
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.pairs import form_pairs
 
@@ -242,7 +243,7 @@ class Served:
         with showing_progress() as listener:
             published = generate(service, repository, listener)
         seconds = time.monotonic() - begun
-        loaded = repository.load(published.revision)
+        loaded = load_revision(repository, published.revision)
         links = served_links(published, loaded.decoder)
         if links is None:
             raise RuntimeError("the revision scores no links")

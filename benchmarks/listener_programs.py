@@ -19,6 +19,7 @@ from granian.server.embed import Server as GranianServer
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.http.app import ServingApp
@@ -89,7 +90,7 @@ def main() -> None:
     published = stored.find(service.spec.recipe())
     if published is None:
         raise SystemExit(f"{repository} holds no revision of {manifest}")
-    revision = served_revision(stored.load(published.revision))
+    revision = served_revision(load_revision(stored, published.revision))
     revision.warm_up()
     metrics = ServingMetrics(service.metadata.name)
     metrics.show_revision(revision.manifest, 0.0)

@@ -25,7 +25,7 @@ from benchmarks.results import Benchmark, Part, Run, main
 from benchmarks.verdicts import Verdict, Worded, at_most, below
 from gnnserve_api.profile import Profile
 from gnnserve_worker.inference.batch import infer_batch, warm_up
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
 
 LABELS, CHANGE_AT = 10_000, 5_000

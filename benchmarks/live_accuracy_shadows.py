@@ -28,7 +28,8 @@ from gnnserve_cli.loadgen.schedule import Arrivals, build_schedule
 from gnnserve_cli.loadgen.statistics import LoadPlan
 from gnnserve_client.address import parse_url
 from gnnserve_worker.inference.served import served_revision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.server import Serving, serve_revision
@@ -90,7 +91,7 @@ def open_published(manifest: Path, repository: Path) -> LoadedRevision:
     published = stored.find(recipe)
     if published is None:
         raise SystemExit(f"{repository} holds no revision with recipe {recipe}")
-    return stored.load(published.revision)
+    return load_revision(stored, published.revision)
 
 
 def measure_shadows(manifest: Path, repository: Path, rounds: Rounds) -> Shadows:

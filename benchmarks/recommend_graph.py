@@ -27,6 +27,7 @@ from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.index import Origin
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 COLUMNS, FEATURES, DEGREE, CLASSES = 128, 64, 10, 16
@@ -55,7 +56,7 @@ class PublishedGraph:
 
     def embeddings(self) -> np.ndarray:
         """float32 [nodes, COLUMNS], over all neighbours."""
-        loaded = Repository.of_folder(self.repository.folder, build_exact).load(self.origin.revision)
+        loaded = load_revision(self.repository, self.origin.revision, build=build_exact)
         scratch = self.repository.folder.parent / "scratch"
         scratch.mkdir(exist_ok=True)
         return np.concatenate([*embedding_blocks(loaded, "x1", None, Neighbours.ALL, 0, scratch)])

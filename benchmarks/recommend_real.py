@@ -28,6 +28,7 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.nearest.files import index_folder, open_index
 from gnnserve_worker.nearest.search import unit
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, embedding_of
@@ -64,7 +65,7 @@ def measure_gowalla(run: Run) -> dict[str, Any] | None:
         repository = Repository(folder / "repository", "default", "gowalla")
         revision = generate(service, repository).revision
         published = publish_embeddings(repository, "default/gowalla", revision, None, {}, "bench", silent)
-        loaded = repository.load(revision)
+        loaded = load_revision(repository, revision)
         served = served_revision(loaded)
         links, manifest = served.links, published.indexes[1]
         assert links is not None and links.decoder.folding is not None  # noqa: S101
@@ -118,7 +119,7 @@ def measure_arxiv(run: Run) -> dict[str, Any] | None:
         })  # fmt: skip
         repository = Repository(folder / "repository", "default", "arxiv")
         revision = generate(service, repository).revision
-        loaded = Repository.of_folder(repository.folder, build_exact).load(revision)
+        loaded = load_revision(repository, revision, build=build_exact)
         scratch = folder / "scratch"
         scratch.mkdir()
         vectors = unit(np.concatenate([*embedding_blocks(loaded, "x1", None, Neighbours.ALL, 0, scratch)]))

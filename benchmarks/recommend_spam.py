@@ -27,6 +27,7 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 MOST_LOST_POINTS = 0.5
@@ -43,7 +44,7 @@ def measure_spam(*, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gnnserve-spam-") as folder:
         repository = Repository(Path(folder), "benchmarks", "yelpchi")
         published = generate(_service(source, quick=quick), repository)
-        loaded = repository.load(published.revision)
+        loaded = load_revision(repository, published.revision)
         hidden = Hidden(loaded, load_source(source, Path(folder)).features)
         test = np.asarray(loaded.splits.test)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.listening_socket import bind
 from gnnserve_worker.serving.server import serve_revision
@@ -25,7 +26,7 @@ def main(root: str) -> None:
     repository = Repository(Path(root), "default", "items")
     (revision,) = repository.revisions()
     sock = bind("127.0.0.1", 0)
-    served = served_revision(repository.load(revision.revision))
+    served = served_revision(load_revision(repository, revision.revision))
     serve_revision(served, SERVICE, sock, lambda _: print(sock.getsockname()[1], flush=True))
 
 

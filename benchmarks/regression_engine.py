@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.engine import draw_batches, measure, warm_up
 from benchmarks.shapes import PROBES
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 _SEEDS = 1024
@@ -21,7 +22,7 @@ _SEEDS = 1024
 
 def main(shape: str, root: str, seconds: str) -> None:
     repository = Repository(Path(root), "default", shape)
-    revision = repository.load(repository.revisions()[0].revision)
+    revision = load_revision(repository, repository.revisions()[0].revision)
     warm_up(revision)
     found = measure(revision, draw_batches(revision.graph.nodes - PROBES, _SEEDS, 16), float(seconds), least_runs=5)
     costs = {f"{_SEEDS} seeds in the engine, {name}, p50 ms": timing.p50_ms for name, timing in found.items()}

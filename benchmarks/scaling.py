@@ -39,8 +39,8 @@ from gnnserve_api.variants import Storage
 from gnnserve_cli.render import format_ms
 from gnnserve_worker.inference import batch as inference
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import thread_count
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.neighbours import distinct_share
 
 FEATURES, HIDDEN, CLASSES = 32, 64, 16

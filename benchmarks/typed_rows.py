@@ -19,7 +19,8 @@ from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.inference.batch import infer_each, warm_up
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.made_up_typed import publish_made_up_typed
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 HIDDEN = 128
@@ -65,7 +66,7 @@ def _typed_revision(folder: Path, draw: np.random.Generator) -> LoadedRevision:
     data = load_typed_source(TypedSource.model_validate(_write_typed_rows(folder, draw)))
     network = Model(hidden=HIDDEN, fanouts=(8, 8)).network(len(data.classes))
     repository = Repository(folder / "rows-typed", "default", "typed")
-    return repository.load(publish_made_up_typed(repository, data, network, [_PROJECTED]).revision)
+    return load_revision(repository, publish_made_up_typed(repository, data, network, [_PROJECTED]).revision)
 
 
 def _write_typed_rows(folder: Path, draw: np.random.Generator) -> dict[str, Any]:
@@ -93,4 +94,4 @@ def _plain_revision(folder: Path) -> LoadedRevision:
     network = Model(hidden=HIDDEN, fanouts=(24, 24)).network(3)
     repository = Repository(folder / "rows-plain", "default", "typed")
     data = made_up_graph(NODES, 3 * DEGREE, 16, 3)
-    return repository.load(publish_made_up(repository, data, network, [_PROJECTED]).revision)
+    return load_revision(repository, publish_made_up(repository, data, network, [_PROJECTED]).revision)

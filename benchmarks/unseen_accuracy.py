@@ -28,7 +28,8 @@ from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.normalised import inverse_roots
@@ -73,7 +74,7 @@ def _of_graph(name: str) -> list[HiddenAccuracy]:
     with tempfile.TemporaryDirectory(prefix="gnnserve-unseen-") as folder:
         repository = Repository(Path(folder), "benchmarks", name.replace("_", "-"))
         published = generate(_service(name, source, GRAPHS[name]), repository).revision
-        loaded = repository.load(published)
+        loaded = load_revision(repository, published)
         features = load_source(source, Path(folder)).features
         hidden = Hidden(loaded, features)
         variants = [variant for variant, read in loaded.variants.items() if read.rows is not None]

@@ -33,7 +33,8 @@ from gnnserve_worker.graph.change_batch import Applied
 from gnnserve_worker.graph.store import Features, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 ARCHITECTURES = tuple(MODELS)
@@ -124,7 +125,7 @@ def _generated(
         lambda data, features: models, lambda data, normalized, rows: _RandomOneRows(spec, normalized.features),
         "benchmarks",
     )  # fmt: skip
-    return repository.load(made.revision, max_delta_bytes)
+    return load_revision(repository, made.revision, max_delta_bytes)
 
 
 @dataclass(frozen=True, slots=True)

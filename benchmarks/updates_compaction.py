@@ -32,9 +32,10 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.progress import Progress
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.paths import ServicePaths
 from gnnserve_worker.repository.repository import Repository
 
@@ -80,7 +81,7 @@ def measure_compaction(name: str, changes: int) -> Compaction:
         repository = Repository(root, service.metadata.namespace, service.metadata.name)
         log = SqliteFile(ServicePaths(repository.folder).log(_UID))
         options = UpdatesOptions(log, _UID, MAX_DELTA_BYTES)
-        graph = repository.load(revision)
+        graph = load_revision(repository, revision)
         written_s = _write(log.path, _stream_over(graph), changes)
         replayed_s = _start(repository, revision, options)
         stages = Stages()
@@ -141,7 +142,7 @@ def _write(path: Path, stream: _Stream, changes: int) -> float:
 def _start(repository: Repository, revision: str, options: UpdatesOptions) -> float:
     """Seconds from a revision on the disk to one that can answer, with all that the log has."""
     began_s = time.perf_counter()
-    FollowedLog(options).open(lambda most_bytes: repository.load(revision, most_bytes), served_revision)
+    FollowedLog(options).open(lambda most_bytes: load_revision(repository, revision, most_bytes), served_revision)
     return time.perf_counter() - began_s
 
 

@@ -38,7 +38,8 @@ from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RowMaker
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 ROOT = Path(__file__).parents[1]
@@ -124,7 +125,7 @@ class Subject:
 
     def __init__(self, repository: Repository, revision: str) -> None:
         self._repository, self._revision = repository, revision
-        loaded = repository.load(revision)
+        loaded = load_revision(repository, revision)
         self.graph: Graph = loaded.graph
         self.variants = [*loaded.variants]
         self._features = loaded.features
@@ -134,7 +135,7 @@ class Subject:
 
     def open(self, *, stored: bool = True) -> tuple[LoadedRevision, LivingRevision]:
         gc.collect()
-        loaded = self._repository.load(self._revision, MAX_DELTA_BYTES)
+        loaded = load_revision(self._repository, self._revision, MAX_DELTA_BYTES)
         if not stored:
             kept = {name: variant for name, variant in loaded.variants.items() if not name.startswith(STORED)}
             loaded = replace(loaded, variants=kept)
@@ -186,7 +187,7 @@ class Subject:
         )
 
     def gather(self, pairs: int) -> Iterator[Gathering]:
-        mapped = self._repository.load(self._revision)
+        mapped = load_revision(self._repository, self._revision)
         loaded, living = self.open()
         nodes = self.graph.nodes
         batches = draw_batches(nodes - PROBES, _SEEDS, 16)

@@ -32,8 +32,9 @@ from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[2] / "shared" / "datasets"))
@@ -200,7 +201,7 @@ def _generated(
         lambda data, features: recording.of(TrainedModels(spec.model, data, features, silent, CPU)), None,
         "benchmarks",
     )  # fmt: skip
-    return repository.load(made.revision, max_delta_bytes)
+    return load_revision(repository, made.revision, max_delta_bytes)
 
 
 @dataclass(slots=True)

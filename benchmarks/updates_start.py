@@ -29,7 +29,8 @@ from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 
 FULL, QUICK = 14_258, 500
 """Records."""
@@ -55,14 +56,14 @@ def measure_start_elsewhere(name: str, records: int) -> Start:
 
 def measure_start(name: str, records: int) -> Start:
     _, repository, revision = published_service(name)
-    graph = repository.load(revision)
+    graph = load_revision(repository, revision)
     with tempfile.TemporaryDirectory(prefix="gnnserve-start-") as folder:
         path = Path(folder) / "log.sqlite"
         changes = _write(path, _stream_over(graph), records)
         replays_s, loads_s = [], []
         for _ in range(_STARTS):
             began_s = time.perf_counter()
-            replica = LivingRevision(repository.load(revision, MAX_DELTA_BYTES), MAX_DELTA_BYTES)
+            replica = LivingRevision(load_revision(repository, revision, MAX_DELTA_BYTES), MAX_DELTA_BYTES)
             loaded_s = time.perf_counter()
             with closing(SqliteLog(path, _UID)) as log:
                 catch_up(log, replica, lambda _: None)

@@ -105,6 +105,7 @@ def follow_request() -> list[str]:
     from gnnserve_api.variants import Storage  # noqa: PLC0415
     from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up  # noqa: PLC0415
     from gnnserve_worker.inference.served import served_revision  # noqa: PLC0415
+    from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415
     from gnnserve_worker.serving.server import Serving, serve_revision  # noqa: PLC0415
@@ -135,7 +136,7 @@ def follow_request() -> list[str]:
         published = publish_made_up(repository, made_up_graph(100, 5, 24, 3), network, variants)
         threading.setprofile(trace._note)  # of the engine's thread, which is yet to begin
         try:
-            serve_revision(served_revision(repository.load(published.revision)), service(), sock, begin)
+            serve_revision(served_revision(load_revision(repository, published.revision)), service(), sock, begin)
         finally:
             sys.setprofile(None)
             threading.setprofile(None)

@@ -28,7 +28,7 @@ from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.resident import LANES, Means, Resident, make_resident
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import Inference
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.tables.table import Table
 

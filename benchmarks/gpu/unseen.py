@@ -26,7 +26,7 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.models.rows import row_maker
 from gnnserve_worker.models.scaling import Scaling
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 
 _DEGREE = 10

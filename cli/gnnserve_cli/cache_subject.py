@@ -14,6 +14,7 @@ from gnnserve_cli.sources import MANIFEST_SUFFIXES, parse_source
 from gnnserve_worker.caching.simulation.shapes import SHAPES, build_graph
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.paths import DOWNLOADS
 from gnnserve_worker.repository.repository import Repository
@@ -71,7 +72,7 @@ def _open_published(manifest: Path, root: Path) -> CacheSubject | None:
 
 
 def _open_revision(root: Path, namespace: str, name: str, revision: str) -> CacheSubject:
-    loaded = Repository(root, namespace, name).load(revision)
+    loaded = load_revision(Repository(root, namespace, name), revision)
     if loaded.manifest is not None:
         require_one_type(loaded.manifest, "caches are simulated for")
     source = f"{namespace}/{name}, revision {revision}"

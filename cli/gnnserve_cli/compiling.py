@@ -16,7 +16,7 @@ from gnnserve_worker.compile_kernels import of_changes
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.made_up import table_of
 from gnnserve_worker.kernel_cache import EVERYTHING, can_be_kept, is_compiled
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 _TRIES = 2
 """How often it is begun where it ends too soon. What was compiled until then is kept, so that it goes on from there."""

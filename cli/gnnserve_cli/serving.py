@@ -25,8 +25,9 @@ from gnnserve_cli.updates import updates_of
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import device
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving import listening_socket, server
@@ -138,7 +139,7 @@ def serve_published(published: Sequence[Published | Unpublished], shares: Mappin
         if service.spec.revision is not None:
             note("while spec.revision is set, graph, model and variants of the manifest change nothing")
         require_second(service, of.stored, of.revision.revision)
-        load = partial(of.stored.load, of.revision.revision)
+        load = partial(load_revision, of.stored, of.revision.revision)
         offered.append(
             Offered(
                 service,
@@ -147,7 +148,7 @@ def serve_published(published: Sequence[Published | Unpublished], shares: Mappin
                 replace(of.options, updates=updates),
                 share,
                 of.revision.revision,
-                of.stored.load,
+                partial(load_revision, of.stored),
                 partial(_show_profile, of.revision, f"{name}:" if len(published) > 1 else ""),
             )
         )

@@ -28,8 +28,8 @@ from benchmarks.scaling import (
 )
 
 from gnnserve_worker.inference.batch import infer_batch, plan_chunks
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import thread_count
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.neighbours import distinct_share
 
 

@@ -21,6 +21,7 @@ from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 NODES, HIDDEN = 20, 4
@@ -80,7 +81,7 @@ def test_chosen_nodes_become_an_array_with_their_ids(tmp_path: Path, ids: str) -
 
     made = run(tmp_path, revision, "x1", "--nodes-file", listed, "--neighbours", "sampled", "--out", out, "--json")
 
-    loaded = Repository(tmp_path, "default", "papers").load(revision)
+    loaded = load_revision(Repository(tmp_path, "default", "papers"), revision)
     expected = infer_batch(loaded, "x1", np.array([3, 0]), 0).embeddings
     np.testing.assert_array_equal(np.load(out), expected)
     shown = [json.loads(line) for line in (tmp_path / "vectors.ids.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -106,7 +107,7 @@ def shop(tmp_path: Path) -> str:
 
 def test_nodes_of_each_type_are_exported_by_their_own_ids(tmp_path: Path, shop: str) -> None:
     root = tmp_path / "shop"
-    loaded = Repository(root, "default", "shop").load(shop)
+    loaded = load_revision(Repository(root, "default", "shop"), shop)
     told = run(root, shop, "projected", "--neighbours", "sampled", "--out", tmp_path / "users.npy")
     assert "users.npy: 20 user nodes, 4 columns, by projected over sampled neighbours, seed 0" in told
     users = infer_batch(loaded, "projected", np.arange(NODES), 0).embeddings

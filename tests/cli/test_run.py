@@ -78,6 +78,9 @@ class FakeWorker:
         monkeypatch.setattr("gnnserve_worker.generation.pipeline.find", lambda *_, **_named: None)
         monkeypatch.setattr("gnnserve_cli.generation_process.in_a_process", generate_here)
         monkeypatch.setattr("gnnserve_worker.repository.repository.Repository", self.repository)
+        monkeypatch.setattr(
+            "gnnserve_cli.serving.load_revision", lambda _stored, revision, _bytes: SimpleNamespace(revision=revision)
+        )
 
     def bind(self, host: str, port: int, _option: str = "") -> socket.socket:
         self.steps.append("bind")
@@ -90,7 +93,6 @@ class FakeWorker:
             find_served=lambda recipe, log: self.published,
             find_named=lambda revision: self.published,
             revisions=list,
-            load=lambda revision, max_delta_bytes: SimpleNamespace(revision=revision),
             folder=root / namespace / service,
             count_kept_networks=lambda recipe: self.kept,
         )

@@ -42,9 +42,9 @@ from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
 from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import FileChange, FileFinding
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.model import ModelState

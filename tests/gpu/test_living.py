@@ -34,7 +34,7 @@ from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import served_revision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
 NODES = 40

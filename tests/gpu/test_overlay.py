@@ -41,7 +41,8 @@ from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publ
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.scaling import Scaling
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.tables.gather import Aggregator, Own
@@ -353,7 +354,7 @@ def test_a_revision_from_its_files_is_served_with_overlays(
     network = Model(architecture=Architecture.GRAPHSAGE, hidden=8, fanouts=FANOUTS).network(3)
     repository = Repository(tmp_path, "tests", "service")
     made = publish_made_up(repository, made_up_graph(NODES, 5, FEATURES, 3), network, variants)
-    loaded = _measured_at_one_seed(repository.load(made.revision))
+    loaded = _measured_at_one_seed(load_revision(repository, made.revision))
     served = serve_on_gpu(
         loaded, served_revision(loaded), CachePolicy.FREQUENCY, None, may_fall_back=False,
         use=lambda: accelerator, ledger=Ledger(), trust=Trust(),

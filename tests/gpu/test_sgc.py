@@ -9,7 +9,7 @@ from tests.support.gpu_revisions import assert_answers_are_the_cpus, projected_r
 
 from gnnserve_api.variants import Storage
 from gnnserve_worker.gpu.accelerator import Accelerator
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 pytestmark = pytest.mark.usefixtures("chunks_of_4")
 

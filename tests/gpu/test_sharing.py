@@ -17,7 +17,7 @@ from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.memory import Ledger
 from gnnserve_worker.gpu.sharing import SharingCost, decide_sharing, share_where_it_pays
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 NODES, WIDTH = 20_000, 160
 BUCKETS = (1, 2)

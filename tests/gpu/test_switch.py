@@ -27,7 +27,7 @@ from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision, served_revision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 LARGE_NODES, LARGE_WIDTH = 20_000, 160
 FIRST, SECOND = "f0eae20c16c00ac0-1", "f0eae20c16c00ac0-2"

@@ -18,7 +18,8 @@ from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 FEATURES = 12
@@ -90,7 +91,7 @@ def generated(
             spec, RevisionIdentity("recipe", digest, None, {}), given, (), repository, lambda _: None,
             lambda data, features: models, None, "tests",
         )  # fmt: skip
-    return repository.load(made.revision, max_delta_bytes)
+    return load_revision(repository, made.revision, max_delta_bytes)
 
 
 class PlainGraph:

@@ -33,7 +33,7 @@ from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_of, tail_tensors
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.neighbours import Scratch, effective_nodes, sample_neighbours
 from gnnserve_worker.sampling.normalised import inverse_roots

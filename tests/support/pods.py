@@ -34,6 +34,7 @@ from tests.support.repository import (
 from gnnserve_api.repository import RevisionManifest, RowSource
 from gnnserve_api.routing import RoutingTable
 from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.repository.repository import Repository
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +63,7 @@ def publish_answering(root: Path, recipe: str, label: int, service: str = "digit
             threshold = (read[_FIRST_OF_THE_OTHERS - 1] + read[_FIRST_OF_THE_OTHERS]) / 2
             staged.write_variant(name, _weights(columns, float(threshold), graph.classes.index(label)))
         profile = tiny_profile(VARIANTS)
-        staged.open(tiny_variants(profile))
+        open_revision(staged.files_of(tiny_variants(profile)))
         return staged.commit(
             scope="Inductive", ranking=RANKING, variants=tiny_variants(profile), profile=profile,
             row_source=RowSource((), Normalization.DISABLED, None), edge_rules=graph.edge_rules, generator="a test",

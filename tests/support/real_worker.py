@@ -11,6 +11,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 
@@ -32,7 +33,7 @@ def publish(root: Path, *, with_index: bool = True) -> Repository:
 
 def load(repository: Repository) -> ServedRevision:
     (revision,) = repository.revisions()
-    return served_revision(repository.load(revision.revision))
+    return served_revision(load_revision(repository, revision.revision))
 
 
 @dataclass(slots=True, weakref_slot=True)

@@ -15,6 +15,8 @@ from gnnserve_api.profile import Compute, LatencyProfile, Profile, VariantProfil
 from gnnserve_api.repository import NetworkManifest, RankingManifest, RevisionManifest, VariantManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision, open_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import StagedRevision
 from gnnserve_worker.tables.table import feature_blocks
@@ -47,7 +49,12 @@ def build_fake(
 
 
 def repository_in(root: Path) -> Repository:
-    return Repository(root, "default", "digits", build_fake)
+    return Repository(root, "default", "digits")
+
+
+def load_fake(repository: Repository, revision: str) -> LoadedRevision:
+    """Open a revision with stand-ins for its networks."""
+    return load_revision(repository, revision, build=build_fake)
 
 
 def write_features(
@@ -126,5 +133,5 @@ def publish(
             write_features(staged, data.features, RANKED)
             for name, columns in COLUMNS.items():
                 staged.write_variant(name, weights(columns))
-            staged.open(tiny_variants(tiny_profile()))
+            open_revision(staged.files_of(tiny_variants(tiny_profile())), build_fake)
             return commit(staged, created_at), True

@@ -23,8 +23,9 @@ from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.cascade import confidences, with_cascades
 from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.checks import cascade_misfit
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 
@@ -57,7 +58,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory, repository: Repository) -
 
 @pytest.fixture(scope="module")
 def loaded(repository: Repository, manifest: RevisionManifest) -> LoadedRevision:
-    return repository.load(manifest.revision)
+    return load_revision(repository, manifest.revision)
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.kernel_cache import watch_compiling
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 NODES = 24
@@ -72,7 +73,7 @@ class Replay:
     @staticmethod
     def of(root: Path, name: str) -> Replay:
         repository = Repository(root, "tests", name)
-        loaded = repository.load(repository.revisions()[0].revision, ROOM_BYTES)
+        loaded = load_revision(repository, repository.revisions()[0].revision, ROOM_BYTES)
         written = Written(SourceChanges(np.zeros((NODES, FEATURES), np.float32), loaded.classes))
         return Replay(LivingRevision(loaded, ROOM_BYTES, written.note), written)
 

@@ -32,8 +32,9 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import layer_sizes
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.gather import Aggregator
 
@@ -152,7 +153,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[RevisionManifes
     )
     manifest = generate(service, repository)
     assert {*service.spec.variants.listed_names()} <= {variant.name for variant in manifest.variants}
-    return manifest, repository.load(manifest.revision)
+    return manifest, load_revision(repository, manifest.revision)
 
 
 def test_few_channels_tell_the_planted_classes(generated: tuple[RevisionManifest, LoadedRevision]) -> None:

@@ -26,8 +26,9 @@ from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
 NODES = 40
@@ -56,11 +57,11 @@ class Service:
             self.log.append([Entry("tests", self._sequence, batch.counts.items, encode_batch(batch))])
 
     def opened(self) -> LoadedRevision:
-        return self.repository.load(self.manifest.revision, ROOM_BYTES)
+        return load_revision(self.repository, self.manifest.revision, ROOM_BYTES)
 
     def fold(self, room_bytes: int = ROOM_BYTES) -> Folded | None:
         """Fold the log into the graph, and publish a revision over it."""
-        loaded = self.repository.load(self.manifest.revision, room_bytes)
+        loaded = load_revision(self.repository, self.manifest.revision, room_bytes)
         folded = fold(loaded, self.features, self.log, UID, room_bytes, silent)
         if folded is not None:
             self.repository.put_graph(folded.data)
@@ -70,7 +71,7 @@ class Service:
 
     def assert_equal_to_the_graph_built_anew(self, living: LivingRevision | None = None) -> None:
         rebuilt = generated(self.root, f"rebuilt-{self._sequence}", self.architecture, self.plain.built())
-        loaded = self.repository.load(self.manifest.revision) if living is None else living._loaded
+        loaded = load_revision(self.repository, self.manifest.revision) if living is None else living._loaded
         wanted = ids_of([*self.plain.lists])
         if living is not None:
             positions = living.graph.ids.find(wanted)
@@ -184,7 +185,7 @@ def test_nodes_that_are_called_by_position_still_are_where_none_left(tmp_path: P
     service.append(batch_of(row, new=[NODES], edges=[(0, NODES)]))
     folded = service.fold()
     assert folded is not None and folded.data.ids is None
-    assert service.repository.load(service.manifest.revision).ids is None
+    assert load_revision(service.repository, service.manifest.revision).ids is None
     service.append(batch_of(np.zeros((0, FEATURES), np.float32), removed=[3]))
     folded = service.fold()
     assert folded is not None and folded.data.ids is not None

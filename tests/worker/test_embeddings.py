@@ -18,7 +18,8 @@ from gnnserve_worker.export.write import build_exact
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, embedding_blocks
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 NODES, FEATURES = 60, 7
@@ -37,9 +38,9 @@ VARIANTS = [
 
 
 def published(root: Path, network: NetworkManifest) -> LoadedRevision:
-    repository = Repository(root, "tests", "embeddings", build_exact)
+    repository = Repository(root, "tests", "embeddings")
     made = publish_made_up(repository, made_up_graph(NODES, 4, FEATURES, 3), network, VARIANTS)
-    return repository.load(made.revision)
+    return load_revision(repository, made.revision, build=build_exact)
 
 
 def over_all(revision: LoadedRevision, name: str) -> np.ndarray:

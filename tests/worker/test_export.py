@@ -33,7 +33,8 @@ from gnnserve_worker.export.programs import FORMATS, Program, trace
 from gnnserve_worker.export.write import build_exact, export_variant
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 GRAPH = planted_graph([1, 4, 7], nodes=150)
@@ -48,7 +49,7 @@ ARCHITECTURES = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    return Repository(tmp_path_factory.mktemp("export") / "repository", "default", "tiny", build_exact)
+    return Repository(tmp_path_factory.mktemp("export") / "repository", "default", "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, repository: Repository) -> 
     }
     model = {"hidden": 16, "fanouts": [4, 3], "training": {"epochs": 1}}
     service = service_of(uri, model=model, variants=variants, normalization="Standardize")
-    return repository.load(generate(service, repository).revision)
+    return load_revision(repository, generate(service, repository).revision, build=build_exact)
 
 
 def module_of(revision: LoadedRevision, name: str) -> VariantModule:

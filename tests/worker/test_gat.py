@@ -42,6 +42,7 @@ from gnnserve_worker.generation.tensors import (
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.attention import exponential
 
@@ -213,7 +214,7 @@ def test_a_service_is_trained_pruned_projected_and_answers(tmp_path: Path, monke
 
     manifest = generate(service_of(uri, model=model, variants=variants), repository)
 
-    loaded = repository.load(manifest.revision)
+    loaded = load_revision(repository, manifest.revision)
     seeds = data.splits.test
     answers = {name: infer_batch(loaded, name, seeds, key=1).scores for name in loaded.variants}
     assert {"x1", "x1-f3x2", "x2", "projected"} <= answers.keys()

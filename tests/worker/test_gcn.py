@@ -35,6 +35,7 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.sampling.normalised import WeightScratch, inverse_roots, weigh
@@ -175,7 +176,7 @@ def test_a_service_is_trained_pruned_projected_and_answers(tmp_path: Path) -> No
 
     manifest = generate(service_of(uri, model=model, variants=variants), repository)
 
-    loaded = repository.load(manifest.revision)
+    loaded = load_revision(repository, manifest.revision)
     seeds = data.splits.test
     answers = {name: infer_batch(loaded, name, seeds, key=1).scores for name in loaded.variants}
     assert {"x1", "projected"} <= answers.keys()

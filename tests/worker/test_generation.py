@@ -43,8 +43,9 @@ from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
 from gnnserve_worker.inference.thresholds import decisive_scores
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
 NODES, WIDTH = 200, 9
@@ -96,7 +97,7 @@ def _generate(folder: Path, data: GraphData, **parts: Any) -> Generated:
         reports.check()
     stages = list(dict.fromkeys(each.stage for each in reports.heard if not each.stage.startswith("imported: ")))
     graph = load_source(service.spec.graph.source, Path("unused"))
-    return Generated(service, repository, manifest, repository.load(manifest.revision), graph, stages)
+    return Generated(service, repository, manifest, load_revision(repository, manifest.revision), graph, stages)
 
 
 @pytest.fixture(scope="module")
@@ -903,7 +904,7 @@ def test_another_file_at_the_same_place_is_another_revision(tmp_path: Path) -> N
     assert (second.manifest.recipe, second.manifest.graph) == (first.manifest.recipe, first.manifest.graph)
     assert second.manifest.checkpoint != first.manifest.checkpoint
     assert second.manifest.revision != first.manifest.revision
-    assert first.repository.load(first.manifest.revision)
+    assert load_revision(first.repository, first.manifest.revision)
 
 
 def _give_variants(
@@ -966,7 +967,7 @@ def test_another_file_of_a_given_variant_is_another_revision(tmp_path: Path) -> 
     assert again == first.manifest
     assert (second.recipe, second.graph) == (first.manifest.recipe, first.manifest.graph)
     assert second.revision != first.manifest.revision
-    assert first.repository.load(first.manifest.revision)
+    assert load_revision(first.repository, first.manifest.revision)
 
 
 def test_given_weights_are_published_without_torch(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.links import served_links
 from gnnserve_worker.models.decoder import build_decoder, probabilities
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 GRAPH = planted_graph([2, 5, 9], nodes=200, columns=12)
@@ -281,7 +282,7 @@ def manifest(tmp_path: Path, **parts: Any) -> GNNService:
 
 
 def answers(repository: Repository, published: RevisionManifest, name: str, pairs: Pairs) -> np.ndarray:
-    loaded = repository.load(published.revision)
+    loaded = load_revision(repository, published.revision)
     served = served_links(published, loaded.decoder)
     assert served is not None
     nodes, places = np.unique(np.concatenate([pairs.first, pairs.second]), return_inverse=True)
@@ -358,7 +359,7 @@ def test_light_gcn_serves_rows_of_length_one_and_calls_nodes_by_their_type(
     links = published.links
     assert links is not None and links.relation == "user buys item"
     assert links.validation_links == int((edges["split"] == 1).sum())
-    loaded = repository.load(published.revision)
+    loaded = load_revision(repository, published.revision)
     assert loaded.ids is not None
     assert loaded.ids.shown(links.first.start, links.first.start + 2) == ["user/0", "user/1"]
     assert loaded.ids.shown(links.second.end - 1, links.second.end) == ["item/19"]
@@ -391,7 +392,7 @@ def test_a_network_over_types_learns_links_and_stores_what_it_gives(
     assert [(run.name, run.learnt_from) for run in published.training.runs] == [("network", "links")]
     assert {variant.name for variant in published.variants} == {"stored2", "projected"}
     assert {*service.spec.possible_variants()} == {"stored2", "projected"}
-    loaded, links = repository.load(published.revision), published.links
+    loaded, links = load_revision(repository, published.revision), published.links
     assert loaded.ids is not None
     assert loaded.ids.shown(links.first.start, links.first.start + 2) == ["user/0", "user/1"]
     rows = infer_batch(loaded, "stored2", np.arange(loaded.graph.nodes), key=0, with_embeddings=False).scores
@@ -416,7 +417,8 @@ def test_light_gcn_and_a_network_over_types_keep_graphs_of_their_own(tmp_path: P
     assert of_types.links.test_links == rows.links.test_links
     # Networks of one layer answer about either end, too.
     ends = np.arange(of_types.links.second.start, of_types.links.second.end)
-    found = infer_batch(repository.load(of_types.revision), "projected", ends, key=0, with_embeddings=False).scores
+    loaded = load_revision(repository, of_types.revision)
+    found = infer_batch(loaded, "projected", ends, key=0, with_embeddings=False).scores
     assert np.abs(found).max(axis=1).min() > 0
 
 

@@ -37,6 +37,7 @@ from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import to_json
 from gnnserve_worker.sampling.batch_view import Part, view_of
@@ -61,7 +62,7 @@ def given(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def opened(folder: Path, max_delta_bytes: int = ROOM_BYTES) -> LivingRevision:
     repository = Repository(folder / "repository", "default", "shop")
-    loaded = repository.load(repository.revisions()[0].revision, max_delta_bytes)
+    loaded = load_revision(repository, repository.revisions()[0].revision, max_delta_bytes)
     return LivingRevision(loaded, max_delta_bytes)
 
 
@@ -369,7 +370,7 @@ class TestTablesThatAreDamaged:
             msgspec.structs.replace(manifest, tables={**manifest.tables, table: wrong})
         )))  # fmt: skip
         with pytest.raises(DamagedError, match=said):
-            repository.load(manifest.revision, room_bytes)
+            load_revision(repository, manifest.revision, room_bytes)
 
     def test_fan_outs_of_other_relations_are_told(self, shops: Path, tmp_path: Path, room_bytes: int | None) -> None:
         folder, repository = copied(shops, tmp_path)
@@ -378,7 +379,7 @@ class TestTablesThatAreDamaged:
         wrong = (msgspec.structs.replace(first, relation_fanouts=((2, 2, 2),)), *others)
         rewrite(folder / "revision.json", to_json(sealed(msgspec.structs.replace(manifest, variants=wrong))))
         with pytest.raises(DamagedError, match=r"has 1 lists of fan-outs by relation for variant .*, expected 5 of 3"):
-            repository.load(manifest.revision, room_bytes)
+            load_revision(repository, manifest.revision, room_bytes)
 
     def test_a_table_of_products_is_compared_with_its_checksum(
         self, shops: Path, tmp_path: Path, room_bytes: int | None
@@ -389,7 +390,7 @@ class TestTablesThatAreDamaged:
         content[-1] ^= 1
         rewrite(path, bytes(content))
         with pytest.raises(DamagedError, match="was altered: its SHA-256 is"):
-            repository.load(folder.name, room_bytes)
+            load_revision(repository, folder.name, room_bytes)
 
 
 def copied(shops: Path, to: Path) -> tuple[Path, Repository]:

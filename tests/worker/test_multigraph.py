@@ -23,8 +23,9 @@ from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed, merged_lists, typed_graph
-from gnnserve_worker.repository.room import GraphRoom, living_graph
-from gnnserve_worker.repository.typed_room import living_typed_graphs, with_room
+from gnnserve_worker.opening.living_graphs import living_graph
+from gnnserve_worker.opening.typed_room import living_typed_graphs, with_room
+from gnnserve_worker.repository.room import GraphRoom
 
 NODES = 5
 Edges = list[tuple[int, int]]

@@ -27,8 +27,9 @@ from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.pairs import PairForm
@@ -89,7 +90,7 @@ def made(folder: Path, architecture: str, patched: pytest.MonkeyPatch) -> Given:
     repository = Repository(folder / "repository", "default", "shop")
     revision = generate(service, repository).revision
     publish_embeddings(repository, "default/shop", revision, None, {}, "a test", silent)
-    return Given(data, loaded.links, repository.load(revision), copy.deepcopy(model).double())
+    return Given(data, loaded.links, load_revision(repository, revision), copy.deepcopy(model).double())
 
 
 def drawn_pairs(data: TypedGraphData, draw: np.random.Generator) -> dict[str, Any]:

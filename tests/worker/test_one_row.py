@@ -30,9 +30,10 @@ from gnnserve_worker.generation.training_set import training_set, visible_nodes
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.kept import KeptNetworks
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
 GRAPH = planted_graph([1, 5, 8], nodes=300)
@@ -48,7 +49,7 @@ def _generate(
     manifest = generate(
         service_of(uri, model=model, variants={"pruning": {"factors": [1]}, "oneRow": BOTH, **variants}), repository
     )
-    return manifest, repository.load(manifest.revision)
+    return manifest, load_revision(repository, manifest.revision)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_rows import StoredRowMaker
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.tables.table import RowsBehind
 

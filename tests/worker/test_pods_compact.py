@@ -24,6 +24,7 @@ from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
 from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.repository.repository import Repository
@@ -68,7 +69,7 @@ class Service:
                 log.append([Entry("tests", self._sequence, batch.counts.items, encode_batch(batch))])
 
     def direction_of(self, revision: str) -> Direction:
-        rules = self.repository.load(revision).manifest.edge_rules
+        rules = load_revision(self.repository, revision).manifest.edge_rules
         return rules.direction
 
     def first_offset(self) -> int:
@@ -78,7 +79,7 @@ class Service:
     def serve(self, revision: str) -> int:
         """Open a revision as a worker does; the offset that it answers at."""
         followed = FollowedLog(UpdatesOptions(SqliteFile(self.path), self.uid, MAX_DELTA_BYTES))
-        served = followed.open(lambda most_bytes: self.repository.load(revision, most_bytes), served_revision)
+        served = followed.open(lambda most_bytes: load_revision(self.repository, revision, most_bytes), served_revision)
         return served.applied_offset()
 
 
@@ -108,7 +109,7 @@ def test_each_job_folds_what_came_since_and_the_log_is_cut_behind_the_version_be
     kept = {manifest.revision for manifest in service.repository.revisions()}
     assert kept == {source.revision, second.revision, third.revision}
     assert [service.serve(one.revision) for one in (second, third)] == [5, 5]
-    assert service.repository.load(third.revision).graph.nodes == NODES + 5
+    assert load_revision(service.repository, third.revision).graph.nodes == NODES + 5
 
 
 @pytest.mark.usefixtures("keep_signals")
@@ -122,7 +123,7 @@ def test_a_later_generation_begins_with_the_newest_version(tmp_path: Path) -> No
     other = service.made()
     assert other.recipe != folded.recipe
     assert (other.graph, other.offset) == (folded.graph, 2)
-    loaded = service.repository.load(other.revision)
+    loaded = load_revision(service.repository, other.revision)
     assert loaded.graph.nodes == NODES + 2
     # The one that came with a label is trained on.
     assert NODES in loaded.splits.train and NODES + 1 not in loaded.splits.train

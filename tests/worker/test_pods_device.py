@@ -13,22 +13,22 @@ import pytest
 from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.living import ROOM_BYTES, PlainGraph, generated
 from tests.support.pods import publish_answering, table_of, worker_pod
-from tests.support.repository import publish, repository_in
+from tests.support.repository import load_fake, publish, repository_in
 
 from gnnserve_api.device import CachePolicy, Device
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DeviceError, InputError
 from gnnserve_api.pods import PodExit
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served, why_no_gpu
-from gnnserve_worker.repository.loaded import LoadedRevision
 
 
 @pytest.fixture
 def loaded(tmp_path: Path) -> LoadedRevision:
     repository = repository_in(tmp_path / "repository")
     manifest, _ = publish(repository, "f0eae20c16c00ac0")
-    return repository.load(manifest.revision)
+    return load_fake(repository, manifest.revision)
 
 
 @pytest.fixture
@@ -128,12 +128,12 @@ import sys
 from pathlib import Path
 from tests.support.configmap_server import ConfigMapServer, configmap_server
 from tests.support.pods import publish_answering, table_of, worker_pod
-from tests.support.repository import publish, repository_in
+from tests.support.repository import load_fake, publish, repository_in
 from gnnserve_worker.pods import serve
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 repository = repository_in(Path(sys.argv[1]))
 manifest, _ = publish(repository, "f0eae20c16c00ac0")
-open_served(repository.load(manifest.revision), DeviceSettings(), {}, Path(sys.argv[1]))
+open_served(load_fake(repository, manifest.revision), DeviceSettings(), {}, Path(sys.argv[1]))
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "repository")], check=True)

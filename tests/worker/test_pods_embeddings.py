@@ -21,6 +21,7 @@ from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.nearest.files import index_folder, open_index, read_manifest
 from gnnserve_worker.nearest.search import ListedIndex, unit
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.embeddings import main
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
@@ -73,7 +74,7 @@ def computed(repository: Repository, tmp_path: Path, variant: str = "x1") -> np.
     (revision,) = repository.revisions()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    loaded = Repository.of_folder(repository.folder, build_exact).load(revision.revision)
+    loaded = load_revision(repository, revision.revision, build=build_exact)
     return np.concatenate([*embedding_blocks(loaded, variant, None, Neighbours.ALL, 0, scratch)])
 
 
@@ -106,7 +107,7 @@ def test_one_computation_becomes_an_index_and_rows(
     cosines[3] = -2
     assert np.allclose(found.products, np.sort(cosines)[::-1][:5], atol=1e-6)
     assert [*repository.folder.glob("revisions/*/.embeddings-*")] == []
-    assert repository.load(manifest.revision).manifest is not None
+    assert load_revision(repository, manifest.revision).manifest is not None
 
 
 def test_a_database_that_is_away_fails_the_job_and_leaves_the_index(repository: Repository, tmp_path: Path) -> None:

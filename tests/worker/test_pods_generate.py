@@ -26,6 +26,7 @@ from gnnserve_api.generation import MAX_TERMINATION_MESSAGE_BYTES, VariantSummar
 from gnnserve_api.pods import PodExit
 from gnnserve_api.tiers import points_of, stated_tiers
 from gnnserve_worker.generation import pipeline
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository.repository import Repository
 
@@ -79,7 +80,7 @@ def test_a_damaged_revision_is_set_aside_and_generated_again(
     assert generate.main(environ) == PodExit.OK
     assert f"damaged, and kept in {folder}/damaged/" in capsys.readouterr().err
     summary = decode_result((tmp_path / "termination-log").read_bytes())
-    assert Repository(tmp_path / "repository", "default", "tiny").load(summary.revision).manifest is not None
+    assert load_revision(Repository(tmp_path / "repository", "default", "tiny"), summary.revision).manifest is not None
     kept = {path.parent.name for path in (folder / "damaged").glob("*/*")}
     assert len(kept) == 1, "nothing is deleted"
 
@@ -96,7 +97,7 @@ def test_revision_is_published_and_summarized(tmp_path: Path) -> None:
     assert "published: revision" in result.stderr
     assert (tmp_path / "repository/default/tiny/updates").is_dir(), "workers may have to write there"
     summary = decode_result(messages[0])
-    manifest = Repository(tmp_path / "repository", "default", "tiny").load(summary.revision).manifest
+    manifest = load_revision(Repository(tmp_path / "repository", "default", "tiny"), summary.revision).manifest
     assert manifest is not None
     assert (summary.recipe, summary.graph) == (manifest.recipe, manifest.graph)
     tiers = {within.point.name: at for at, within in stated_tiers(points_of(manifest.profile)).items()}
@@ -205,7 +206,7 @@ def test_result_that_cannot_be_told_is_a_failure_to_try_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pipeline, "generate", lambda *_, **_named: revision_manifest())
-    monkeypatch.setattr(Repository, "load", lambda *_: SimpleNamespace(made_of=None))
+    monkeypatch.setattr("gnnserve_worker.opening.revision.load_revision", lambda *_: SimpleNamespace(made_of=None))
     monkeypatch.setattr(generate, "_size_bytes", lambda *_: 0)
     environ = environ_of(tmp_path, manifest_of(tmp_path))
     environ["GNNSERVE_TERMINATION_MESSAGE"] = str(tmp_path / "missing/termination-log")

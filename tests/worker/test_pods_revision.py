@@ -13,6 +13,7 @@ from gnnserve_api.generation import GenerationResult
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.pods import PodExit
 from gnnserve_worker.compaction.answering import find_answering
+from gnnserve_worker.opening.revision import load_revision
 
 __all__ = ["keep_signals"]
 
@@ -82,7 +83,7 @@ def test_the_log_is_applied_to_it_and_compacted_into_it(tmp_path: Path) -> None:
     spec = parse_manifest(service.manifest, "m").spec
     answering = find_answering(spec, service.repository, service.uid)
     assert answering is not None and answering.revision == folded.revision
-    assert service.repository.load(folded.revision).graph.nodes == NODES + 5
+    assert load_revision(service.repository, folded.revision).graph.nodes == NODES + 5
     assert find_answering(spec, service.repository, None) == manifests[old.revision]
     assert new.revision in manifests
 
@@ -102,7 +103,7 @@ def test_over_a_graph_that_was_compacted_since_its_model_gets_tables_of_that(tmp
     name = "variants/x1/weights.safetensors"
     assert manifests[found.revision].files[name] == manifests[old.revision].files[name]
     assert manifests[found.revision].recipe == old.recipe
-    assert service.repository.load(found.revision).graph.nodes == NODES + 4
+    assert load_revision(service.repository, found.revision).graph.nodes == NODES + 4
     service.append(new_node(1004))
     assert service.serve(found.revision) == 5
     assert service.made(found.revision).offset == 5

@@ -32,6 +32,7 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.nearest.parts import index_parts
 from gnnserve_worker.nearest.search import unit
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
@@ -46,7 +47,7 @@ class Published:
     revision: str
 
     def served(self) -> ServedRevision:
-        return served_revision(self.repository.load(self.revision))
+        return served_revision(load_revision(self.repository, self.revision))
 
 
 def service_of(spec: dict[str, Any]) -> GNNService:
@@ -163,7 +164,7 @@ def test_rows_of_embeddings_are_preferred_between_types_and_what_takes_new_nodes
     same_type: Published,
 ) -> None:
     """However accurate each of them is."""
-    manifest = same_type.repository.load(same_type.revision).manifest
+    manifest = load_revision(same_type.repository, same_type.revision).manifest
     assert manifest is not None and manifest.links is not None
     typed = replace(manifest.links, first=replace(manifest.links.first, type="user"))
     for better in ("x1", "stored2"):
@@ -240,7 +241,7 @@ def embeddings_of(revision: ServedRevision) -> dict[str, np.ndarray]:
 
 
 def test_nodes_of_either_end_are_exported_alone(users: Published, tmp_path: Path) -> None:
-    loaded = users.repository.load(users.revision)
+    loaded = load_revision(users.repository, users.revision)
     for name, count in (("user", 30), ("item", 20)):
         out, of = tmp_path / f"{name}.npy", nodes_to_embed(loaded, name)
         export_embeddings(loaded, "default/shop", Wanted("x1", of, None, Neighbours.ALL, 0), out, "a test", silent)
@@ -468,7 +469,7 @@ def test_new_nodes_of_requests_in_one_batch_stay_apart(classified: Published) ->
 
 
 def test_the_index_follows_changes_of_a_graph_of_several_types(classified: Published) -> None:
-    loaded = classified.repository.load(classified.revision, 1 << 22)
+    loaded = load_revision(classified.repository, classified.revision, 1 << 22)
     replica = LivingRevision(loaded, 1 << 22)
     revision = served_revision(loaded, replica)
     changes = {
@@ -506,7 +507,7 @@ def test_a_perceptron_has_no_index_and_says_so(tmp_path: Path) -> None:
     revision = generate(made, repository, silent)
     with pytest.raises(InputError, match="no index finds the best ones"):
         publish_embeddings(repository, "default/shop", revision.revision, None, {}, "a test", silent)
-    served = served_revision(repository.load(revision.revision))
+    served = served_revision(load_revision(repository, revision.revision))
     (response,) = ask(served, {"node": 3})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "NoRecommendations")
 

@@ -23,7 +23,9 @@ from tests.support.repository import (
     NODES,
     RANKED,
     TABLE,
+    build_fake,
     commit,
+    load_fake,
     publish,
     repository_in,
     tiny_graph,
@@ -50,6 +52,7 @@ from gnnserve_api.repository_schema3 import RevisionManifest3
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.positions import Positions, PositionSurvey
 from gnnserve_worker.repository.repository import Repository
@@ -76,7 +79,7 @@ def repository(tmp_path: Path) -> Repository:
 
 def test_a_loaded_revision_holds_what_was_published(repository: Repository) -> None:
     data = tiny_graph()
-    loaded = repository.load(REVISION)
+    loaded = load_fake(repository, REVISION)
     assert loaded.manifest == repository.find(RECIPE)
     assert (loaded.classes, loaded.multi_label) == (CLASSES, False)
     assert {variant.fanouts for variant in loaded.variants.values()} == {NETWORK.fanouts}
@@ -94,7 +97,7 @@ def test_a_loaded_revision_holds_what_was_published(repository: Repository) -> N
 
 
 def test_loaded_arrays_are_mapped_and_read_only(repository: Repository) -> None:
-    loaded = repository.load(REVISION)
+    loaded = load_fake(repository, REVISION)
     rows = loaded.variants["x1"].table.rows.values
     for array in (loaded.graph.indptr, loaded.graph.indices, loaded.labels, loaded.splits.train, rows):
         assert type(array) is np.ndarray
@@ -112,7 +115,7 @@ def _root_of(array: np.ndarray) -> object:
 
 def test_labels_of_several_classes_per_node_are_kept(tmp_path: Path) -> None:
     repository, data = repository_in(tmp_path), tiny_graph(multi_label=True)
-    loaded = repository.load(publish(repository, RECIPE, data)[0].revision)
+    loaded = load_fake(repository, publish(repository, RECIPE, data)[0].revision)
     assert loaded.multi_label
     assert loaded.labels.dtype == np.uint8
     np.testing.assert_array_equal(loaded.labels, data.labels)
@@ -125,7 +128,7 @@ def test_sparse_features_become_a_table(tmp_path: Path) -> None:
     with repository.stage(RECIPE, data.digest) as staged:
         write_features(staged, sp.csr_array(data.features), RANKED)
         staged.write_variant("x1", weights(4))
-        loaded = staged.open(tiny_variants(tiny_profile({"x1": 4})))
+        loaded = open_revision(staged.files_of(tiny_variants(tiny_profile({"x1": 4}))), build_fake)
     rows = loaded.variants["x1"].table.rows
     np.testing.assert_array_equal(rows.values, np.asarray(data.features)[:, RANKED])
 
@@ -138,7 +141,7 @@ def test_a_staged_revision_opens_before_it_is_published(tmp_path: Path) -> None:
         write_features(staged, data.features, RANKED)
         for name, columns in COLUMNS.items():
             staged.write_variant(name, weights(columns))
-        assert staged.open(tiny_variants(tiny_profile())).manifest is None
+        assert open_revision(staged.files_of(tiny_variants(tiny_profile())), build_fake).manifest is None
         assert repository.revisions() == []
         commit(staged, "2026-01-01T00:00:00Z")
     assert [found.revision for found in repository.revisions()] == [REVISION]
@@ -216,7 +219,7 @@ def named(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Repository, s
 
 def test_ids_are_kept_mapped_and_find_their_nodes(named: tuple[Repository, str]) -> None:
     repository, kind = named
-    expected, loaded = IDS[kind], repository.load(REVISION)
+    expected, loaded = IDS[kind], load_fake(repository, REVISION)
     ids = loaded.ids
     assert ids is not None
     assert (ids.kind, len(ids), loaded.classes) == (expected.kind, NODES, ("cat", "dog"))
@@ -246,16 +249,16 @@ def test_ids_that_were_altered_or_are_gone_are_refused_by_name(named: tuple[Repo
     for name in ID_FILES[kind]:
         flip_last_byte(graph / name)
         with pytest.raises(DamagedError, match=rf"{name}: was altered: its SHA-256 is"):
-            repository.load(REVISION)
+            load_fake(repository, REVISION)
         (graph / name).unlink()
         with pytest.raises(DamagedError, match=rf"{name}: is missing"):
-            repository.load(REVISION)
+            load_fake(repository, REVISION)
         (graph / name).write_bytes(kept[name])
         resealed(lambda content, name=name: content["files"].pop(name))(graph / paths.GRAPH_COMMIT)
         with pytest.raises(DamagedError, match=f"does not list {name}, expected it with its size and digest"):
-            repository.load(REVISION)
+            load_fake(repository, REVISION)
         overwrite(graph / paths.GRAPH_COMMIT, kept[paths.GRAPH_COMMIT])
-    assert repository.load(REVISION)
+    assert load_fake(repository, REVISION)
 
 
 def replace_sealed(graph: Path, name: str, array: np.ndarray) -> None:
@@ -288,7 +291,7 @@ def test_positions_out_of_range_are_refused_though_they_are_sealed(
         array[position] = value
     replace_sealed(graph, name, array)
     with pytest.raises(DamagedError, match=r"so it was written wrong; delete") as refused:
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
     assert problem in str(refused.value)
 
 
@@ -307,7 +310,7 @@ def test_slots_in_which_a_search_would_not_end_are_refused(
     graph = repository.folder / GRAPH
     replace_sealed(graph, paths.ID_SLOTS, np.full_like(np.load(graph / paths.ID_SLOTS), values))
     with pytest.raises(DamagedError) as refused:
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
     assert problem in str(refused.value)
 
 
@@ -336,10 +339,10 @@ def test_ids_of_another_length_than_the_graph_are_refused(named: tuple[Repositor
         listed = {name: msgspec.to_builtins(entry)}
         resealed(lambda content, listed=listed: content["files"].update(listed))(graph / paths.GRAPH_COMMIT)
         with pytest.raises(DamagedError, match=r"holds .* expected"):
-            repository.load(REVISION)
+            load_fake(repository, REVISION)
         for path, content in before.items():
             overwrite(graph / path, content)
-    assert repository.load(REVISION)
+    assert load_fake(repository, REVISION)
 
 
 # --- finding
@@ -391,7 +394,7 @@ def test_names_cannot_leave_the_repository(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="safe"):
         Repository(tmp_path, "default", name)
     with pytest.raises(RepositoryError, match="no such revision"):
-        repository_in(tmp_path).load(name)
+        load_fake(repository_in(tmp_path), name)
 
 
 # --- misuse
@@ -400,7 +403,7 @@ def test_names_cannot_leave_the_repository(tmp_path: Path, name: str) -> None:
 def test_staging_what_is_published_is_a_programming_error(repository: Repository) -> None:
     with pytest.raises(RuntimeError, match="already published"), repository.stage(RECIPE, "aaaa"):
         pass
-    assert repository.load(REVISION)
+    assert load_fake(repository, REVISION)
 
 
 def test_staging_without_its_graph_is_a_programming_error(repository: Repository) -> None:
@@ -478,7 +481,7 @@ def test_an_altered_file_is_refused_by_name(repository: Repository, name: str, a
     path = repository.folder / name
     alter(path)
     with pytest.raises(RepositoryError) as refused:
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
     text = str(refused.value)
     assert text.startswith(f"{path}: ")
     assert problem in text
@@ -490,13 +493,13 @@ def test_an_altered_file_is_refused_by_name(repository: Repository, name: str, a
 def test_following_the_remedy_repairs_the_repository(repository: Repository, name: str) -> None:
     flip_last_byte(repository.folder / name)
     with pytest.raises(RepositoryError) as refused:
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
     for folder in (GRAPH, PUBLISHED):
         if f"the folder {repository.folder / folder}" in str(refused.value):
             shutil.rmtree(repository.folder / folder)
     _, published_again = publish(repository, RECIPE)
     assert published_again
-    assert repository.load(REVISION)
+    assert load_fake(repository, REVISION)
 
 
 def edited(change: Callable[[dict], object]) -> Callable[[Path], object]:
@@ -609,7 +612,7 @@ def test_a_broken_commit_file_is_refused_by_name(
     path = repository.folder / folder / (paths.GRAPH_COMMIT if folder == GRAPH else paths.REVISION_COMMIT)
     alter(path)
     with pytest.raises(RepositoryError) as refused:
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
     assert str(refused.value).startswith(f"{path}: ")
     assert problem in str(refused.value)
 
@@ -627,7 +630,7 @@ def test_arrays_that_contradict_their_manifest_are_refused(
 ) -> None:
     resealed(lambda content: content.update(change))(repository.folder / folder / paths.GRAPH_COMMIT)
     with pytest.raises(RepositoryError, match=r"\.npy: ") as refused:
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
     assert problem in str(refused.value)
 
 
@@ -644,19 +647,19 @@ def test_variants_that_contradict_their_files_are_refused(repository: Repository
     path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
     resealed(lambda content: content["variants"][0].update(columns=columns))(path)
     with pytest.raises(RepositoryError) as refused:
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
     assert problem in str(refused.value)
 
 
 def test_a_revision_without_its_graph_says_so(repository: Repository) -> None:
     (repository.folder / GRAPH).rename(repository.folder / "elsewhere")
     with pytest.raises(RepositoryError, match=r"graphs/aaaa: the graph of this revision is missing"):
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
 
 
 def test_an_unknown_revision_lists_the_published_ones(repository: Repository) -> None:
     with pytest.raises(RepositoryError, match=f"no such revision, published are: {REVISION}"):
-        repository.load("ffff")
+        load_fake(repository, "ffff")
 
 
 # --- space
@@ -756,7 +759,7 @@ def test_tables_of_every_storage_come_back_as_they_were_encoded(tmp_path: Path, 
         for variant in profile.variants:
             staged.write_variant(variant.name, weights(variant.columns))
         commit(staged, "2026-01-01T00:00:00Z", profile)
-    loaded = repository.load(REVISION).variants
+    loaded = load_fake(repository, REVISION).variants
     assert [(v.table.kind, v.table.storage, v.table.columns) for v in loaded.values()] == [
         ("features", storage, 4),
         ("projected", storage, 5),
@@ -785,7 +788,7 @@ def test_of_a_table_that_is_not_worth_its_place_nothing_stays(tmp_path: Path) ->
         profile = _profile(Storage.INT8)
         for variant in profile.variants:
             staged.write_variant(variant.name, weights(variant.columns))
-        opened = staged.open(tiny_variants(profile))
+        opened = open_revision(staged.files_of(tiny_variants(profile)), build_fake)
         staged.discard_weights(paths.weights_of("projected"))
         staged.discard_table("projected")
         manifest = commit(staged, "2026-01-01T00:00:00Z", _profile(Storage.INT8, "x1"))
@@ -837,7 +840,7 @@ def test_tables_that_contradict_their_manifest_are_refused(repository: Repositor
         repository.folder / PUBLISHED / paths.REVISION_COMMIT
     )
     with pytest.raises(DamagedError) as refused:
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
     assert problem in str(refused.value)
     assert "generate again" in str(refused.value)
 
@@ -846,7 +849,7 @@ def test_a_variant_of_a_table_that_is_not_there_is_refused(repository: Repositor
     path = repository.folder / PUBLISHED / paths.REVISION_COMMIT
     resealed(lambda content: content["variants"][0].update(table="features-int8"))(path)
     with pytest.raises(DamagedError, match="has no table 'features-int8', expected it for variant x1"):
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
 
 
 # --- older schemas, given weights
@@ -876,7 +879,7 @@ def test_a_revision_of_an_older_gnnserve_is_left_alone_and_not_found(repository:
     manifest, published_here = publish(repository, RECIPE)
     assert (manifest.revision, published_here) == (REVISION, True)
     assert (repository.folder / "revisions" / old_revision / paths.REVISION_COMMIT).is_file()
-    assert repository.load(REVISION).manifest == manifest
+    assert load_fake(repository, REVISION).manifest == manifest
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -890,13 +893,13 @@ def test_a_graph_of_an_older_gnnserve_is_read_and_its_nodes_are_positions(reposi
     overwrite(path, json.dumps(content, indent=2).encode())
 
     assert repository.put_graph(tiny_graph()).node_ids is NodeIdKind.POSITIONS
-    loaded = repository.load(REVISION)
+    loaded = load_fake(repository, REVISION)
     assert loaded.ids is None
     assert loaded.classes == CLASSES
 
     edited(lambda content: content.update(nodes=5))(path)
     with pytest.raises(DamagedError, match="was altered: its checksum is"):
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
 
 
 @pytest.mark.parametrize("embeddings_of", [None, "GraphSAGE"])
@@ -934,7 +937,7 @@ def test_who_names_an_older_revision_is_told_what_to_do(repository: Repository, 
         OutdatedError,
         match="has schemaVersion 1, and this gnnserve reads 3 to 5: it was written by an older gnnserve; generate",
     ):
-        repository.load(old_revision)
+        load_fake(repository, old_revision)
 
 
 @pytest.fixture
@@ -963,7 +966,7 @@ def test_a_revision_of_schema_3_is_found_and_served_as_it_was(repository: Reposi
     profile = msgspec.json.decode(msgspec.json.encode(found.profile))
     for measured, was in zip(profile["variants"], before, strict=True):
         assert measured | was == measured
-    loaded = repository.load(REVISION)
+    loaded = load_fake(repository, REVISION)
     assert [(v.columns, v.fanouts, v.network.columns) for v in loaded.variants.values()] == [
         (4, (2, 2), 4),
         (2, (2, 2), 2),
@@ -982,13 +985,13 @@ def test_projected_variants_of_schema_3_are_of_their_family(schema3: Path) -> No
 def test_schema_3_without_an_entry_for_its_weights_is_refused(repository: Repository, schema3: Path) -> None:
     edited(lambda content: content["files"].pop("variants/x2/weights.safetensors"))(schema3)
     with pytest.raises(DamagedError, match=r"does not list variants/x2/weights\.safetensors"):
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
 
 
 def test_the_checksum_of_schema_3_is_of_what_stands_in_the_file(repository: Repository, schema3: Path) -> None:
     edited(lambda content: content["network"].update(hidden=9))(schema3)
     with pytest.raises(DamagedError, match="was altered: its checksum is"):
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
 
 
 @pytest.mark.parametrize(
@@ -1016,7 +1019,7 @@ def test_variants_that_do_not_fit_are_refused(
 ) -> None:
     resealed(change)(repository.folder / PUBLISHED / paths.REVISION_COMMIT)
     with pytest.raises(DamagedError, match=message):
-        repository.load(REVISION)
+        load_fake(repository, REVISION)
 
 
 def test_other_weights_for_the_same_recipe_and_graph_are_another_revision(tmp_path: Path) -> None:

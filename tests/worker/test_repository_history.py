@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.repository import publish, repository_in, tiny_graph
+from tests.support.repository import load_fake, publish, repository_in, tiny_graph
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.repository.history import keep_history
@@ -39,7 +39,7 @@ def test_the_oldest_go_and_the_graph_that_others_have_stays(tmp_path: Path) -> N
     first, second, _, last = published(repository, "a", "b", "c", "d")
     assert set(keep_history(repository, last, 2)) == {first.revision, second.revision}
     assert left(repository) == {"c", "d"}
-    assert repository.load(last.revision).manifest == last
+    assert load_fake(repository, last.revision).manifest == last
     assert keep_history(repository, last, 2) == ()
 
 

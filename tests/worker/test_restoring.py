@@ -16,6 +16,7 @@ from gnnserve_api.edges import EdgeRules
 from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.differences import edge_changes, node_changes
 from gnnserve_worker.compaction.restoring import bring
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 
 NOTHING = np.zeros((0, FEATURES), np.float32)
@@ -24,7 +25,7 @@ NOTHING = np.zeros((0, FEATURES), np.float32)
 def bring_the_first(service: Service, features: np.ndarray, revision: str) -> int:
     """Bring a revision over the newest graph, and have it published there as one of another recipe; how many changes
     that took."""
-    loaded = service.repository.load(revision, ROOM_BYTES)
+    loaded = load_revision(service.repository, revision, ROOM_BYTES)
     assert loaded.manifest is not None
     target = service.repository.read_graph(service.manifest.graph)
     brought = bring(loaded, features, target, ROOM_BYTES, silent)
@@ -88,7 +89,7 @@ def test_equal_graphs_differ_in_nothing_and_sparse_features_are_compared(tmp_pat
     (only,) = node_changes(None, sp.csr_array(features), target, places)
     assert (only.counts.overrides, only.counts.items) == (1, 1)
     assert [*node_changes(None, target.features, target, places)] == []
-    living = service.repository.load(service.manifest.revision, ROOM_BYTES).living
+    living = load_revision(service.repository, service.manifest.revision, ROOM_BYTES).living
     assert living is not None
     assert [*edge_changes(living.lists, target, places)] == []
 

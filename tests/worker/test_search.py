@@ -22,6 +22,7 @@ from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, silent
 from gnnserve_worker.repository.repository import Repository
 
@@ -83,7 +84,7 @@ def test_a_search_publishes_what_it_kept_and_says_why(tmp_path: Path) -> None:
     assert 1 <= len(kept) <= 3
     names = {verdict.name for verdict in record.variants}
     assert {"x1", "projected", "projected-int8-f2x1", "stored1-f2", "stored2-bfloat16"} <= names
-    revision = Repository(tmp_path, "tests", "searched").load(manifest.revision)
+    revision = load_revision(Repository(tmp_path, "tests", "searched"), manifest.revision)
     for name in kept:
         assert infer_batch(revision, name, np.arange(10), 0).scores.shape == (10, 3)
 
@@ -112,7 +113,7 @@ def test_promising_networks_are_trained_and_judged_beside_the_others(
     assert manifest.profile.search is not None
     names = {verdict.name for verdict in manifest.profile.search.variants}
     assert {"x1", "x2", "x2-int8", "x4", "x4-float16", "stored1"} <= names
-    revision = Repository(tmp_path, "tests", "searched").load(manifest.revision)
+    revision = load_revision(Repository(tmp_path, "tests", "searched"), manifest.revision)
     for name in (variant.name for variant in manifest.variants):
         assert infer_batch(revision, name, np.arange(10), 0).scores.shape == (10, 3)
 

@@ -19,6 +19,7 @@ from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.generation.search.candidates import Shapes
 from gnnserve_worker.generation.search.factors import choose_factors, slow_factors
 from gnnserve_worker.generation.search.latency_model import LatencyModel
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 COLUMNS = 600
@@ -126,7 +127,7 @@ def test_generation_trains_what_was_chosen_and_records_why(generated_auto: tuple
     assert {variant.factor for variant in manifest.profile.variants} == {1, 8}
     assert [run.name for run in manifest.training.runs] == ["x1", "x8"]
     assert any(each.stage == "choose factors" and each.detail == chosen.why for each in heard.heard)
-    loaded = repository.load(manifest.revision)
+    loaded = load_revision(repository, manifest.revision)
     assert loaded.manifest is not None
     assert provenance_of(loaded.manifest, "made up", 1, 1).chosen_factors == chosen
     assert np.isfinite(chosen.model_error)

@@ -31,6 +31,7 @@ from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publ
 from gnnserve_worker.inference.served import ServedRevision, served_revision
 from gnnserve_worker.nearest.files import index_folder
 from gnnserve_worker.nearest.search import Found, unit
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.codecs.recommend import _items
@@ -71,7 +72,7 @@ def asking_for(embeddings: EmbeddingsSpec | None) -> GNNService:
 
 def loaded(repository: Repository) -> ServedRevision:
     (revision,) = repository.revisions()
-    return served_revision(repository.load(revision.revision))
+    return served_revision(load_revision(repository, revision.revision))
 
 
 def ask(revision: ServedRevision, *bodies: dict[str, Any], of: GNNService | None = None) -> list[httpx.Response]:
@@ -88,7 +89,7 @@ def ask(revision: ServedRevision, *bodies: dict[str, Any], of: GNNService | None
 
 def cosines(repository: Repository, tmp_path: Path, node: int) -> np.ndarray:
     (revision,) = repository.revisions()
-    exact = Repository.of_folder(repository.folder, build_exact).load(revision.revision)
+    exact = load_revision(repository, revision.revision, build=build_exact)
     vectors = unit(np.concatenate([*embedding_blocks(exact, "x1", None, Neighbours.ALL, 0, tmp_path)]))
     return np.asarray(vectors @ vectors[node])
 
@@ -265,7 +266,7 @@ def test_a_damaged_index_is_not_searched(tmp_path: Path) -> None:
 
 def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repository) -> None:
     (made,) = repository.revisions()
-    opened = repository.load(made.revision, 1 << 26)
+    opened = load_revision(repository, made.revision, 1 << 26)
     replica = LivingRevision(opened, 1 << 26)
     revision = served_revision(opened, replica)
     counts = ChangeCounts(new_nodes=1, overrides=1, edges=2, removed_nodes=1)
@@ -313,7 +314,7 @@ def test_a_node_that_leaves_before_it_is_shown_is_left_out() -> None:
 
 def test_what_was_applied_before_the_revision_answers_is_followed_too(repository: Repository) -> None:
     (made,) = repository.revisions()
-    opened = repository.load(made.revision, 1 << 26)
+    opened = load_revision(repository, made.revision, 1 << 26)
     replica = LivingRevision(opened, 1 << 26)
     ids = ChangeIds(np.array([NODES, NODES, 3]))
     replica.apply(1, [ChangeBatch(ChangeCounts(new_nodes=1, edges=1), ids, np.full((1, FEATURES), 0.5, np.float32))])

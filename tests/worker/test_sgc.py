@@ -38,6 +38,7 @@ from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Network
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
 from gnnserve_worker.tables.table import Table
@@ -124,7 +125,7 @@ def test_a_service_is_trained_pruned_stored_and_answers(tmp_path: Path, monkeypa
 
     manifest = generate(service_of(uri, model=model, variants=variants), repository)
 
-    loaded = repository.load(manifest.revision)
+    loaded = load_revision(repository, manifest.revision)
     seeds = data.splits.test
     answers = {name: infer_batch(loaded, name, seeds, key=1) for name in loaded.variants}
     assert {"x1", "x2", "projected"} <= answers.keys()
@@ -153,8 +154,8 @@ def test_a_checkpoint_of_a_users_sgconv_is_served(tmp_path: Path) -> None:
     model = {"architecture": "SGC", "hops": 3, "fanouts": [0], "checkpoint": {"uri": path.as_uri()}}
     repository = Repository(tmp_path / "repository", "default", "tiny")
 
-    loaded = repository.load(
-        generate(service_of(uri, model=model, variants={"pruning": {"factors": [1]}}), repository).revision
+    loaded = load_revision(
+        repository, generate(service_of(uri, model=model, variants={"pruning": {"factors": [1]}}), repository).revision
     )
 
     with torch.no_grad():

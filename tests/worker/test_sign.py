@@ -42,6 +42,7 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Network
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
 from gnnserve_worker.tables.table import Table
@@ -156,7 +157,7 @@ def test_a_service_is_trained_pruned_stored_and_answers(tmp_path: Path) -> None:
 
     manifest = generate(_service(tmp_path, 2, storage=["float32", "int8"]), repository)
 
-    loaded = repository.load(manifest.revision)
+    loaded = load_revision(repository, manifest.revision)
     seeds = data.splits.test
     answers = {name: infer_batch(loaded, name, seeds, key=1) for name in loaded.variants}
     assert_close(answers["projected"].scores, answers["x1"].scores, 1e-4)
@@ -176,7 +177,7 @@ def test_over_features_alone_it_answers_about_nodes_that_requests_bring(tmp_path
     data, repository = planted_graph([1, 5, 8], nodes=300), Repository(tmp_path / "repository", "default", "tiny")
     assert isinstance(data.features, np.ndarray)
 
-    loaded = repository.load(generate(_service(tmp_path, 0), repository).revision)
+    loaded = load_revision(repository, generate(_service(tmp_path, 0), repository).revision)
 
     assert {loaded.variants[name].rows is not None for name in ("x1", "x2", "projected")} == {True}
     assert served_revision(loaded).overlays is not None
@@ -199,7 +200,7 @@ def test_a_checkpoint_of_a_users_perceptron_is_served(tmp_path: Path) -> None:
 
     manifest = generate(service_of(uri, model=model, variants={"pruning": {"factors": [1, 2]}}), repository)
 
-    loaded = repository.load(manifest.revision)
+    loaded = load_revision(repository, manifest.revision)
     seen = training_set(data.graph, data.labels, 3, data.splits, Scope.TRANSDUCTIVE)
     rows = model_rows(_model(1), seen, Normalized(data.features, Normalization.DISABLED)).served
     with torch.no_grad():

@@ -27,7 +27,8 @@ from gnnserve_worker.generation.variants import generate_revision
 from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.tail import tail_of
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision, open_revision
 from gnnserve_worker.repository.repository import Repository
 
 NODES, FEATURES = 200, 12
@@ -66,7 +67,7 @@ def staged(
     repository.put_graph(data)
     with repository.stage("recipe", data.digest) as revision:
         generated = write_plans(plan_families(made_from), revision, lambda _: None)
-        yield revision.open([made.variant for made in generated])
+        yield open_revision(revision.files_of([made.variant for made in generated]))
 
 
 @pytest.mark.parametrize("architecture", NETWORKS)
@@ -174,7 +175,7 @@ def test_a_published_stored_layer_is_corrected_where_an_overlay_reaches(tmp_path
             spec, RevisionIdentity("recipe", digest, None, {}), data, (), repository, lambda _: None,
             lambda data, features: RandomModels(), None, "tests",
         )  # fmt: skip
-        return repository.load(made.revision)
+        return load_revision(repository, made.revision)
 
     stored = published("stored", world.graph, world.features)
     rebuilt = published("rebuilt", world.rebuilt, world.rebuilt_features)

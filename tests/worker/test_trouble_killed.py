@@ -21,12 +21,13 @@ from tests.support.configmap_server import configmap_server
 from tests.support.graphs import network_manifest, npz_arrays, planted_graph, random_tensors, service_of, write_npz
 from tests.support.interruption import Interruption, in_child
 from tests.support.pods import ROOT, WorkerPod, answers_of, publish_answering, table_of, worker_pod
-from tests.support.repository import publish, repository_in, tiny_graph
+from tests.support.repository import load_fake, publish, repository_in, tiny_graph
 from tests.support.small_disk import small_disk
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.generation import decode_result
 from gnnserve_api.pods import PodExit
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.repository.repository import Repository
 
@@ -55,7 +56,7 @@ def environ_of(folder: Path, repository: Path, message: Path) -> dict[str, str]:
 def published(message: Path, repository: Path) -> str:
     """What the message names, once every checksum was looked at."""
     revision = decode_result(message.read_bytes()).revision
-    assert Repository(repository, "default", "tiny").load(revision).manifest is not None
+    assert load_revision(Repository(repository, "default", "tiny"), revision).manifest is not None
     return revision
 
 
@@ -92,7 +93,7 @@ def test_setting_aside_that_is_killed_is_finished_by_the_next_and_little_is_kept
         assert len(list((repository.folder / "damaged").iterdir())) <= 3
     publish(repository, "recipe", tiny_graph())
     (manifest,) = repository.revisions()
-    repository.load(manifest.revision)
+    load_fake(repository, manifest.revision)
 
 
 # Workers

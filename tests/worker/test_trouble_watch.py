@@ -23,7 +23,7 @@ import pytest
 from tests.support.graphs import service_of
 from tests.support.interruption import in_child
 from tests.support.loading import DEADLINE_S, FakeServer, Loading, loading_into
-from tests.support.repository import publish, repository_in
+from tests.support.repository import load_fake, publish, repository_in
 from tests.support.serving import FakeWorker
 
 from gnnserve_api.errors import RepositoryError
@@ -96,7 +96,7 @@ def test_files_are_open_for_as_long_as_their_revision_is_held(tmp_path: Path) ->
     root = repository_in(tmp_path)
     manifest, _ = publish(root, "recipe")
     before = open_descriptors()
-    loaded = root.load(manifest.revision)
+    loaded = load_fake(root, manifest.revision)
     assert loaded.files is not None
     assert loaded.files.look() == []
     assert open_descriptors() > before
@@ -119,13 +119,13 @@ def test_revision_that_changes_while_it_is_loaded_is_refused(tmp_path: Path, mon
 
     monkeypatch.setattr(repository.checks, "verify_files", verify_and_write)
     with pytest.raises(RepositoryError, match=r"features-float32.npy: has .* bytes, and had .*, while it was being"):
-        root.load(manifest.revision)
+        load_fake(root, manifest.revision)
 
 
 def test_network_is_made_of_the_bytes_that_were_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = repository_in(tmp_path)
     manifest, _ = publish(root, "recipe")
-    good = root.load(manifest.revision).variants["x1"].network
+    good = load_fake(root, manifest.revision).variants["x1"].network
     path = root.folder / "revisions" / manifest.revision / "variants/x1/weights.safetensors"
     verify = repository.checks.verify_files
 
@@ -140,7 +140,7 @@ def test_network_is_made_of_the_bytes_that_were_verified(tmp_path: Path, monkeyp
         return verified
 
     monkeypatch.setattr(repository.checks, "verify_files", verify_and_swap)
-    loaded = root.load(manifest.revision).variants["x1"].network
+    loaded = load_fake(root, manifest.revision).variants["x1"].network
     assert loaded.tensors["weight"].tobytes() == good.tensors["weight"].tobytes()  # type: ignore[attr-defined]
 
 
@@ -158,7 +158,7 @@ def test_commit_that_changes_before_it_is_read_is_noticed(
 
     monkeypatch.setattr(repository.checks, f"read_{kind}_manifest", write_and_read)
     with pytest.raises(RepositoryError, match=rf"{kind}.json: was written to .*, while it was being loaded"):
-        root.load(manifest.revision)
+        load_fake(root, manifest.revision)
 
 
 def test_foreign_things_beside_what_was_set_aside_disturb_nobody(

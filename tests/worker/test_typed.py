@@ -25,7 +25,8 @@ from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, typed_graph
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
 from gnnserve_worker.inference.served import served_revision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch
@@ -57,7 +58,7 @@ def generated(folder: Path, service: GNNService) -> LoadedRevision:
     heard = HeardSteps()
     published = generate(service, repository, heard)
     heard.check()
-    return repository.load(published.revision)
+    return load_revision(repository, published.revision)
 
 
 def saved(model: nn.Module, path: Path) -> dict[str, Any]:

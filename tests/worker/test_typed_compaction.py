@@ -33,9 +33,10 @@ from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import NodeType
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
 from gnnserve_worker.progress import silent
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
 UID = "f7b4c2a0-0000-4000-8000-000000000002"
@@ -61,7 +62,7 @@ class Service:
 
     def opened(self) -> LivingRevision:
         """The newest revision as a worker opens it that starts, with what the log has beyond it."""
-        return LivingRevision(self.repository.load(self.manifest.revision, ROOM_BYTES), ROOM_BYTES)
+        return LivingRevision(load_revision(self.repository, self.manifest.revision, ROOM_BYTES), ROOM_BYTES)
 
     def write(self, living: LivingRevision, batches: Sequence[ChangeBatch]) -> None:
         """Append them to the log, and let a worker apply them."""
@@ -74,7 +75,7 @@ class Service:
 
     def compact(self, *, retrain: bool = False) -> LoadedRevision:
         self.manifest = compact(self.service, self.repository, self.updates, retrain=retrain)
-        return self.repository.load(self.manifest.revision)
+        return load_revision(self.repository, self.manifest.revision)
 
 
 def assert_it_is(loaded: LoadedRevision, plain: PlainTypedGraph, replayed: LivingRevision | None = None) -> None:
@@ -129,11 +130,11 @@ def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path
     service.compact()
     # The first model, whose log is cut, over the newest version.
     target = service.repository.read_typed_graph(service.manifest.graph)
-    before = service.repository.load(first.revision, ROOM_BYTES)
+    before = load_revision(service.repository, first.revision, ROOM_BYTES)
     brought = bring(before, features, target, ROOM_BYTES, silent)
     older = msgspec.structs.replace(first, recipe="older")
     restored = carry_over(older, before, brought, service.repository, silent)
-    assert_it_is(service.repository.load(restored.revision), plain)
+    assert_it_is(load_revision(service.repository, restored.revision), plain)
 
 
 def test_more_than_a_thousand_new_nodes_of_a_type_become_part_of_the_graph(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_trained_anew_sparse_features_are_scaled_as_those_of_the_graph_built_ane
     assert [kind.normalization for kind in rows.types] == ["Standardize", "RowNormalize", None]
     assert rows.types == expected.types
     (name,) = loaded.variants
-    found, other = served_revision(loaded), served_revision(anew.repository.load(anew.manifest.revision))
+    found, other = served_revision(loaded), served_revision(load_revision(anew.repository, anew.manifest.revision))
     np.testing.assert_allclose(
         found.infer(name, np.arange(30), 0).scores, other.infer(name, np.arange(30), 0).scores, atol=CLOSE, rtol=CLOSE
     )
@@ -199,7 +200,7 @@ def test_trained_anew_sparse_features_are_scaled_as_those_of_the_graph_built_ane
     loaded = service.compact()
     target = service.repository.read_typed_graph(service.manifest.graph)
     np.testing.assert_array_equal(target.types[1].features.toarray(), np.delete(items, 19, axis=0))
-    opened = service.repository.load(first.revision, ROOM_BYTES)
+    opened = load_revision(service.repository, first.revision, ROOM_BYTES)
     brought = bring(opened, [kind.features for kind in before.types], target, ROOM_BYTES, silent)
     scores = [
         served.infer(name, np.arange(30), 0).scores for served in (served_revision(loaded), served_by(brought.living))
@@ -274,7 +275,7 @@ def test_a_type_may_lose_all_of_its_nodes_and_gets_others_later(called: Service)
     called.write(living, [batch_of({"removedNodes": [f"tag/t{i}" for i in range(5)]}, served_by(living))])
     loaded = called.compact()
     assert shown(served_revision(loaded))["tag"] == []
-    before = called.repository.load(called.manifest.revision)
+    before = load_revision(called.repository, called.manifest.revision)
     living = called.opened()
     body = {"nodes": [{"id": "tag/t9"}], "edges": [["item/3", "has", "tag/t9"]]}
     called.write(living, [batch_of(body, served_by(living))])
@@ -303,7 +304,8 @@ def test_the_log_is_cut_behind_the_older_of_two_versions(called: Service) -> Non
     assert graph.taken == len(graph.kept) == 30 + 20 + 2
     called.write(living, [batch_of({"removedNodes": ["tag/t3"]}, served_by(living))])
     followed = FollowedLog(called.updates)
-    served = followed.open(lambda most: called.repository.load(called.manifest.revision, most), served_revision)
+    stored, revision = called.repository, called.manifest.revision
+    served = followed.open(lambda most: load_revision(stored, revision, most), served_revision)
     assert served.applied_offset is not None
     assert served.applied_offset() == 4
     assert shown(served) == shown(served_by(living))
@@ -323,7 +325,7 @@ def test_an_older_model_answers_over_the_newest_version(called: Service, tmp_pat
     named = called.service.model_copy(update={"spec": spec})
     restored = restore(named, first.revision, called.repository, UID)
     assert (restored.graph, restored.model) == (smaller.manifest.graph, first.model)
-    served = served_revision(called.repository.load(restored.revision))
+    served = served_revision(load_revision(called.repository, restored.revision))
     assert shown(served) == shown(served_by(older))
     for name in served.manifest.profile.variants:
         np.testing.assert_allclose(

@@ -32,7 +32,7 @@ from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.served import ServedRevision, served_revision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.question import Question, RequestError

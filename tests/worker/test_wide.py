@@ -14,6 +14,7 @@ from gnnserve_worker.generation import wide
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.wide import written_factors
 from gnnserve_worker.graph.store import Features
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.repository import Repository
 
@@ -104,7 +105,7 @@ def test_a_revision_without_its_widest_variants_is_published_and_answers(
 
     names = [variant.name for variant in manifest.profile.variants]
     assert [name for name in names if name != "projected"] == kept
-    assert list(repository.load(manifest.revision).variants) == names
+    assert list(load_revision(repository, manifest.revision).variants) == names
     assert manifest.recipe == service.spec.recipe()
     assert [report.detail for report in reports if report.stage == "variants left out"] != []
     if not kept:

@@ -93,12 +93,13 @@ def export(
     from gnnserve_worker.generation.embeddings.files import Wanted, export_embeddings, files_of  # noqa: PLC0415
     from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed  # noqa: PLC0415
     from gnnserve_worker.models.build import build_network  # noqa: PLC0415
+    from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     check_embeddings(found.revisions[0], variant)
     _check_files(files_of(path)[1])
     build = build_exact if neighbours is Neighbours.ALL else build_network
-    loaded = Repository(repository, found.namespace, found.service, build).load(revision)
+    loaded = load_revision(Repository(repository, found.namespace, found.service), revision, build=build)
     of = nodes_to_embed(loaded, node_type)
     option = "--nodes" if nodes_file is None else "--nodes-file"
     wanted = Wanted(variant, of, None if listed is None else _places_of(listed, of, option), neighbours, seed)

@@ -60,11 +60,12 @@ def export(
         require_onnx("--format onnx")
     found = find_revision(repository, service, revision)
     from gnnserve_worker.export.write import build_exact, check_variant, export_variant  # noqa: PLC0415
+    from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
 
     check_variant(found.revisions[0], variant)
     _check_folder(folder)
-    loaded = Repository(repository, found.namespace, found.service, build_exact).load(revision)
+    loaded = load_revision(Repository(repository, found.namespace, found.service), revision, build=build_exact)
     written_by = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("gnnserve", "torch"))
     with writing(folder):
         made = export_variant(loaded, f"{found.namespace}/{found.service}", variant, chosen, folder, written_by)

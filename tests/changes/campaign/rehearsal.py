@@ -17,6 +17,7 @@ from gnnserve_worker.graph.change_batch import decode_batch
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.repository import Repository
 
@@ -46,7 +47,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _rehearse(repository: Repository, revision: str) -> None:
-    loaded = repository.load(revision, _ROOM_BYTES)
+    loaded = load_revision(repository, revision, _ROOM_BYTES)
     living = LivingRevision(loaded, _ROOM_BYTES)
     served_revision(loaded, living).warm_up()
     living.apply(1, [decode_batch(to_binary(batch)) for batch in _CHANGES])

@@ -18,8 +18,8 @@ from gnnserve_api.families import family_of
 from gnnserve_api.profile import Profile, VariantProfile
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.compaction.folding import Folded
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.table import Table
 

@@ -21,6 +21,7 @@ from gnnserve_worker.compaction.carrying import carry_over
 from gnnserve_worker.compaction.folding import Folded, fold
 from gnnserve_worker.compaction.source_features import features_of
 from gnnserve_worker.generation import pipeline
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.repository.history import models_of
 from gnnserve_worker.repository.repository import Repository
@@ -91,7 +92,7 @@ def _compact(
     features = features_of(service, repository, base, progress)
     room_bytes = _ROOM * updates.max_delta_bytes
     progress(Progress("load revision", 0, 1))
-    loaded = repository.load(base.revision, room_bytes)
+    loaded = load_revision(repository, base.revision, room_bytes)
     progress(Progress("load revision", 1, 1))
     folded = fold(loaded, features, log, updates.uid, room_bytes, progress)
     if folded is None:

@@ -20,9 +20,9 @@ from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import FeatureColumn, Features, GraphData
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.loaded import LoadedRevision
 
 _STAGE = "apply the log of changes"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gnnserve_api.repository import TableManifest
 from gnnserve_api.typed import TypedGraphManifest
-from gnnserve_worker.repository.typed_room import laid_out, own_types
+from gnnserve_worker.opening.typed_room import laid_out, own_types
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, ProgressListener, silent
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
 _STAGE = "apply what has changed since"
@@ -68,7 +69,7 @@ def _restore(
     target = repository.read_typed_graph(graph) if is_typed else repository.read_graph(graph)
     progress(Progress("load revision", 0, 1))
     room_bytes = _room_bytes(named, repository.graph_of(named).nodes, target)
-    loaded = repository.load(named.revision, room_bytes)
+    loaded = load_revision(repository, named.revision, room_bytes)
     progress(Progress("load revision", 1, 1))
     brought = bring(loaded, features, target, room_bytes, progress)
     return carry_over(named, loaded, brought, repository, progress)

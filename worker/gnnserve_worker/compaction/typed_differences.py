@@ -29,7 +29,7 @@ from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 
 def bring_typed(

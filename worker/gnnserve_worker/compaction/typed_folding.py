@@ -14,8 +14,8 @@ from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.repository.graph_files import columns_of
-from gnnserve_worker.repository.loaded import LoadedRevision
 
 
 class TypedFolding:

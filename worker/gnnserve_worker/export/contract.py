@@ -16,7 +16,7 @@ from gnnserve_worker.export.modules import (
     TARGETS,
 )
 from gnnserve_worker.models.network import Layer
-from gnnserve_worker.repository.loaded import LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedVariant
 from gnnserve_worker.tables.gather import Aggregator
 
 _EDGES_MEAN = (

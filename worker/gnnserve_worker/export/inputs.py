@@ -8,7 +8,7 @@ import numpy as np
 
 from gnnserve_worker.export.modules import EDGE_WEIGHTS, EDGES, OWN_ROWS, OWN_WEIGHTS, ROWS, TARGETS
 from gnnserve_worker.inference.batch import draw_sample
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch
 from gnnserve_worker.tables.gather import Aggregator, is_attention, is_weighted

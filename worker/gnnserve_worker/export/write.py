@@ -35,7 +35,7 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.rows import RowMaker
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 
 MANIFEST, EXAMPLE, ROW_RECIPE, README = "export.json", "example.safetensors", "rows.safetensors", "README.md"
 _EXAMPLE_NODES, _KEY = 8, 0

@@ -14,7 +14,7 @@ from gnnserve_worker.generation.calibration import fit_temperature, threshold_fo
 from gnnserve_worker.generation.families.family import PlannedCascade
 from gnnserve_worker.generation.profile import FittedCascade, scores_of
 from gnnserve_worker.inference.cascade import confidences
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 _FIELD = "spec.variants.cascades"
 

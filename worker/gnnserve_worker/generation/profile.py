@@ -28,8 +28,8 @@ from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.new_nodes import measure_new_nodes
 from gnnserve_worker.inference.thresholds import decisive_scores
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import thread_count
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 
 BATCH_SEEDS = (1, 32, 1024)
 """Batch sizes that are measured. 1 and 32 are typical of requests; 1024 is the batch of Dynamic GNN inference

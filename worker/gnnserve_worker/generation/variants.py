@@ -77,6 +77,7 @@ from gnnserve_worker.generation.wide import with_factors
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RowRecipe
@@ -200,7 +201,7 @@ def _measure(
     generated: Sequence[GeneratedVariant],
     planned: Sequence[PlannedCascade] = (),
 ) -> Measured:
-    loaded = staged.open([made.variant for made in generated], rows)
+    loaded = open_revision(staged.files_of([made.variant for made in generated], rows))
     if spec.variants.thresholds is Thresholds.PER_CLASS:
         generated = with_thresholds(loaded, generated)
     if exam is not None:

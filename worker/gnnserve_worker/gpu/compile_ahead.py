@@ -38,6 +38,7 @@ from gnnserve_worker.gpu.shipped_kernels import folder_of
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.models.registry import ARCHITECTURES as NETWORKS
 from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.gather import Aggregator
@@ -124,7 +125,7 @@ def _warm_up(root: Path, network: Architecture, wanted: Wanted) -> None:
             for factor in _FACTORS
         ]
     repository = Repository(root, "ahead", network.value.lower())
-    loaded = repository.load(publish_made_up(repository, graph, manifest, variants).revision)
+    loaded = load_revision(repository, publish_made_up(repository, graph, manifest, variants).revision)
     means = Means(CachePolicy.NONE, None, Ledger(), HostMemory())
     GpuEngine(loaded, make_resident(loaded, AbsentCard(), means)).warm_up()
 

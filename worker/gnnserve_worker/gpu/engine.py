@@ -24,7 +24,7 @@ from gnnserve_worker.gpu.viewed import RowsRead, UnsampledError, ViewSampler
 from gnnserve_worker.inference.batch import Inference, infer_distinct, infer_each, join_times
 from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.inference.written import WrittenSince
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch
 

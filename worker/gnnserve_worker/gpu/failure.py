@@ -27,7 +27,7 @@ from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.viewed import UnsampledError
 from gnnserve_worker.inference.batch import Infer, Inference, infer_batch
 from gnnserve_worker.inference.device_stats import DeviceStats
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView
 
 START_ANEW = "start the worker anew to use it again"

@@ -23,7 +23,7 @@ from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.written import WrittenSince
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.tables.formats import TableFormat
 from gnnserve_worker.tables.table import Rows, Table
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.neighbours import most_by_hop
 from gnnserve_worker.tables.table import Rows
 

@@ -37,7 +37,7 @@ from gnnserve_worker.gpu.placement import (
     table_parts,
 )
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.table import Rows
 
 LANES = 3

@@ -37,7 +37,7 @@ from gnnserve_worker.inference.device_stats import DeviceStats
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.new_nodes import measure_new_nodes
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView
 
 _BUDGET_S = 0.5

@@ -20,7 +20,7 @@ from gnnserve_worker.gpu.accelerator import Accelerator
 from gnnserve_worker.gpu.arrays import DeviceRows
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.table import Rows
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from gnnserve_worker.gpu.behind import RoomBehind
 from gnnserve_worker.inference.batch import StageTimes, count_parts, cut_evenly, draw_sample, join_times, make_rows
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel, thread_count
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch

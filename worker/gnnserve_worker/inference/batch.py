@@ -23,8 +23,8 @@ from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.graph.typed_overlay import smallest_typed_overlay
 from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.network import Activations, copy_rows
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop, sample_neighbours

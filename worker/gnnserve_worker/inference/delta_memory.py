@@ -78,7 +78,7 @@ class DeltaMemory:
 
 
 class TypedDeltaMemory(DeltaMemory):
-    """The same of a graph of several types, whose arrays are in memory already (`repository/typed_room.py`): changes
+    """The same of a graph of several types, whose arrays are in memory already (`opening/typed_room.py`): changes
     take what lies behind them."""
 
     def __init__(self, graph: LivingTypedGraph, makers: Sequence[TypedRowMaker], drafted: Mapping[int, Table]) -> None:

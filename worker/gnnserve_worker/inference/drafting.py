@@ -21,9 +21,9 @@ from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RenewedRows, keeper_of, put_rows
 from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker, parts_of
 from gnnserve_worker.models.stored_rows import StoredRowMaker
+from gnnserve_worker.opening.draft import Draft
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
-from gnnserve_worker.repository.draft import Draft
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
 from gnnserve_worker.tables.table import Table
 

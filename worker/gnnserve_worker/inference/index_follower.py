@@ -17,7 +17,7 @@ from gnnserve_api.embeddings import IndexManifest, IndexState
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 _PIECE = 1 << 12
 """Nodes that are looked at at a time, and readers of such: a few tenths of a millisecond. All readers of one node are

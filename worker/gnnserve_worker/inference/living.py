@@ -34,8 +34,8 @@ from gnnserve_worker.inference.drafting import Drafting, Group, MadeStored
 from gnnserve_worker.inference.touched import Touched, TouchedSince
 from gnnserve_worker.inference.typed_drafting import TypedDrafting
 from gnnserve_worker.inference.written import WrittenSince
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
 from gnnserve_worker.tables.table import Table

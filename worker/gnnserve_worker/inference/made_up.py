@@ -30,8 +30,8 @@ from gnnserve_worker.graph.store import Graph, GraphData, Splits
 from gnnserve_worker.models.build import layer_sizes
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.tail import tail_of
+from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.loaded import CORRECTION
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.gather import is_plain
 from gnnserve_worker.tables.table import feature_blocks

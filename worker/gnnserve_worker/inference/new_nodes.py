@@ -17,7 +17,7 @@ from gnnserve_api.profile import NewNodesLatency
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.latency import rounded_ms
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
 _MOST_NEIGHBOURS = 32

@@ -17,7 +17,7 @@ from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.graph.typed_overlay import arrange_stand_in, arrange_typed_overlay
 from gnnserve_worker.models.rows import RowMaker, keeper_of
-from gnnserve_worker.repository.loaded import LoadedRevision, TypeRowRecipe
+from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
 
 
 class Arrange(Protocol):

@@ -32,7 +32,8 @@ from gnnserve_worker.models.binary import warm_up_binary
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
 from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
 from gnnserve_worker.sampling.padded import PadScratch, TreeArrays, TreeShares, pad_sample
@@ -115,7 +116,7 @@ def _change_graph(root: Path, architecture: Architecture, variants: Sequence[Mad
     """A revision that has answered and been changed."""
     graph = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     repository, revision = _publish(root, architecture, graph, _FANOUTS[0], variants)
-    loaded = repository.load(revision, _DELTA_BYTES)
+    loaded = load_revision(repository, revision, _DELTA_BYTES)
     replica = LivingRevision(loaded, _DELTA_BYTES)
     served_revision(loaded, replica).warm_up()
     counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
@@ -130,7 +131,7 @@ def _change_typed_graphs(root: Path) -> None:
     """The same over graphs of several types."""
     for architecture in TYPED_ARCHITECTURES:
         repository = Repository(root, "rehearsal", _typed_name_of(architecture))
-        loaded = repository.load(repository.revisions()[0].revision, _DELTA_BYTES)
+        loaded = load_revision(repository, repository.revisions()[0].revision, _DELTA_BYTES)
         replica = LivingRevision(loaded, _DELTA_BYTES)
         served_revision(loaded, replica).warm_up()
         counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
@@ -170,7 +171,7 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     for architecture in ARCHITECTURES:
         for graph, sampled in zip(graphs, _FANOUTS, strict=True):
             repository, revision = _publish(root, architecture, graph, sampled, _variants())
-            yield repository.load(revision)
+            yield load_revision(repository, revision)
 
 
 def _publish(
@@ -201,7 +202,7 @@ def _typed_revisions(root: Path) -> Iterator[LoadedRevision]:
         network = _with_several_heads(network)
         # Attention is computed in float32, whatever the storage.
         able = [variant for variant in variants if variant.compute == "float32" or network.attention is None]
-        yield repository.load(publish_made_up_typed(repository, data, network, able).revision)
+        yield load_revision(repository, publish_made_up_typed(repository, data, network, able).revision)
 
 
 def _variants() -> list[MadeUpVariant]:

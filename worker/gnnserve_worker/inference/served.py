@@ -43,7 +43,7 @@ from gnnserve_worker.inference.overlay_support import (
 from gnnserve_worker.inference.thresholds import decisive_scores
 from gnnserve_worker.nearest.parts import index_parts
 from gnnserve_worker.nearest.revision_index import RevisionIndex
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import most_by_hop
 

@@ -22,8 +22,8 @@ from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RenewedRows
 from gnnserve_worker.models.stored_layers import parts_of
 from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
-from gnnserve_worker.repository.loaded import LoadedRevision
 
 _PARTS = 16
 """Parts whose rows are made at a time on all threads, before they are written."""

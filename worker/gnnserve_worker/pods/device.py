@@ -19,7 +19,7 @@ from gnnserve_worker.inference.device_stats import DeviceStats
 if TYPE_CHECKING:
     from gnnserve_worker.inference.living import LivingRevision
     from gnnserve_worker.inference.served import ServedRevision
-    from gnnserve_worker.repository.loaded import LoadedRevision
+    from gnnserve_worker.opening.loaded import LoadedRevision
 
 NO_GPU_SEEN = f"{NO_GPU}: none is seen"
 """How `DeviceStats.problem` begins where there is no GPU, which is not an error."""

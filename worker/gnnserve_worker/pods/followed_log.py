@@ -16,7 +16,7 @@ from gnnserve_worker.changes.registry import open_log
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 _log = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from gnnserve_worker.following.repository_watch import RepositoryWatch
 from gnnserve_worker.following.routing import MountedRouting
 from gnnserve_worker.following.routing_watch import ApiServer, RoutingWatch
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.security.credentials import Credentials
@@ -30,8 +31,8 @@ from gnnserve_worker.serving.served_service import ServedService
 
 if TYPE_CHECKING:
     from gnnserve_worker.inference.living import LivingRevision
+    from gnnserve_worker.opening.loaded import LoadedRevision
     from gnnserve_worker.pods.followed_log import FollowedLog
-    from gnnserve_worker.repository.loaded import LoadedRevision
 
 _log = logging.getLogger(__name__)
 
@@ -158,9 +159,9 @@ class FollowedService:
 
         try:
             served = (
-                open_served(repository.load(revision), device)
+                open_served(load_revision(repository, revision), device)
                 if followed is None
-                else followed.open(lambda most_bytes: repository.load(revision, most_bytes), serve_living)
+                else followed.open(lambda most_bytes: load_revision(repository, revision, most_bytes), serve_living)
             )
         except DeviceLostError as error:
             self._end(error)  # further attempts of this process would fail too

@@ -230,7 +230,9 @@ def _compacted(
 
 def _verify(manifest: RevisionManifest, repository: Repository) -> int:
     """Verify every checksum: workers are about to be told of it. Returns the offset that its graph was made at."""
-    made_of = repository.load(manifest.revision).made_of
+    from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
+
+    made_of = load_revision(repository, manifest.revision).made_of
     return 0 if made_of is None else made_of.offset
 
 

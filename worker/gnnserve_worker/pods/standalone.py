@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     # Imported here: they take a second, and a signal must find its handler before.
+    from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.memory_fault import exit_on_memory_fault  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import GRPC_PORT_OPTION, bind  # noqa: PLC0415
@@ -84,7 +85,7 @@ def _serve(options: argparse.Namespace) -> int:
         def load() -> None:
             try:
                 started_s = time.perf_counter()
-                revision = open_served(repository.load(published.revision), DeviceSettings.read(os.environ))
+                revision = open_served(load_revision(repository, published.revision), DeviceSettings.read(os.environ))
                 revision.check(table)
                 revision.warm_up()
                 served.switch(revision, table, time.perf_counter() - started_s)

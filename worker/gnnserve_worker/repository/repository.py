@@ -32,12 +32,9 @@ from gnnserve_api.repository import (
 )
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.models.build import build_network
 from gnnserve_worker.repository import checks, files, graph_files, paths
 from gnnserve_worker.repository.kept import KeptNetworks
-from gnnserve_worker.repository.loaded import LoadedRevision, NetworkBuilder
 from gnnserve_worker.repository.lock import ServiceLock
-from gnnserve_worker.repository.opening import open_revision
 from gnnserve_worker.repository.positions import positions_of
 from gnnserve_worker.repository.revision_files import RevisionFiles
 from gnnserve_worker.repository.room import room_of
@@ -53,24 +50,23 @@ _KEPT_DAMAGED = 3
 class Repository:
     """The published revisions of one service below `root`, which may be missing until something is written."""
 
-    def __init__(self, root: Path, namespace: str, service: str, build: NetworkBuilder = build_network) -> None:
+    def __init__(self, root: Path, namespace: str, service: str) -> None:
         if not (paths.is_name(namespace) and paths.is_name(service)):
             raise ValueError(f"namespace {namespace!r} and service {service!r} must be safe as folder names")
-        self._use(paths.ServicePaths(root / namespace / service), root / paths.DOWNLOADS, build)
+        self._use(paths.ServicePaths(root / namespace / service), root / paths.DOWNLOADS)
 
     @classmethod
-    def of_folder(cls, folder: Path, build: NetworkBuilder = build_network) -> Repository:
+    def of_folder(cls, folder: Path) -> Repository:
         """The revisions of a service whose folder lies anywhere: a copy of it, to be read."""
         repository = cls.__new__(cls)
-        repository._use(paths.ServicePaths(folder), folder / paths.DOWNLOADS, build)
+        repository._use(paths.ServicePaths(folder), folder / paths.DOWNLOADS)
         return repository
 
-    def _use(self, layout: paths.ServicePaths, downloads: Path, build: NetworkBuilder) -> None:
+    def _use(self, layout: paths.ServicePaths, downloads: Path) -> None:
         self._layout = layout
         self.downloads = downloads
         """Files of published graphs, for every service of this repository."""
         self._lock = ServiceLock(layout.lock)
-        self._build = build
 
     @property
     def folder(self) -> Path:
@@ -178,9 +174,11 @@ class Repository:
         listed = checks.ListedFiles(folder, {name: manifest.files[name]}, checks.remedy(folder))
         return checks.verify_files([listed]).read[folder / name]
 
-    def load(self, revision: str, max_delta_bytes: int | None = None) -> LoadedRevision:
-        """Open a revision: verified by checksum, arrays memory-mapped, files watched from before the first byte was
-        read. `max_delta_bytes`: it is opened for changes, which take so much memory at most."""
+    @contextmanager
+    def reading(self, revision: str, max_delta_bytes: int | None = None) -> Iterator[RevisionFiles]:
+        """Verify the files of a revision by checksum, and watch them from before the first byte is read to the end of
+        the block that opens them: raises RepositoryError there for one that was altered meanwhile. `max_delta_bytes`:
+        they are opened for changes, which take so much memory at most."""
         folder = self._layout.revision(revision)
         if not paths.is_name(revision) or not _is_committed(folder, paths.REVISION_COMMIT):
             known = ", ".join(published.name for published in self._published()) or "none"
@@ -215,7 +213,7 @@ class Repository:
             commits,
         )
         verified = checks.verify_files(lists, positions_of(graph_folder, graph))
-        loaded = open_revision(replace(revision_files, verified=verified), self._build)
+        yield replace(revision_files, verified=verified, watched=watched)
         for finding in watched.look():
             if finding.change is not FileChange.TOUCHED:
                 # This is not a DamagedError: the files that are there now may be whole.
@@ -224,7 +222,6 @@ class Repository:
                     f"{finding.words}, while it was being loaded",
                     "published files must never change: find out who writes there, then load again",
                 )
-        return replace(loaded, files=watched)
 
     # --- writing
 
@@ -327,7 +324,7 @@ class Repository:
             files.remove_uncommitted(self._layout.revisions, paths.REVISION_COMMIT)
             self._remove_trained(besides=self._layout.trained_for(recipe, graph_digest))
             with files.discarding_unfinished(folder, paths.REVISION_COMMIT):
-                yield StagedRevision(folder, recipe, graph_folder, graph, checkpoint, dict(given), self._build)
+                yield StagedRevision(folder, recipe, graph_folder, graph, checkpoint, dict(given))
             if _is_committed(folder, paths.REVISION_COMMIT):
                 self._remove_trained()
 

@@ -1,5 +1,5 @@
 """The files of a revision that is to be opened, whether published or staged, and its arrays, tables and tensors, each
-opened where it is needed. What is made of them is `loaded.py`, and of graphs of several types `typed_revision.py`.
+opened where it is needed. What is made of them is `opening/`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from gnnserve_api.repository import GraphManifest, RevisionManifest, RowsManifes
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.repository import checks
 from gnnserve_worker.repository.room import GraphRoom
+from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.growing import read_only
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, WritableRows
@@ -48,6 +49,8 @@ class RevisionFiles:
     """Files that were verified; empty while it is staged, when no other process reaches them."""
     room: GraphRoom | None = None
     """What changes may need; None: it is opened to stay as it is."""
+    watched: WatchedFiles | None = None
+    """What watches its files; None: no other process reaches them, since it is staged."""
 
     @property
     def node_room(self) -> int:

@@ -39,8 +39,6 @@ from gnnserve_api.training import TrainingManifest
 from gnnserve_api.typed import TypedTableManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.repository import checks, files, paths
-from gnnserve_worker.repository.loaded import LoadedRevision, NetworkBuilder
-from gnnserve_worker.repository.opening import open_revision
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import Rows, Table, copy_rows, write_rows
@@ -57,7 +55,6 @@ class StagedRevision:
         graph: GraphManifest,
         checkpoint: str | None,
         given: dict[str, str],
-        build: NetworkBuilder,
     ) -> None:
         self._folder = folder
         self._recipe = recipe
@@ -65,7 +62,6 @@ class StagedRevision:
         self._graph = graph
         self._checkpoint = checkpoint
         self._given = given
-        self._build = build
         self._tables: dict[str, TableManifest] = {}
         self._files: dict[str, FileEntry] = {}
         self._made_by: dict[str, np.ndarray] = {}
@@ -197,7 +193,7 @@ class StagedRevision:
 
     def open_table(self, name: str) -> Table:
         """A table that was written, mapped."""
-        return open_table(self._files_of([]), self._tables[name])
+        return open_table(self.files_of([]), self._tables[name])
 
     def discard_table(self, name: str) -> None:
         """Remove a table that turned out not to be worth its space."""
@@ -221,18 +217,12 @@ class StagedRevision:
                 files.remove_file(self._folder / name)
 
     def keep_maker(self, prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
-        """Keep what rows of a table were made by: for `open`, which makes others like them."""
+        """Keep what rows of a table were made by: for what opens `files_of`, which makes others like them."""
         self._made_by |= {prefix + key: tensor for key, tensor in tensors.items()}
 
-    def open(self, variants: Sequence[VariantManifest], rows: RowRecipe | None = None) -> LoadedRevision:
-        """Open the staged revision as it will be served, to measure its profile. `rows`: what rows of new nodes are
-        made by, without what is kept of single tables; None: no rows are made."""
-        files_of = self._files_of(variants)
-        if rows is not None:
-            files_of = replace(files_of, rows=replace(rows, tensors={**rows.tensors, **self._made_by}))
-        return open_revision(files_of, self._build)
-
-    def _files_of(self, variants: Sequence[VariantManifest]) -> RevisionFiles:
+    def files_of(self, variants: Sequence[VariantManifest], rows: RowRecipe | None = None) -> RevisionFiles:
+        """The staged revision with these variants, to be opened as it will be served. `rows`: what rows of new nodes
+        are made by, without what is kept of single tables; None: no rows are made."""
         return RevisionFiles(
             graph_folder=self._graph_folder,
             graph=self._graph,
@@ -240,6 +230,7 @@ class StagedRevision:
             tables=dict(self._tables),
             variants=variants,
             manifest=None,
+            rows=None if rows is None else replace(rows, tensors={**rows.tensors, **self._made_by}),
         )
 
     def commit(

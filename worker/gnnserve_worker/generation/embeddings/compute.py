@@ -24,7 +24,7 @@ from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Layer
-from gnnserve_worker.repository.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, map_array, write_rows
 

@@ -32,8 +32,8 @@ from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import EmbeddedNodes
 from gnnserve_worker.generation.embeddings.sink import Ids
+from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.loaded import LoadedRevision
 
 _GROUP_ROWS = 65_536
 """Rows of a row group of Parquet, at most."""

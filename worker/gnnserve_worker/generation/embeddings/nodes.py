@@ -11,7 +11,7 @@ from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_worker.generation.embeddings.sink import Ids
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.typed_lists import TypedGraph
-from gnnserve_worker.repository.loaded import LoadedRevision
+from gnnserve_worker.opening.loaded import LoadedRevision
 
 _INT64 = 2**63
 

@@ -32,9 +32,10 @@ from gnnserve_worker.generation.embeddings.index import Origin, build_index
 from gnnserve_worker.generation.embeddings.sink import Block, Embedded, Ids, OnRows, Sink, SinkError, Written
 from gnnserve_worker.nearest.files import index_folder, read_manifest
 from gnnserve_worker.nearest.parts import IndexPart, index_parts
+from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import files, paths
-from gnnserve_worker.repository.loaded import LoadedRevision
 from gnnserve_worker.repository.repository import Repository
 
 _BLOCK_ROWS = 4096
@@ -96,7 +97,7 @@ def publish_embeddings(
     """Make the index and fill the sinks, by their names. `service`: namespace and name. `named`: the variant; None: the
     most accurate one with embeddings. A sink that fails keeps no other from being filled."""
     layout = paths.ServicePaths(repository.folder)
-    loaded = Repository.of_folder(repository.folder, build_exact).load(revision)
+    loaded = load_revision(repository, revision, build=build_exact)
     manifest = loaded.manifest
     assert manifest is not None  # noqa: S101  (a published one has it)
     variant = choose_variant(manifest, named)

@@ -43,8 +43,8 @@ from gnnserve_worker.models.build import build_network, compute_for, layer_sizes
 from gnnserve_worker.models.network import Layer
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.models.tail import tail_of, tail_tensors
+from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.loaded import CORRECTION
 from gnnserve_worker.repository.staged import stored_bytes
 
 _SCORES = Architecture.SGC

@@ -38,6 +38,7 @@ from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.models.typed.architecture import TypedShape
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 
@@ -79,7 +80,7 @@ def generate_typed_links(
             exam = LinkExam(links, task, trained.decoder)
             decoder = staged.write_decoder(exam.weights)
             generated = write_plans([plan], staged, progress)
-            loaded = staged.open([made.variant for made in generated])
+            loaded = open_revision(staged.files_of([made.variant for made in generated]))
             generated = with_calibrations(loaded, generated, exam)
             profile = measure_profile(
                 loaded, generated, lambda done, total: progress(Progress(PROFILE, done, total)), metric,

@@ -21,6 +21,7 @@ from gnnserve_worker.inference.batch import infer_each, warm_up
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.models.build import compute_for
+from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
 _TABLE_BYTES = 2**26
@@ -45,7 +46,7 @@ def measure_made_up(shapes: Shapes, size_s: float = SIZE_S) -> LatencyModel:
     with tempfile.TemporaryDirectory(prefix="gnnserve-plan-") as folder:
         repository = Repository(Path(folder), "plan", "made-up")
         manifest = publish_made_up(repository, data, shapes.network, variants)
-        revision = repository.load(manifest.revision)
+        revision = load_revision(repository, manifest.revision)
         warm_up(revision)
         infer = partial(infer_each, revision, with_embeddings=False)
         names, everyone = [variant.name for variant in variants], np.arange(nodes, dtype=np.int64)

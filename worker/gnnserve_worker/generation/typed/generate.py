@@ -43,6 +43,7 @@ from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.models.typed.architecture import TypedShape
 from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 
@@ -109,7 +110,7 @@ def generate_typed(
             identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
         ) as staged:
             generated = write_plans([plan], staged, progress)
-            loaded = staged.open([made.variant for made in generated])
+            loaded = open_revision(staged.files_of([made.variant for made in generated]))
             if spec.variants.thresholds is Thresholds.PER_CLASS:
                 generated = with_thresholds(loaded, generated)
             answers: dict[str, np.ndarray] = {}

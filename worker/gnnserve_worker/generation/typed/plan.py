@@ -28,8 +28,8 @@ from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.tail import tail_of
 from gnnserve_worker.models.typed.architecture import RelationalLayer, embedding_key
 from gnnserve_worker.models.typed.build import layer_tensors
+from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.loaded import CORRECTION
 
 
 def states_of(subject: TypedTrainingSet, tensors: Mapping[str, np.ndarray]) -> States:

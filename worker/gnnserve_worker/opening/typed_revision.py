@@ -27,14 +27,14 @@ from gnnserve_worker.models.typed.build import (
 )
 from gnnserve_worker.models.typed.rows import TypedRowMaker, typed_row_maker
 from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
+from gnnserve_worker.opening.decoder import open_decoder
+from gnnserve_worker.opening.draft import Draft
+from gnnserve_worker.opening.followed import followed_of
+from gnnserve_worker.opening.loaded import CORRECTION, LoadedRevision, LoadedVariant, TypeRowRecipe
+from gnnserve_worker.opening.typed_room import SpreadTable, living_typed_graphs, spread_table, with_room
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.decoder import open_decoder
-from gnnserve_worker.repository.draft import Draft
-from gnnserve_worker.repository.followed import followed_of
-from gnnserve_worker.repository.loaded import CORRECTION, LoadedRevision, LoadedVariant, TypeRowRecipe
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array, open_table, read_tensors
 from gnnserve_worker.repository.typed_files import open_names, open_type_ids, open_typed_graph
-from gnnserve_worker.repository.typed_room import SpreadTable, living_typed_graphs, spread_table, with_room
 from gnnserve_worker.sampling.neighbours import effective_nodes
 
 
@@ -97,6 +97,7 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
         manifest=revision.manifest,
         features=manifest.features,
         folder=revision.folder,
+        files=revision.watched,
         living=living,
         made_of=None if manifest.version is UNSET else manifest.version.made_of,
         draft=None if draft is None else Draft(draft, drafted, None),

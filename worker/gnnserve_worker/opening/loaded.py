@@ -42,10 +42,11 @@ from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.models.typed.rows import TypedRowMaker
 from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
+from gnnserve_worker.opening.decoder import open_decoder
+from gnnserve_worker.opening.draft import Draft, draft_of
+from gnnserve_worker.opening.followed import correction_of, followed_layers, followed_of, made_of_features
+from gnnserve_worker.opening.living_graphs import draft_graph, living_graph, roots_with_room
 from gnnserve_worker.repository import checks, paths
-from gnnserve_worker.repository.decoder import open_decoder
-from gnnserve_worker.repository.draft import Draft, draft_of
-from gnnserve_worker.repository.followed import correction_of, followed_layers, followed_of, made_of_features
 from gnnserve_worker.repository.graph_files import open_ids
 from gnnserve_worker.repository.revision_files import (
     RevisionFiles,
@@ -54,7 +55,6 @@ from gnnserve_worker.repository.revision_files import (
     open_table,
     read_tensors,
 )
-from gnnserve_worker.repository.room import draft_graph, living_graph, roots_with_room
 from gnnserve_worker.repository.watched import WatchedFiles
 from gnnserve_worker.sampling.neighbours import effective_nodes
 from gnnserve_worker.tables.table import Table
@@ -212,6 +212,7 @@ def open_one_type(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
         features=graph.features,
         living=living,
         folder=revision.folder,
+        files=revision.watched,
         made_of=None if graph.version is UNSET else graph.version.made_of,
         makers=tuple(parts.makers.values()) if living is not None else (),
         followed=followed,
