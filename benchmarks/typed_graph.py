@@ -24,8 +24,8 @@ from gnnserve_api.spec.typed import TypedSource
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import Relation, TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
-from gnnserve_worker.models.typed.architecture import TypedShape
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalShape
 
 TARGET = "paper"
 NODES = {TARGET: 736_389, "author": 1_134_649, "institution": 8_740, "field": 59_965}
@@ -147,8 +147,8 @@ def random_weights(data: TypedGraphData) -> Tensors:
     """Weights of a HeteroConv of SAGEConv in each of two layers, under torch_geometric's keys, uniform within 1/√inputs
     as torch begins."""
     draw = np.random.default_rng(_SEED + 1)
-    shape = TypedShape(describe_typed(data), HIDDEN, CLASSES, len(FANOUTS))
-    sizes = TYPED_ARCHITECTURES[Architecture.GRAPHSAGE].shapes(shape)
+    shape = RelationalShape(describe_typed(data), HIDDEN, CLASSES, len(FANOUTS))
+    sizes = relational_spec_of(Architecture.GRAPHSAGE).shapes(shape)
     return {key: (draw.uniform(-1, 1, size) / np.sqrt(size[-1])).astype(np.float32) for key, size in sizes.items()}
 
 

@@ -21,8 +21,8 @@ from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, Change
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed
-from gnnserve_worker.models.typed.architecture import TypedShape
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalShape
 
 NAME = "typed"
 _CLASSES, _FEATURES, _HIDDEN, _FANOUTS = 16, 64, 128, (15, 10)
@@ -75,9 +75,9 @@ def _write_graph(folder: Path) -> None:
 def _write_weights(path: Path, source: dict[str, Any]) -> None:
     data = load_typed_source(TypedSource.model_validate(source))
     layers = Model(hidden=_HIDDEN, fanouts=_FANOUTS).network(_CLASSES).layers
-    shape = TypedShape(describe_typed(data), _HIDDEN, _CLASSES, layers)
+    shape = RelationalShape(describe_typed(data), _HIDDEN, _CLASSES, layers)
     draw = np.random.default_rng(1)
-    shapes = TYPED_ARCHITECTURES[Architecture.GRAPHSAGE].shapes(shape)
+    shapes = relational_spec_of(Architecture.GRAPHSAGE).shapes(shape)
     safetensors.numpy.save_file(
         {key: (draw.standard_normal(sizes) / 10).astype(np.float32) for key, sizes in shapes.items()}, path
     )

@@ -21,7 +21,6 @@ from gnnserve_api.variants import Storage
 from gnnserve_operator.desired.children import CHILDREN
 from gnnserve_worker.generation.families.registry import FAMILIES as MADE_FAMILIES
 from gnnserve_worker.models.registry import ARCHITECTURES
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.tables.formats import FORMATS
 
@@ -30,7 +29,7 @@ PACKAGES = ("crds", "operator", "cli", "client", "worker")
 
 REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "A ranking method": lambda: list(RankingMethod),
-    "An architecture": lambda: dict.fromkeys([*ARCHITECTURES, *TYPED_ARCHITECTURES]),
+    "An architecture": lambda: ARCHITECTURES,
     "A table format": lambda: FORMATS,
     "A graph source": lambda: GraphSource.model_fields,
     "A family of variants": lambda: [family.name for family in MADE_FAMILIES],

@@ -27,7 +27,6 @@ from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.rows import RowMaker, first_products, row_maker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
@@ -109,7 +108,7 @@ def _stored_variant(
         hidden @ projection.rows, None if projection.own is None else hidden @ projection.own, storage
     )
     maker = StoredLayerMaker(
-        stored, graph, Network((layer,), layer.outputs), table, aggregated if layer.aggregation.plain else None,
+        stored, graph, layer, table, aggregated if layer.aggregation.plain else None,
         roots, first_products(projection, stored.rows.values.shape[1]),
     )  # fmt: skip
     served = build_network(left, without_first_product(behind), stored.columns, True, "float32")

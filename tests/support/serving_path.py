@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.models.network import Activations, Network
+from gnnserve_worker.models.network import Activations, Network, NetworkLayer
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.tables.table import Table
 
@@ -18,7 +18,7 @@ def sample_of(graph: Graph, seeds: list[int], fanouts: tuple[int, ...], *, share
 
 
 def infer(
-    network: Network, table: Table, sample: NeighbourSample, scratch: Activations | None = None
+    network: Network[NetworkLayer], table: Table, sample: NeighbourSample, scratch: Activations | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Scores and, where the network has a hidden layer, embeddings."""
     scratch = Activations() if scratch is None else scratch
@@ -29,5 +29,5 @@ def infer(
     return scores, embeddings
 
 
-def infer_scores(network: Network, table: Table, sample: NeighbourSample) -> np.ndarray:
+def infer_scores(network: Network[NetworkLayer], table: Table, sample: NeighbourSample) -> np.ndarray:
     return infer(network, table, sample)[0]

@@ -22,7 +22,6 @@ from gnnserve_cli.generating import Generated, advise
 from gnnserve_worker.generation.label_fit import label_misfits
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.models.registry import ARCHITECTURES
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.progress import LineListener
 from gnnserve_worker.repository.repository import Repository
 
@@ -77,7 +76,7 @@ def test_revisions_of_earlier_versions_say_that_nothing_is_known() -> None:
     assert b"assumptions" not in msgspec.json.encode(earlier)
 
 
-@pytest.mark.parametrize("spec", [*ARCHITECTURES.values(), *TYPED_ARCHITECTURES.values()])
+@pytest.mark.parametrize("spec", [spec for one in ARCHITECTURES.values() for spec in one.specs])
 def test_every_architecture_that_reads_files_says_what_it_assumes(spec: Any) -> None:
     assert bool(spec.assumptions) == bool(spec.layer_kinds)
     if spec.layer_kinds:

@@ -27,7 +27,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.build import build_network, compute_for
-from gnnserve_worker.models.network import Activations, Network, take
+from gnnserve_worker.models.network import Activations, Layer, Network, take
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import Table
 
@@ -61,7 +61,7 @@ def _build(
     *,
     projected: bool = False,
     compute: Compute = "float32",
-) -> Network:
+) -> Network[Layer]:
     return build_network(manifest, tensors, columns, projected, compute)
 
 

@@ -17,6 +17,7 @@ from tests.support.serving_path import SHARE
 from tests.support.statistics import is_uniform, joint_counts
 
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.kernels.layout import pack_layout
 from gnnserve_worker.sampling import neighbours as neighbours_module
 from gnnserve_worker.sampling.neighbours import (
     NeighbourSample,
@@ -25,6 +26,7 @@ from gnnserve_worker.sampling.neighbours import (
     effective_nodes,
     sample_neighbours,
 )
+from gnnserve_worker.sampling.relations import sample_relations
 
 FANOUTS = pytest.mark.parametrize(
     "fanouts",
@@ -105,6 +107,23 @@ def test_samples_equal_a_slow_reference(fanouts: tuple[int, ...], share: bool) -
     sample = _sample(graph, seeds, fanouts, key=99, share=share)
 
     assert _as_reference(sample) == reference.sample_neighbours(graph, seeds, fanouts, 99, share=share)
+
+
+@FANOUTS
+@SHARE
+def test_both_samplers_draw_the_same_over_one_relation(fanouts: tuple[int, ...], share: bool) -> None:
+    graph, scratch = random_graph(90, seed=1, mean_degree=20), Scratch()
+    seeds = [*range(0, 90, 2), 8, 8, 1]
+
+    plain = _sample(graph, seeds, fanouts, key=99, share=share, scratch=scratch)
+    expected = (_as_reference(plain), plain.starts.tolist(), list(plain.ends))
+    assert (plain.segments.tolist(), plain.type_ends.tolist()) == expected[1:]
+
+    layout, by_relation = pack_layout([graph.nodes], [(0, 0)]), np.array(fanouts, np.int64)[:, None]
+    sample = sample_relations(
+        graph.indptr, graph.indices, layout, np.array(seeds), by_relation, 99, scratch, share=share
+    )
+    assert (_as_reference(sample), sample.segments.tolist(), sample.type_ends.tolist()) == expected
 
 
 graphs = st.integers(1, 12).flatmap(

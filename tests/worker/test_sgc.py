@@ -37,7 +37,7 @@ from gnnserve_worker.generation.training_set import TrainingSet, training_set
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.network import Activations, Network
+from gnnserve_worker.models.network import Activations, Layer, Network
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
@@ -59,7 +59,7 @@ def _served(model: Model, features: Features) -> Features:
     return model_rows(model, _data(), Normalized(features, Normalization.DISABLED)).served
 
 
-def _infer(network: Network, table: Table, seeds: list[int], *, share: bool) -> np.ndarray:
+def _infer(network: Network[Layer], table: Table, seeds: list[int], *, share: bool) -> np.ndarray:
     sample = sample_neighbours(GRAPH.indptr, GRAPH.indices, np.array(seeds), (0,), 5, Scratch(), share=share)
     assert len(sample.neighbours) == 0
     scratch, scores = Activations(), np.empty((len(seeds), network.classes), np.float32)

@@ -41,7 +41,7 @@ from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.network import Activations, Network
+from gnnserve_worker.models.network import Activations, Layer, Network
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.neighbours import Scratch, sample_neighbours
@@ -60,7 +60,7 @@ def _rows(model: Model, features: Features, method: Normalization = Normalizatio
     return model_rows(model, data, Normalized(features, method)).served
 
 
-def _infer(network: Network, table: Table, seeds: list[int], layers: int, *, share: bool) -> np.ndarray:
+def _infer(network: Network[Layer], table: Table, seeds: list[int], layers: int, *, share: bool) -> np.ndarray:
     fanouts = (0,) * layers
     sample = sample_neighbours(GRAPH.indptr, GRAPH.indices, np.array(seeds), fanouts, 5, Scratch(), share=share)
     assert len(sample.neighbours) == 0

@@ -23,7 +23,7 @@ from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
 from gnnserve_worker.tables.gather import Aggregator
 
 INFORMATIVE = (2, 5, 7)
-SAMPLED = [name for name, spec in registry.ARCHITECTURES.items() if spec.aggregator is not Aggregator.NONE]
+SAMPLED = [name for name, spec in registry.OF_ONE_TYPE.items() if spec.aggregator is not Aggregator.NONE]
 """Those whose features are propagated before training are in test_sgc.py."""
 ARCHITECTURES = pytest.mark.parametrize("architecture", SAMPLED)
 

@@ -16,7 +16,7 @@ from gnnserve_worker.generation.networks import CPU, build_module, forward, rows
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import OF_ONE_TYPE
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 DATA = planted_graph((2, 5, 7))
@@ -24,7 +24,7 @@ GPU = torch.device("cuda", 0)
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
 
 
-@pytest.fixture(params=list(ARCHITECTURES))
+@pytest.fixture(params=list(OF_ONE_TYPE))
 def model(request: pytest.FixtureRequest) -> Model:
     settings = {"epochs": 3, "batchSize": 64, "dropout": 0}
     return Model.model_validate({"architecture": request.param, "hidden": 16, "fanouts": [4, 3], "training": settings})

@@ -31,7 +31,6 @@ from gnnserve_worker.generation.networks import (
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of, with_first_layer, without_first_product
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models import registry
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 
 NODES, WIDTH = 60, 11
@@ -63,10 +62,11 @@ def _scores(module: torch.nn.Module, features: Features, graph: Graph, seeds: np
 
 
 def test_every_architecture_has_its_object_and_its_module() -> None:
-    of_one_type = set(registry.ARCHITECTURES)
-    assert of_one_type | set(TYPED_ARCHITECTURES) == set(Architecture)
+    assert set(registry.ARCHITECTURES) == set(Architecture)
+    assert all(spec.architecture is name for name, one in registry.ARCHITECTURES.items() for spec in one.specs)
+    assert all(one.specs for one in registry.ARCHITECTURES.values())
     # Embeddings are learnt apart (generation/link_training/light_gcn.py).
-    assert set(MODULES) == of_one_type - {Architecture.LIGHT_GCN}
+    assert set(MODULES) == set(registry.OF_ONE_TYPE) - {Architecture.LIGHT_GCN}
 
 
 @MODELS

@@ -28,9 +28,9 @@ from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.sampling.neighbours import Scratch
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch
-from gnnserve_worker.sampling.typed import TypedSample, TypedScratch, sample_typed
+from gnnserve_worker.sampling.relations import sample_relations
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,6 @@ def test_of_a_relation_fewer_neighbours_are_sampled_where_its_fan_outs_say_so(tm
         others = {one for place, one in enumerate(variant.relation_fanouts) if place not in (knows, bought)}
         assert others == {variant.fanouts}
         sample = draw_sample(loaded, variant, seeds, 3, None, Scratch(), WeightScratch(), share=False)
-        assert isinstance(sample, TypedSample)
         drawn = np.diff(sample.segments)[: len(seeds) * int(graph.layout[1])].reshape(len(seeds), -1)
         for place, fanouts in zip((knows, bought), wanted, strict=True):
             degrees = np.diff(data.relations[place].lists.indptr)
@@ -194,10 +193,10 @@ def test_relations_that_nothing_reads_back_still_equal_torch_geometrics(tmp_path
 
 
 def _expected_keys(data: TypedGraphData) -> set[str]:
-    from gnnserve_worker.models.typed.architecture import TypedShape
-    from gnnserve_worker.models.typed.graphsage import TypedGraphSageSpec
+    from gnnserve_worker.models.graphsage import RelationalGraphSageSpec
+    from gnnserve_worker.models.relational import RelationalShape
 
-    return {*TypedGraphSageSpec().shapes(TypedShape(describe_typed(data), HIDDEN, CLASSES, 2))}
+    return {*RelationalGraphSageSpec().shapes(RelationalShape(describe_typed(data), HIDDEN, CLASSES, 2))}
 
 
 @pytest.mark.parametrize("variants", [{"storage": ["float32", "float16", "int8"], "fanouts": [[2, 2]], "stored": [1]}])
@@ -251,16 +250,16 @@ def graph_of(data: TypedGraphData) -> tuple[TypedGraphManifest, TypedGraph]:
 
 def test_scratch_of_several_graphs_has_room_for_the_most_neighbours_of_any() -> None:
     """Few relations may need fewer offsets for more neighbours; draws would never end in too small a table."""
-    scratch = TypedScratch()
-    scratch.reserve(seeds=1, rows=1, edges=1, fanout=10, stride=6, type_ends=1)
-    scratch.reserve(seeds=1, rows=1, edges=1, fanout=50, stride=1, type_ends=1)
+    scratch = Scratch()
+    scratch.reserve(seeds=1, rows=1, edges=1, fanout=10, has_views=False, lists=6)
+    scratch.reserve(seeds=1, rows=1, edges=1, fanout=50, has_views=False, lists=1)
     assert len(scratch.table) >= 2 * 50
 
 
-def sampled(graph: TypedGraph, seeds: np.ndarray, fanouts: Any, key: int = 0, *, share: bool) -> TypedSample:
+def sampled(graph: TypedGraph, seeds: np.ndarray, fanouts: Any, key: int = 0, *, share: bool) -> NeighbourSample:
     relations = len(graph.typed.relations)
     wanted = np.repeat(np.array(fanouts, np.int64)[:, None], relations, axis=1)
-    return sample_typed(graph.indptr, graph.indices, graph.layout, seeds, wanted, key, TypedScratch(), share=share)
+    return sample_relations(graph.indptr, graph.indices, graph.layout, seeds, wanted, key, Scratch(), share=share)
 
 
 def test_no_list_is_read_where_nothing_is_drawn(tmp_path: Path) -> None:

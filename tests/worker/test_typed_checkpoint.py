@@ -20,8 +20,8 @@ from gnnserve_worker.generation.typed.checkpoint import check_typed
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
-from gnnserve_worker.models.typed.architecture import TypedShape
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalShape
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,8 @@ def _check(state: Tensors, data: TypedGraphData, fields: dict[str, Any]) -> Tens
         **{"hidden": HIDDEN, "fanouts": (-1, -1), **fields}, checkpoint=Checkpoint(uri="file:///data/m.safetensors")
     )
     network = model.network(CLASSES)
-    shape = TypedShape(describe_typed(data), model.hidden, CLASSES, network.layers, model.bases, network.attention)
-    return check_typed(state, TYPED_ARCHITECTURES[model.architecture], shape, model)
+    shape = RelationalShape(describe_typed(data), model.hidden, CLASSES, network.layers, model.bases, network.attention)
+    return check_typed(state, relational_spec_of(model.architecture), shape, model)
 
 
 @pytest.mark.parametrize("name", _FILES)

@@ -44,7 +44,7 @@ class LayerInputs:
 class VariantModule(nn.Module):
     """The whole network. Inputs are given by name, those that its layers read (`contract.py`)."""
 
-    def __init__(self, network: Network, *, gives_embeddings: bool) -> None:
+    def __init__(self, network: Network[Layer], *, gives_embeddings: bool) -> None:
         """`gives_embeddings`: the last hidden layer is an output too; of a network that has one."""
         super().__init__()
         self.layers = nn.ModuleList(LayerModule(layer) for layer in network.layers)

@@ -33,7 +33,7 @@ from gnnserve_worker.export.programs import FORMATS, trace
 from gnnserve_worker.export.readme import readme
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 
@@ -43,7 +43,7 @@ _EXAMPLE_NODES, _KEY = 8, 0
 
 def build_exact(
     manifest: NetworkManifest, tensors: Mapping[str, np.ndarray], columns: int, projected: bool, compute: Compute
-) -> Network:
+) -> Network[Layer]:
     """`build_network` of `Repository` for revisions that are exported: in float32, as programs compute."""
     return build_network(manifest, tensors, columns, projected, "float32")
 

@@ -11,21 +11,16 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.graph.store import Finding
 from gnnserve_worker.models.architecture import ArchitectureSpec
-from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec
 from gnnserve_worker.progress import ProgressListener
 
 
-def assumptions_of(
-    spec: GNNServiceSpec, architecture: ArchitectureSpec | TypedArchitectureSpec
-) -> Mapping[str, str] | UnsetType:
+def assumptions_of(spec: GNNServiceSpec, architecture: ArchitectureSpec) -> Mapping[str, str] | UnsetType:
     """What is assumed of the given weights of a spec; UNSET: all weights are trained."""
     is_given = spec.model.checkpoint is not None or bool(spec.variants.given)
     return architecture.assumptions if is_given else UNSET
 
 
-def report_assumptions(
-    spec: GNNServiceSpec, architecture: ArchitectureSpec | TypedArchitectureSpec, progress: ProgressListener
-) -> None:
+def report_assumptions(spec: GNNServiceSpec, architecture: ArchitectureSpec, progress: ProgressListener) -> None:
     """A line in the log, where weights are given."""
     assumed = assumptions_of(spec, architecture)
     if assumed is not UNSET:

@@ -31,7 +31,7 @@ from gnnserve_worker.graph.sources.files import pinned_digest
 from gnnserve_worker.models.architecture import Axis
 from gnnserve_worker.models.build import head_sizes
 from gnnserve_worker.models.layer_kind import Shapes
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 
 FIELD = "spec.model.checkpoint"
 _HOW_TO_WRITE = "write it with `safetensors.torch.save_file(model.state_dict(), PATH)`"
@@ -149,7 +149,7 @@ def _error(path: Path, problem: str, remedy: str) -> InputError:
 
 
 def _module_of(model: Model) -> str:
-    return ARCHITECTURES[model.architecture].module
+    return spec_of(model.architecture).module
 
 
 def _parse(path: Path, data: bytes) -> Tensors:
@@ -211,5 +211,5 @@ def _expected(model: Model, graph: _GraphSizes) -> dict[str, tuple[int, ...]]:
             **head_sizes(network, layer, outputs), Axis.INPUTS: inputs, Axis.INNER: model.mlp_hidden or outputs,
             Axis.OUTPUTS: outputs, Axis.ONE: 1,
         }  # fmt: skip
-        shapes |= ARCHITECTURES[model.architecture].shapes_of(layer, sizes)
+        shapes |= spec_of(model.architecture).shapes_of(layer, sizes)
     return shapes

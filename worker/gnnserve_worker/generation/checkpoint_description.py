@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.layer_kind import LINEAR, LayerKind, Shapes
-from gnnserve_worker.models.registry import ARCHITECTURES
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import OF_ONE_TYPE, RELATIONAL
 
 _SHOWN = 6
 _WHERE = "docs/models.md lists the layers that are served"
@@ -71,16 +70,16 @@ OTHERS: Sequence[LayerKind] = (
 """Kinds of layers that no architecture reads, the more particular ones first."""
 
 _OWNERS: Mapping[str, Architecture] = {
-    kind.name: architecture for architecture, spec in ARCHITECTURES.items() for kind in spec.layer_kinds
+    kind.name: architecture for architecture, spec in OF_ONE_TYPE.items() for kind in spec.layer_kinds
 }
 _TYPED_OWNERS: Mapping[str, Architecture] = {
-    kind.name: architecture for architecture, spec in TYPED_ARCHITECTURES.items() for kind in spec.layer_kinds
+    kind.name: architecture for architecture, spec in RELATIONAL.items() for kind in spec.layer_kinds
 }
-_PERCEPTRONS = tuple(architecture for architecture, spec in ARCHITECTURES.items() if LINEAR in spec.layer_kinds)
+_PERCEPTRONS = tuple(architecture for architecture, spec in OF_ONE_TYPE.items() if LINEAR in spec.layer_kinds)
 """Architectures of matrices alone, whose layers may be a head in a file of others."""
 _KINDS: Sequence[LayerKind] = (
-    *(kind for spec in ARCHITECTURES.values() for kind in spec.layer_kinds if kind is not LINEAR),
-    *(kind for spec in TYPED_ARCHITECTURES.values() for kind in spec.layer_kinds if kind.name not in _OWNERS),
+    *(kind for spec in OF_ONE_TYPE.values() for kind in spec.layer_kinds if kind is not LINEAR),
+    *(kind for spec in RELATIONAL.values() for kind in spec.layer_kinds if kind.name not in _OWNERS),
     *OTHERS,
     LINEAR,
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.architecture import key_of
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)$")
 
@@ -44,7 +44,7 @@ class Layout:
 def layout_of(keys: Iterable[str], architecture: Architecture) -> Layout:
     """Recognise the layers by their keys, which are all of that architecture. LayoutError: their order is unclear."""
     found = sorted(keys)
-    recognised = ARCHITECTURES[architecture].recognise(found)
+    recognised = spec_of(architecture).recognise(found)
     order = _in_order({known.layer for known in recognised.values()})
     names = {}
     for key in found:

@@ -11,13 +11,10 @@ from gnnserve_api.spec.model import Architecture, Model, column_blocks
 from gnnserve_worker.generation.checkpoint_description import Refusal
 from gnnserve_worker.models.architecture import Axis, key_of
 from gnnserve_worker.models.layer_kind import Shapes
-from gnnserve_worker.models.registry import ARCHITECTURES
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
 from gnnserve_worker.tables.gather import Aggregator
 
-_OWN_FIELDS = dict.fromkeys(
-    name for specs in (ARCHITECTURES, TYPED_ARCHITECTURES) for spec in specs.values() for name in spec.own_fields
-)
+_OWN_FIELDS = dict.fromkeys(name for one in ARCHITECTURES.values() for spec in one.specs for name in spec.own_fields)
 """Fields of spec.model that few architectures have."""
 
 
@@ -33,7 +30,7 @@ class LayerSizes:
 
 def sizes_of(shapes: Shapes, architecture: Architecture, layers: int) -> LayerSizes:
     """Sizes as the tensors have them, under torch_geometric's keys. Tensors that lack a dimension are passed over."""
-    spec, found = ARCHITECTURES[architecture], []
+    spec, found = spec_of(architecture), []
     for layer in range(layers):
         sizes: dict[Axis, int] = {}
         for weight, axes in spec.shapes.items():
@@ -56,7 +53,7 @@ def needed_settings(sizes: LayerSizes, architecture: Architecture, model: Model,
     wanted += [
         f"leave out spec.model.{_shown(name)}"
         for name in _OWN_FIELDS
-        if getattr(model, name) is not None and name not in ARCHITECTURES[architecture].own_fields
+        if getattr(model, name) is not None and name not in spec_of(architecture).own_fields
     ]
     wanted += _fanouts(layers, architecture, model)
     if layers > 1 and outputs[0] != model.hidden:
@@ -69,7 +66,7 @@ def needed_settings(sizes: LayerSizes, architecture: Architecture, model: Model,
             widths = " and ".join(str(width) for width in inner)
             return Refusal(f"its layers are {widths} wide between their two products", _NO_SETTING)
         if not fits:
-            leave = f", or leave it out for a torch_geometric.nn.{ARCHITECTURES[architecture].module} as it is"
+            leave = f", or leave it out for a torch_geometric.nn.{spec_of(architecture).module} as it is"
             only = len({*inner}) > 1
             wanted.append(
                 "leave out spec.model.mlpHidden" if only
@@ -102,7 +99,7 @@ def _refusal(sizes: LayerSizes, outputs: Sequence[int]) -> Refusal | None:
 
 def samples_nothing(architecture: Architecture) -> bool:
     """Whether a node's own row is all that its layers read."""
-    return ARCHITECTURES[architecture].aggregator is Aggregator.NONE
+    return spec_of(architecture).aggregator is Aggregator.NONE
 
 
 def tells_hops(architecture: Architecture) -> bool:

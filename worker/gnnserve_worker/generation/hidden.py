@@ -17,7 +17,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.models.network import Activations, Layer, Network, finish_aggregation, linear_part, multiply
+from gnnserve_worker.models.network import Activations, Layer, finish_aggregation, linear_part
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.models.whole_lists import LayerScratch
@@ -41,12 +41,11 @@ def aggregated_blocks(
     add up to [nodes, layer.aggregated]. `table`: the layer's inputs, or products of them. `wanted`: positions of nodes,
     int64; None: all."""
     linear = linear_part(layer)
-    network = Network((linear,), linear.aggregated)
-    roots = inverse_roots(graph.indptr, graph.indices) if network.weighs_neighbours else None
+    roots = inverse_roots(graph.indptr, graph.indices) if linear.weighs_neighbours else None
 
     def aggregate(nodes: np.ndarray) -> np.ndarray:
         sample = _space.sample(graph, nodes, roots)
-        flat = network.gather(table, sample, _space.activations)
+        flat = linear.gather(table, sample, _space.activations)
         return flat[: len(nodes) * linear.aggregated].reshape(len(nodes), linear.aggregated).copy()
 
     def part_of(start: int, end: int) -> np.ndarray:
@@ -72,7 +71,7 @@ def hidden_blocks(aggregated: Rows, layer: Layer) -> Iterator[np.ndarray]:
     for start in range(0, len(aggregated.values), step):
         block = np.array(aggregated.values[start : start + step, :width])
         finish_aggregation(layer, block, block.ravel())
-        made = multiply(layer, block.ravel(), len(block), scratch)
+        made = layer.multiply(block.ravel(), len(block), scratch)
         yield made[: len(block) * layer.outputs].reshape(len(block), layer.outputs).copy()
 
 

@@ -312,7 +312,7 @@ def _layer_sign(layer: Any, hidden: torch.Tensor, hop: Hop) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TrainedArchitecture:
-    """The torch side of a `models.architecture.ArchitectureSpec`."""
+    """The torch side of a `models.architecture.OneTypeSpec`."""
 
     module: Any
     """Class of torch_geometric's model, or one that takes the same arguments."""
@@ -330,7 +330,7 @@ MODULES: Mapping[Architecture, TrainedArchitecture] = {
     Architecture.SIGN: TrainedArchitecture(PropagatedPerceptron, _first_sign, _layer_sign),
     Architecture.GAT: TrainedArchitecture(pyg.GAT, _first_gat, _layer_gat),
 }
-"""The torch side of each entry of `models.registry.ARCHITECTURES`, which is free of torch."""
+"""The torch side of each entry of `models.registry.OF_ONE_TYPE`, which is free of torch."""
 _BY_MODULE = {trained.module: trained for trained in MODULES.values()}
 
 

@@ -26,7 +26,7 @@ from gnnserve_worker.generation.tensors import Tensors, projection_of
 from gnnserve_worker.generation.train import Lesson, Trained, label_lesson, label_loss, predict
 from gnnserve_worker.generation.trained import run_of, train_aloud
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
@@ -113,7 +113,7 @@ class TrainedOneRows:
             self._progress(Progress("scores to learn from", 0, 1))
             module = build_module(model, self._rows.trained.shape[1], data.classes)
             module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in master.items()})
-            weighted = is_weighted(ARCHITECTURES[model.architecture].aggregator)
+            weighted = is_weighted(spec_of(model.architecture).aggregator)
             sampler = SubgraphSampler(data.visible.indptr, data.visible.indices, weighted=weighted)
             nodes = visible_nodes(data.graph.nodes, data.splits, model.training.scope)
             self._taught = np.zeros((data.graph.nodes, data.classes), dtype=np.float32)

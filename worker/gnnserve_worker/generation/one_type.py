@@ -37,7 +37,7 @@ from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
@@ -74,7 +74,7 @@ def generate_one_type(
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
     spec = _without_wide_tables(spec, graph, progress)
-    report_assumptions(spec, ARCHITECTURES[spec.model.architecture], progress)
+    report_assumptions(spec, spec_of(spec.model.architecture), progress)
     given = _load_given(spec, identity, graph, progress)
     outline = Outline(spec, spec.network(len(graph.classes)), graph.graph.nodes, columns, given)
     tables_bytes = _tables_bytes(outline)

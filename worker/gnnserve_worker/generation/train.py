@@ -20,7 +20,7 @@ from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features, Graph
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
 
@@ -163,7 +163,7 @@ def train(
         module.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in initial.items()})
     module.to(device)
     trained = nn.ModuleList([module] if course.decoder is None else [module, course.decoder.to(device)])
-    architecture = ARCHITECTURES[model.architecture]
+    architecture = spec_of(model.architecture)
     learning_rate = settings.learning_rate or architecture.learning_rate
     optimizer = torch.optim.Adam(trained.parameters(), lr=learning_rate, weight_decay=settings.weight_decay)
     weighted = is_weighted(architecture.aggregator)

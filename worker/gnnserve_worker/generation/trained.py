@@ -18,7 +18,7 @@ from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.train import Course, Lesson, Trained, train
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
 
 
@@ -69,7 +69,7 @@ class TrainedModels:
             trained = self._train(features, name, chosen, most_epochs=most_epochs)
             return trained, run_of(name, trained, self.learns_from)
 
-        learning_rate = model.training.learning_rate or ARCHITECTURES[model.architecture].learning_rate
+        learning_rate = model.training.learning_rate or spec_of(model.architecture).learning_rate
         steps = -(-len(self._data.splits.train) // model.training.batch_size)
         trained, run = learn_with_retries(
             learn, model.training, learning_rate, steps, self._data.majority, self._progress

@@ -76,7 +76,7 @@ from gnnserve_worker.generation.training_set import TrainingSet, training_set, v
 from gnnserve_worker.generation.wide import with_factors
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Features, Graph, GraphData
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
@@ -168,7 +168,7 @@ def generate_revision(
             edge_rules=graph.edge_rules,
             cascades=found.cascades,
             links=None if exam is None else exam.describe(decoder),
-            assumptions=assumptions_of(spec, ARCHITECTURES[spec.model.architecture]),
+            assumptions=assumptions_of(spec, spec_of(spec.model.architecture)),
             compared=compared,
             label_misfits=misfits,
         )

@@ -36,8 +36,7 @@ from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.resident import Means, make_resident
 from gnnserve_worker.gpu.shipped_kernels import folder_of
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.models.registry import ARCHITECTURES as NETWORKS
-from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.registry import OF_ONE_TYPE, spec_of
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tables.formats import FORMATS
@@ -64,7 +63,7 @@ class Wanted:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    known = tuple(each for each in NETWORKS if _draws(each))
+    known = tuple(each for each in OF_ONE_TYPE if _draws(each))
     usual = Model(architecture=known[0])
     parser = argparse.ArgumentParser(prog="python -m gnnserve_worker.gpu.compile_ahead", description=__doc__)
     parser.add_argument("folder", type=Path, help="where they are put, in a folder for each architecture")

@@ -148,7 +148,7 @@ class DeviceNetwork:
     weighs_neighbours: bool
 
     @staticmethod
-    def of(network: Network, device: torch.device, weights: DeviceWeights | None = None) -> DeviceNetwork:
+    def of(network: Network[Layer], device: torch.device, weights: DeviceWeights | None = None) -> DeviceNetwork:
         layers = tuple(DeviceLayer.of(layer, device, weights) for layer in network.layers)
         return DeviceNetwork(layers, network.classes, network.hidden, network.weighs_neighbours)
 

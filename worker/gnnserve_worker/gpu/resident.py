@@ -37,6 +37,7 @@ from gnnserve_worker.gpu.placement import (
     table_parts,
 )
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
+from gnnserve_worker.models.network import Layer
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.table import Rows
 
@@ -408,7 +409,7 @@ class _Builder:
 
 def weights_bytes(variant: LoadedVariant) -> int:
     """Bytes of a variant's weights in the layout of `network.py`."""
-    layers = variant.network.layers
+    layers: tuple[Layer, ...] = variant.network.layers
     return sum(
         product.dense.size * (2 if product.compute == "bfloat16" else 4) + product.bias.nbytes
         for layer in layers

@@ -1,7 +1,7 @@
 """What a request brings to a graph of several types, arranged for sampling: as `overlay.py`, relation by relation.
 
 Stored nodes are called by their number, 0 to N - 1, and N + k is the k-th new node of the request. In what is arranged
-an overlay node has an entry for the list of each slot, `stride` of them (`sampling/typed.py`), so that the j-th one is
+an overlay node has an entry for the list of each slot, `stride` of them (`sampling/relations.py`), so that the j-th is
 called N + j · stride there. Edges become entries by the rules of their relation: a reverse that importing added gains
 the edge too, and a relation within a type that goes both ways lets either end read the other.
 

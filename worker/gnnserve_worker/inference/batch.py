@@ -29,7 +29,7 @@ from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
-from gnnserve_worker.sampling.typed import TypedScratch, sample_typed
+from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.tables.gather import gathered_bytes
 from gnnserve_worker.tables.table import RowsBehind
 
@@ -102,7 +102,6 @@ class _Workspace(threading.local):
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        self.typed = TypedScratch()
         self.distinct = DistinctScratch()
         self.weights = WeightScratch()
         self.activations = Activations()
@@ -254,7 +253,7 @@ def _infer_chunk(
     sampling = None if view is None else view.sampling
     sample = draw_sample(revision, variant, seeds, key, sampling, _workspace.scratch, _workspace.weights, share=share)
     drawn = time.perf_counter()
-    behind = make_rows(variant, view, sample)
+    behind = None if view is None else make_rows(variant, view, sample)
     made = drawn if behind is None else time.perf_counter()
     aggregated = network.gather(variant.table, sample, activations, behind)
     gathered = time.perf_counter()
@@ -272,8 +271,8 @@ def draw_sample(
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
     if isinstance(graph, TypedGraph):
         fanouts = _by_relation(variant.fanouts, variant.relation_fanouts, len(graph.typed.relations))
-        return sample_typed(
-            graph.indptr, graph.indices, graph.layout, seeds, fanouts, key, _workspace.typed, share=share, view=view
+        return sample_relations(
+            graph.indptr, graph.indices, graph.layout, seeds, fanouts, key, scratch, share=share, view=view
         )
     names_leaves = is_weighed or (variant.rows is not None and variant.rows.names_leaves)
     sample = sample_neighbours(

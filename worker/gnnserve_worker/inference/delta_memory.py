@@ -9,9 +9,9 @@ import numpy as np
 
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
+from gnnserve_worker.models.relation_rows import RelationRowMaker
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
-from gnnserve_worker.models.typed.rows import TypedRowMaker
 from gnnserve_worker.tables.growing import CopiedPages
 from gnnserve_worker.tables.table import Rows, Table
 
@@ -43,7 +43,7 @@ class DeltaMemory:
             [
                 *tables_bytes(maker.table for maker in layer),
                 *(_bytes(maker.aggregated) for maker in layer if maker.aggregated is not None),
-                *(_bytes(maker.source.rows) for maker in layer if maker.layer.layers[0].aggregation.plain),
+                *(_bytes(maker.source.rows) for maker in layer if maker.layer.aggregation.plain),
             ]
             for layer in layers
         ]
@@ -81,11 +81,13 @@ class TypedDeltaMemory(DeltaMemory):
     """The same of a graph of several types, whose arrays are in memory already (`opening/typed_room.py`): changes
     take what lies behind them."""
 
-    def __init__(self, graph: LivingTypedGraph, makers: Sequence[TypedRowMaker], drafted: Mapping[int, Table]) -> None:
+    def __init__(
+        self, graph: LivingTypedGraph, makers: Sequence[RelationRowMaker], drafted: Mapping[int, Table]
+    ) -> None:
         """`makers`: of rows of each table. `drafted`: as of `DeltaMemory`."""
         self._typed = graph
         self._stored_entries = graph.lists.used_entries
-        relations = [list(maker.sources) for maker in makers]
+        relations = [list(maker.reads.sources) for maker in makers]
         row_bytes = [_bytes(maker.table.rows) * (2 if id(maker.table) in drafted else 1) for maker in makers]
         self._bytes_of = [
             _ID_BYTES + sum(size * (read.count(kind) + 1) for size, read in zip(row_bytes, relations, strict=True))

@@ -17,15 +17,13 @@ from gnnserve_api.repository import (
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.spec.model import Architecture
 from gnnserve_api.typed import TypedGraphManifest, TypedTableManifest, TypeRows
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.inference.made_up import MadeUpVariant, invented_profile
-from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedShape
-from gnnserve_worker.models.typed.build import default_key, layer_tensors
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_tensors
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 
@@ -61,8 +59,8 @@ def publish_made_up_typed(
     repository: Repository, data: TypedGraphData, network: NetworkManifest, variants: Sequence[MadeUpVariant]
 ) -> RevisionManifest:
     """`variants`: of kind `projected`, computed in float32 where the network attends."""
-    typed, architecture = describe_typed(data), TYPED_ARCHITECTURES[Architecture(network.architecture)]
-    shape = TypedShape(typed, network.hidden, network.classes, network.layers, attention=network.attention)
+    typed, architecture = describe_typed(data), relational_spec_of(network.architecture)
+    shape = RelationalShape(typed, network.hidden, network.classes, network.layers, attention=network.attention)
     draw = np.random.default_rng(1)
     tensors = {
         key: draw.standard_normal(sizes, dtype=np.float32) / np.float32(np.sqrt(sizes[-1]))

@@ -30,8 +30,7 @@ from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.binary import warm_up_binary
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
-from gnnserve_worker.models.registry import ARCHITECTURES, spec_of
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import OF_ONE_TYPE, RELATIONAL, spec_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
@@ -103,7 +102,7 @@ def _infer(revisions: Iterator[LoadedRevision]) -> None:
 
 def _change_graphs(root: Path) -> None:
     """Everything that a revision of each architecture does where its graph changes."""
-    for architecture in ARCHITECTURES:
+    for architecture in OF_ONE_TYPE:
         replica = _change_graph(root, architecture, _variants())
         # As compaction writes it.
         replica.make_stored_rows_anew()
@@ -129,7 +128,7 @@ def _change_graph(root: Path, architecture: Architecture, variants: Sequence[Mad
 
 def _change_typed_graphs(root: Path) -> None:
     """The same over graphs of several types."""
-    for architecture in TYPED_ARCHITECTURES:
+    for architecture in RELATIONAL:
         repository = Repository(root, "rehearsal", _typed_name_of(architecture))
         loaded = load_revision(repository, repository.revisions()[0].revision, _DELTA_BYTES)
         replica = LivingRevision(loaded, _DELTA_BYTES)
@@ -149,9 +148,10 @@ def _sample_for_training() -> None:
 
 def _lay_out_for_gpus() -> None:
     """A sample as GPUs take it, with what neighbours weigh and without."""
-    one, shares = np.zeros(1, np.int32), TreeShares(np.zeros(2, np.float32), np.zeros(1, np.float32))
+    one, starts = np.zeros(1, np.int32), np.array([0, 1])
+    shares = TreeShares(np.zeros(2, np.float32), np.zeros(1, np.float32))
     tree = TreeArrays.over((1,), 1, np.zeros(2, np.int32), np.zeros(1, np.int32), shares)
-    sample = NeighbourSample((1,), one, np.array([0, 1]), one.copy(), one.copy(), None)
+    sample = NeighbourSample((1,), one, starts, one.copy(), one.copy(), None, starts, np.ones(1, np.int64))
     weighed = msgspec.structs.replace(sample, weights=SampleWeights(np.ones(1, np.float32), np.ones(1, np.float32)))
     for each in (sample, weighed):
         pad_sample(each, tree, PadScratch())
@@ -168,7 +168,7 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     # Not another revision for each kind of ids: what finds nodes knows nothing of networks.
     ids = (None, integer_ids(np.arange(_NODES)), string_ids(*lay_out([f"node {i}" for i in range(_NODES)])))
     graphs = [replace(plain, ids=found) for found in ids]
-    for architecture in ARCHITECTURES:
+    for architecture in OF_ONE_TYPE:
         for graph, sampled in zip(graphs, _FANOUTS, strict=True):
             repository, revision = _publish(root, architecture, graph, sampled, _variants())
             yield load_revision(repository, revision)
@@ -196,7 +196,7 @@ def _typed_revisions(root: Path) -> Iterator[LoadedRevision]:
     of projected tables are."""
     data = made_up_typed_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     variants = [variant for variant in _variants() if variant.kind == "projected"]
-    for architecture in TYPED_ARCHITECTURES:
+    for architecture in RELATIONAL:
         repository = Repository(root, "rehearsal", _typed_name_of(architecture))
         network = Model(architecture=architecture, hidden=_HIDDEN, fanouts=_FANOUTS[0]).network(_CLASSES)
         network = _with_several_heads(network)

@@ -20,8 +20,7 @@ from gnnserve_worker.inference.delta_memory import TypedDeltaMemory
 from gnnserve_worker.inference.drafting import DraftedLayer, Drafting, Group, MadeStored
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RenewedRows
-from gnnserve_worker.models.stored_layers import parts_of
-from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
+from gnnserve_worker.models.stored_layers import StoredRelationMaker, parts_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
 
@@ -100,5 +99,5 @@ class TypedDrafting(Drafting):
         return inputs
 
 
-def _make_part(maker: TypedStoredMaker, parts: Sequence[np.ndarray], place: int) -> RenewedRows:
+def _make_part(maker: StoredRelationMaker, parts: Sequence[np.ndarray], place: int) -> RenewedRows:
     return maker.make(parts[place])

@@ -1,9 +1,11 @@
-"""What the worker may ask of an architecture: one object each, in a file of its own beside this one.
+"""What the worker may ask of an architecture: an object for each kind of graph that it is for, in a file of its own
+beside this one.
 
 An architecture says which tensors its layers have, how serving's layers are built from them, which part of the first
 layer is linear (a projected table stores that product), how it is recognised in a checkpoint and how it is trained by
-default. `registry.py` finds the object of an `Architecture`. torch_geometric's modules are registered in
-`generation/networks.py`, so that serving never imports torch.
+default. `registry.py` finds the objects of an `Architecture`; those over several relations are described in
+`relational.py`. torch_geometric's modules are registered in `generation/networks.py`, so that serving never imports
+torch.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class LayerKey:
     layer: str
     """The layer's name in the file."""
     weight: str
-    """torch_geometric's name of the weight within its layer: a key of `ArchitectureSpec.shapes`."""
+    """torch_geometric's name of the weight within its layer: a key of `OneTypeSpec.shapes`."""
 
 
 class LayerWeights:
@@ -88,33 +90,38 @@ class Projection:
 
 
 class ArchitectureSpec(ABC):
-    """Everything that differs between architectures. Specs have no state: one object serves every revision."""
+    """An architecture over one kind of graph. Specs have no state: one object serves every revision."""
 
     architecture: ClassVar[Architecture]
-    shapes: ClassVar[Mapping[str, tuple[Axis, ...]]]
-    """The tensors of each layer, by torch_geometric's names within the layer. Checks go through them in this order, so
-    a tensor whose wrong shape explains that of others comes first."""
-    first_products: ClassVar[tuple[str, ...]]
-    """Tensors of the first layer that are multiplied with features before any non-linearity. A projected table stores
-    these products (`project`), and the weights of its variant lack the tensors."""
     module: ClassVar[str]
-    """Class of torch_geometric.nn whose state dict a checkpoint is, for messages."""
-    layer_tensors: ClassVar[str]
-    """The tensors that a checkpoint must have, for messages."""
-    layer_names: ClassVar[str] = "convs.0, convs.1 … or conv1, conv2 …"
-    """What a checkpoint may call its layers, for messages."""
-    aggregator: ClassVar[Aggregator]
-    """How a layer aggregates neighbours."""
+    """What of torch_geometric.nn a checkpoint is the state dict of, for messages."""
+    learning_rate: ClassVar[float]
+    """Step size of Adam where the manifest gives none."""
     layer_kinds: ClassVar[tuple[LayerKind, ...]] = ()
     """Layers of files that it reads, as they are or once their tensors have other names."""
     assumptions: ClassVar[Mapping[str, str]]
     """What a checkpoint does not tell of the network, and what is taken for it, by name."""
     own_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of spec.model that few architectures have, this one among them."""
+
+
+class OneTypeSpec(ArchitectureSpec):
+    """An architecture over graphs of one type of nodes and one relation."""
+
+    shapes: ClassVar[Mapping[str, tuple[Axis, ...]]]
+    """The tensors of each layer, by torch_geometric's names within the layer. Checks go through them in this order, so
+    a tensor whose wrong shape explains that of others comes first."""
+    first_products: ClassVar[tuple[str, ...]]
+    """Tensors of the first layer that are multiplied with features before any non-linearity. A projected table stores
+    these products (`project`), and the weights of its variant lack the tensors."""
+    layer_tensors: ClassVar[str]
+    """The tensors that a checkpoint must have, for messages."""
+    layer_names: ClassVar[str] = "convs.0, convs.1 … or conv1, conv2 …"
+    """What a checkpoint may call its layers, for messages."""
+    aggregator: ClassVar[Aggregator]
+    """How a layer aggregates neighbours."""
     stores_own: ClassVar[bool] = False
     """Whether a projected table has a second matrix of rows, for the node itself."""
-    learning_rate: ClassVar[float]
-    """Step size of Adam where the manifest gives none."""
 
     @abstractmethod
     def recognise(self, keys: Iterable[str]) -> dict[str, LayerKey]:

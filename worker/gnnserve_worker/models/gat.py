@@ -5,12 +5,23 @@
 with α of `tables/attention.py`, ReLU between layers, and the mean of the heads in the last one; PyG's checkpoint keys
 are `convs.<layer>.lin.weight`, `.att_src`, `.att_dst` and `.bias`. A node is in its own sum exactly once. The softmax
 is over those neighbours that were sampled.
+
+Over several relations, as torch_geometric computes it with a HeteroConv of a GATConv for each, without self-loops,
+whose results are summed:
+
+    h'(i) = Σ over relations r: Σ over neighbours j of α_r(j → i) W_s^r h(j), + b^r,   ReLU between layers
+    α_r(j → i) = softmax over the neighbours by r of LeakyReLU(a_s^r · W_s^r h(j) + a_d^r · W_d^r h(i))
+
+for each head; heads of hidden layers stand beside each other, those of the last one are averaged. PyG's keys are
+`convs.<layer>.convs.<source___relation___target>.lin_src.weight`, `.lin_dst.weight`, `.att_src`, `.att_dst` and
+`.bias`. The product of a relation is W_s h(j) and behind it a_s · W_s h(j) of each head; that of a type with its own
+weights is a_d · W_d h(i) of each relation that it reads and each head.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -19,12 +30,22 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, Projection, key_of
+from gnnserve_worker.models.architecture import Axis, LayerKey, LayerWeights, OneTypeSpec, Projection, key_of
 from gnnserve_worker.models.dense import Linear, PerHead, Product, preferred_compute
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading, attended
+from gnnserve_worker.models.relational import (
+    Array,
+    Heads,
+    RelationalLayer,
+    RelationalShape,
+    RelationalSpec,
+    Shapes,
+    Tensors,
+    relation_key,
+)
 from gnnserve_worker.tables.attention import Attention
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
@@ -34,7 +55,7 @@ _OLDER = {"lin_src.weight": _WEIGHT}
 """Names of tensors in earlier versions of torch_geometric."""
 
 
-class GatSpec(ArchitectureSpec):
+class GatSpec(OneTypeSpec):
     architecture = Architecture.GAT
     # Attention first, since its shape tells a wrong number of heads from a wrong width.
     shapes: ClassVar = {
@@ -175,3 +196,77 @@ def _beside(by_head: np.ndarray, bias: np.ndarray, relu: bool, compute: Compute)
     biases = bias.reshape(len(by_head), -1)
     parts = [Linear.build(part, of_it, relu=relu, compute=compute) for part, of_it in zip(by_head, biases, strict=True)]
     return parts[0] if len(parts) == 1 else PerHead(tuple(parts))
+
+
+class RelationalGatSpec(RelationalSpec):
+    architecture = Architecture.GAT
+    module = "HeteroConv of GATConv without self-loops"
+    learning_rate = 0.005
+    layer_kinds = (
+        LayerKind("GATConv with lin_src and lin_dst", r"lin_(src|dst)\.weight|att_(src|dst)|bias",
+                  (r"lin_src\.weight", r"lin_dst\.weight", "att_src", "att_dst", "bias")),
+    )  # fmt: skip
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "the sum by attention of each relation",
+        "attention": "scores go through a leaky ReLU of spec.model.negativeSlope",
+        "relations": "what they give is summed",
+        "self-loops": "none are added",
+        "normalisation": "none",
+        "edge weights": "none",
+        "residual": "none",
+    }
+    own_fields = ("heads", "output_heads", "negative_slope")
+
+    def layer_shapes(self, shape: RelationalShape) -> Shapes:
+        found: dict[str, tuple[int, ...]] = {}
+        for layer in range(shape.layers):
+            before = shape.reached()[layer]
+            heads = shape.heads_of(layer)
+            for _, relation in shape.read(layer):
+                source, target = shape.graph.place_of(relation.source), shape.graph.place_of(relation.target)
+                if target not in before:
+                    continue
+                widths = [shape.width(kind) if layer == 0 else shape.hidden for kind in (source, target)]
+                key, inner = relation_key(layer, relation), heads.heads * heads.columns
+                found |= {
+                    f"{key}.lin_src.weight": (inner, widths[0]),
+                    f"{key}.lin_dst.weight": (inner, widths[1]),
+                    f"{key}.att_src": (1, heads.heads, heads.columns),
+                    f"{key}.att_dst": (1, heads.heads, heads.columns),
+                    f"{key}.bias": (shape.outputs(layer),),
+                }
+        return found
+
+    def layers(self, tensors: Tensors, shape: RelationalShape) -> Sequence[RelationalLayer]:
+        return [self._layer(tensors, shape, layer) for layer in range(shape.layers)]
+
+    def _layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+        heads, graph = shape.heads_of(layer), shape.graph
+        relations: dict[int, Array] = {}
+        readers: dict[int, list[Array | None]] = {}
+        biases: dict[int, Array] = {}
+        for place, relation in enumerate(graph.relations):
+            key, target = relation_key(layer, relation), graph.place_of(relation.target)
+            readers.setdefault(target, []).append(None)
+            if f"{key}.bias" not in tensors:  # nothing is read by it here
+                continue
+            matrix = tensors[f"{key}.lin_src.weight"].T
+            relations[place] = heads.beside(matrix, _scored(matrix, tensors[f"{key}.att_src"], heads.heads))
+            vectors = tensors[f"{key}.att_dst"]
+            readers[target][-1] = _scored(tensors[f"{key}.lin_dst.weight"].T, vectors, heads.heads)
+            biases[target] = biases.get(target, 0) + tensors[f"{key}.bias"]
+        own = {target: _all_beside(heads, scored) for target, scored in readers.items() if target in biases}
+        return RelationalLayer(relations, own, biases, heads=heads)
+
+
+def _all_beside(heads: Heads, scored: Sequence[Array | None]) -> Array:
+    """What each head makes of a reader, relation after relation; 0 for those that nothing is read by."""
+    nothing = 0 * next(one for one in scored if one is not None)
+    return heads.beside(*(nothing if one is None else one for one in scored))
+
+
+def _scored(matrix: Array, vectors: Array, heads: int) -> Array:
+    """What each head makes of a row: [inputs, heads], of the product [inputs, heads · columns] and its vectors."""
+    inputs = matrix.shape[0]
+    return (matrix.reshape(inputs, heads, -1) * vectors).sum(-1)

@@ -19,7 +19,7 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, key_of
+from gnnserve_worker.models.architecture import Axis, LayerKey, LayerWeights, OneTypeSpec, key_of
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.layer_kind import LayerKind, Shapes
@@ -40,7 +40,7 @@ def _are_two_products(shapes: Shapes) -> bool:
     return weights == [2, 2]
 
 
-class GinSpec(ArchitectureSpec):
+class GinSpec(OneTypeSpec):
     architecture = Architecture.GIN
     # The second product first, since it tells a wrong width between the two from a wrong one of the layer.
     shapes: ClassVar = {

@@ -4,12 +4,20 @@
 
 with PyG's checkpoint keys `convs.<layer>.lin_l.weight`, `.lin_l.bias` and `convs.<layer>.lin_r.weight`. Both products
 are one, of [mean, own] and the two weights below each other.
+
+Over several relations, as torch_geometric computes it with a HeteroConv of a SAGEConv for each, whose results are
+summed:
+
+    h'(i) = Σ over relations r: W_l^r · mean over neighbours j of h(j) + b^r + W_r^r · h(i),   ReLU between layers
+
+with PyG's keys `convs.<layer>.convs.<source___relation___target>.lin_l.weight`, `.lin_l.bias` and `.lin_r.weight`, the
+angle brackets included.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -18,12 +26,21 @@ from gnnserve_api.profile import Compute
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.spec.model import Architecture
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerKey, LayerWeights, key_of
+from gnnserve_worker.models.architecture import Axis, LayerKey, LayerWeights, OneTypeSpec, key_of
 from gnnserve_worker.models.dense import Linear, preferred_compute
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.layer_kind import LayerKind
 from gnnserve_worker.models.network import Layer, no_bias
 from gnnserve_worker.models.plain import PlainGraph, Reading
+from gnnserve_worker.models.relational import (
+    Array,
+    RelationalLayer,
+    RelationalShape,
+    RelationalSpec,
+    Shapes,
+    Tensors,
+    relation_key,
+)
 from gnnserve_worker.tables.gather import Aggregation, Aggregator, Own
 
 _NEIGHBOURS, _OWN, _BIAS = "lin_l.weight", "lin_r.weight", "lin_l.bias"
@@ -32,7 +49,7 @@ _KEY = re.compile(r"^(?P<layer>.+)\.(?P<weight>lin_l\.weight|lin_l\.bias|lin_r\.
 SAGE_CONV = LayerKind("SAGEConv", r"lin_[lr]\.weight|lin_l\.bias", (r"lin_l\.weight", r"lin_r\.weight", r"lin_l\.bias"))
 
 
-class GraphSageSpec(ArchitectureSpec):
+class GraphSageSpec(OneTypeSpec):
     architecture = Architecture.GRAPHSAGE
     shapes: ClassVar = {
         _NEIGHBOURS: (Axis.OUTPUTS, Axis.INPUTS),
@@ -105,3 +122,49 @@ class GraphSageSpec(ArchitectureSpec):
         if first.own is None:
             raise ValueError("a first layer of GraphSAGE has weights of its own for the node itself")
         return {_NEIGHBOURS: first.neighbours.T, _OWN: first.own.T, _BIAS: first.bias}
+
+
+class RelationalGraphSageSpec(RelationalSpec):
+    architecture = Architecture.GRAPHSAGE
+    module = "HeteroConv of SAGEConv"
+    learning_rate = 0.01
+    assumptions: ClassVar = {
+        "activation": "ReLU between layers",
+        "aggregation": "the mean of the neighbours by each relation",
+        "relations": "what they give is summed",
+        "self-loops": "none are added",
+        "normalisation": "none of the outputs",
+        "edge weights": "none",
+        "residual": "none",
+    }
+    layer_kinds = (SAGE_CONV,)
+
+    def layer_shapes(self, shape: RelationalShape) -> Shapes:
+        found: dict[str, tuple[int, ...]] = {}
+        for layer in range(shape.layers):
+            outputs = shape.outputs(layer)
+            before = shape.reached()[layer]
+            for _, relation in shape.read(layer):
+                source, target = shape.graph.place_of(relation.source), shape.graph.place_of(relation.target)
+                widths = [shape.width(kind) if layer == 0 else shape.hidden for kind in (source, target)]
+                key = relation_key(layer, relation)
+                found |= {f"{key}.lin_l.weight": (outputs, widths[0]), f"{key}.lin_l.bias": (outputs,)}
+                if target in before:
+                    found[f"{key}.lin_r.weight"] = (outputs, widths[1])
+        return found
+
+    def layers(self, tensors: Tensors, shape: RelationalShape) -> Sequence[RelationalLayer]:
+        return [self._layer(tensors, shape, layer) for layer in range(shape.layers)]
+
+    def _layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+        relations: dict[int, Array] = {}
+        own: dict[int, Array] = {}
+        biases: dict[int, Array] = {}
+        for place, relation in shape.read(layer):
+            key, target = relation_key(layer, relation), shape.graph.place_of(relation.target)
+            relations[place] = tensors[f"{key}.lin_l.weight"].T
+            root = tensors.get(f"{key}.lin_r.weight")
+            if root is not None:
+                own[target] = own[target] + root.T if target in own else root.T
+            biases[target] = biases.get(target, 0) + tensors[f"{key}.lin_l.bias"]
+        return RelationalLayer(relations, own, biases)

@@ -1,8 +1,9 @@
 """Inference through a network: scores of a sampled batch, without torch.
 
 A network is a list of layers; a layer aggregates each row's neighbours and the row itself (`tables/gather.py`) and
-multiplies what comes out (`dense.py`). The first one reads a table, the others hidden states. One file per
-architecture beside this one says what its layers compute, `registry.py` finds it, `build.py` builds. Training is
+multiplies what comes out (`dense.py`). The first one reads a table, the others hidden states. `Layer` does so over one
+relation; over several, where each has weights of its own, `relation_means.py` and `relation_attention.py` do. One file
+per architecture beside this one says what its layers compute, `registry.py` finds it, `build.py` builds. Training is
 `generation/networks.py`.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,10 +23,57 @@ from gnnserve_worker.tables.gather import Aggregation, aggregate, gather
 from gnnserve_worker.tables.table import RowsBehind, Table
 
 Memory = TypeVar("Memory")
+AnyLayer_co = TypeVar("AnyLayer_co", bound="NetworkLayer", covariant=True)
+
+
+class Gather(Protocol):
+    """Aggregate the rows of a table, and of what is behind it, for every row of the sample: flat, in scratch memory."""
+
+    def __call__(
+        self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
+    ) -> np.ndarray: ...  # pragma: no cover
+
+
+class NetworkLayer(Protocol):
+    """A layer, over however many relations."""
+
+    @property
+    def inputs(self) -> int:
+        """Columns that it reads, of the table or of the hidden states of the layer before."""
+        ...  # pragma: no cover
+
+    @property
+    def outputs(self) -> int: ...  # pragma: no cover
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes that its products read and write for a row."""
+        ...  # pragma: no cover
+
+    @property
+    def weighs_neighbours(self) -> bool:
+        """Whether samples must have weights (`sampling/normalised.py`)."""
+        ...  # pragma: no cover
+
+    @property
+    def gather(self) -> Gather:
+        """Reading a table, as the first layer."""
+        ...  # pragma: no cover
+
+    def multiply(self, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
+        """The output of `count` rows that `gather` returned: flat float32."""
+        ...  # pragma: no cover
+
+    def infer(self, below: np.ndarray, sample: NeighbourSample, hops: int, scratch: Activations) -> np.ndarray:
+        """Reading hidden states, as a later layer: the output for the rows of the first `hops` hops, flat float32.
+        `below`: float32 [rows of one hop more, inputs]."""
+        ...  # pragma: no cover
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
+    """A layer over one relation."""
+
     inputs: int
     """Columns that are aggregated, of the table or of the hidden states of the layer before."""
     outputs: int
@@ -36,12 +84,44 @@ class Layer:
     aggregated: int = field(init=False)
     """Columns of a row once it is aggregated."""
     aggregated_dtype: type[np.generic] = field(init=False)
+    bytes_per_row: int = field(init=False)
+    weighs_neighbours: bool = field(init=False)
 
     def __post_init__(self) -> None:
         # Fields instead of properties, since they are read for every batch.
-        object.__setattr__(self, "aggregated", self.aggregation.width(self.inputs))
+        aggregated = self.aggregation.width(self.inputs)
         dtype = self.products[0].input_dtype if self.products else np.float32
+        written = 4 * sum(product.outputs for product in self.products)
+        object.__setattr__(self, "aggregated", aggregated)
         object.__setattr__(self, "aggregated_dtype", dtype)
+        object.__setattr__(self, "bytes_per_row", aggregated * np.dtype(dtype).itemsize + written)
+        object.__setattr__(self, "weighs_neighbours", self.aggregation.weighted)
+
+    def gather(
+        self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
+    ) -> np.ndarray:
+        """See `NetworkLayer`."""
+        size = sample.ends[-1] * self.aggregated
+        out = scratch.aggregated(size, self.aggregated_dtype) if self.products else scratch.hidden(size)
+        gather(table, self.inputs, sample, self.aggregation, out, behind)
+        return out
+
+    def multiply(self, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
+        """Apply the products, each to the output of the one before. The result is flat float32."""
+        for product in self.products:
+            out = scratch.hidden(count * product.outputs)
+            product.apply(rows, count, out)
+            rows = out
+        return rows
+
+    def infer(self, below: np.ndarray, sample: NeighbourSample, hops: int, scratch: Activations) -> np.ndarray:
+        """See `NetworkLayer`."""
+        rows, dtype = sample.ends[hops - 1], self.aggregated_dtype
+        if self.aggregation.passes_on and dtype is np.float32:
+            return self.multiply(below.reshape(-1), rows, scratch)
+        aggregated = scratch.aggregated(rows * self.aggregated, dtype)
+        aggregate(below, sample, rows, self.aggregation, aggregated)
+        return self.multiply(aggregated, rows, scratch)
 
 
 class Activations:
@@ -79,40 +159,26 @@ class Activations:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Network(Generic[AnyLayer_co]):
     """One variant's weights, ready to run."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[AnyLayer_co, ...]
     classes: int
     bytes_per_row: int = field(init=False)
     """Bytes that the first layer's products read and write for a row."""
-
     weighs_neighbours: bool = field(init=False)
     """Whether samples must have weights (`sampling/normalised.py`)."""
+    hidden: int = field(init=False)
+    """Width of the last hidden layer; 0 for a one-layer network."""
+    gather: Gather = field(init=False, repr=False, compare=False)
+    """What the first layer makes of the table, for every row of the sample."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weighs_neighbours", any(layer.aggregation.weighted for layer in self.layers))
-        first = self.layers[0]
-        written = 4 * sum(product.outputs for product in first.products)
-        object.__setattr__(
-            self, "bytes_per_row", first.aggregated * np.dtype(first.aggregated_dtype).itemsize + written
-        )
-
-    def gather(
-        self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
-    ) -> np.ndarray:
-        """Aggregate the input of the first layer for every row of the sample, from the table and the rows behind it.
-        The result is flat, in scratch memory."""
-        first = self.layers[0]
-        size = sample.ends[-1] * first.aggregated
-        out = scratch.aggregated(size, first.aggregated_dtype) if first.products else scratch.hidden(size)
-        gather(table, first.inputs, sample, first.aggregation, out, behind)
-        return out
-
-    @property
-    def hidden(self) -> int:
-        """Width of the last hidden layer; 0 for a one-layer network."""
-        return self.layers[-1].inputs if len(self.layers) > 1 else 0
+        first, last = self.layers[0], self.layers[-1]
+        object.__setattr__(self, "bytes_per_row", first.bytes_per_row)
+        object.__setattr__(self, "weighs_neighbours", any(layer.weighs_neighbours for layer in self.layers))
+        object.__setattr__(self, "hidden", last.inputs if len(self.layers) > 1 else 0)
+        object.__setattr__(self, "gather", first.gather)
 
     def infer(
         self,
@@ -127,29 +193,17 @@ class Network:
         `embeddings`, if wanted, gets the seeds' last hidden layer, float32 [seeds, hidden]. A network of one layer has
         none.
         """
-        rows = sample.ends[-1]
-        hidden = multiply(self.layers[0], aggregated, rows, scratch)
-        for depth, layer in enumerate(self.layers[1:], start=1):
+        hops, ends = len(self.layers), sample.ends
+        rows = ends[-1]
+        hidden = self.layers[0].multiply(aggregated, rows, scratch)
+        for layer in self.layers[1:]:
             below = hidden[: rows * layer.inputs].reshape(rows, layer.inputs)
-            rows = sample.ends[len(self.layers) - 1 - depth]
-            if depth == len(self.layers) - 1 and embeddings is not None:
-                _copy_of_seeds(sample, below[:rows], embeddings)
-            if layer.aggregation.passes_on and layer.aggregated_dtype is np.float32:
-                aggregated = hidden
-            else:
-                aggregated = scratch.aggregated(rows * layer.aggregated, layer.aggregated_dtype)
-                aggregate(below, sample, rows, layer.aggregation, aggregated)
-            hidden = multiply(layer, aggregated, rows, scratch)
-        _copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
-
-
-def multiply(layer: Layer, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
-    """Apply the layer's products, each to the output of the one before. The result is flat float32."""
-    for product in layer.products:
-        out = scratch.hidden(count * product.outputs)
-        product.apply(rows, count, out)
-        rows = out
-    return rows
+            hops -= 1
+            rows = ends[hops - 1]
+            if hops == 1 and embeddings is not None:
+                copy_of_seeds(sample, below[:rows], embeddings)
+            hidden = layer.infer(below, sample, hops, scratch)
+        copy_of_seeds(sample, hidden[: rows * self.classes].reshape(rows, self.classes), scores)
 
 
 def linear_part(layer: Layer) -> Layer:
@@ -190,7 +244,7 @@ def take(tensors: Mapping[str, np.ndarray], key: str, shape: tuple[int, ...]) ->
     return tensor
 
 
-def _copy_of_seeds(sample: NeighbourSample, rows: np.ndarray, out: np.ndarray) -> None:
+def copy_of_seeds(sample: NeighbourSample, rows: np.ndarray, out: np.ndarray) -> None:
     """Copy one row per requested seed; a repeated seed may be one row of the sample."""
     if sample.seed_rows is None:
         out[...] = rows

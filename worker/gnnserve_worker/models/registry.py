@@ -1,42 +1,78 @@
-"""The object of each architecture. A new one is added here, and its torch module in `generation/networks.py`."""
+"""The objects of each architecture, one for each kind of graph that it is for.
+
+A new one is added here, and its torch module in `generation/networks.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from gnnserve_api.spec.model import Architecture
-from gnnserve_worker.models.architecture import ArchitectureSpec, key_of
-from gnnserve_worker.models.gat import GatSpec
+from gnnserve_worker.models.architecture import ArchitectureSpec, OneTypeSpec, key_of
+from gnnserve_worker.models.gat import GatSpec, RelationalGatSpec
 from gnnserve_worker.models.gcn import GcnSpec
 from gnnserve_worker.models.gin import GinSpec
-from gnnserve_worker.models.graphsage import GraphSageSpec
+from gnnserve_worker.models.graphsage import GraphSageSpec, RelationalGraphSageSpec
 from gnnserve_worker.models.light_gcn import LightGcnSpec
+from gnnserve_worker.models.relational import RelationalSpec
+from gnnserve_worker.models.rgcn import RgcnSpec
 from gnnserve_worker.models.sgc import SgcSpec
 from gnnserve_worker.models.sign import SignSpec
 
-ARCHITECTURES: Mapping[Architecture, ArchitectureSpec] = {
-    spec.architecture: spec
-    for spec in (
-        GraphSageSpec(),
-        GinSpec(),
-        GcnSpec(),
-        SgcSpec(),
-        SignSpec(),
-        GatSpec(),
-        LightGcnSpec(),
+
+@dataclass(frozen=True, slots=True)
+class RegisteredArchitecture:
+    """An architecture, and what it is over each kind of graph."""
+
+    architecture: Architecture
+    one_type: OneTypeSpec | None = None
+    """Over graphs of one type; None: it is not for them."""
+    relational: RelationalSpec | None = None
+    """Over graphs of several types or relations; None: it is not for them."""
+
+    @property
+    def specs(self) -> tuple[ArchitectureSpec, ...]:
+        """Its objects, that over one type first."""
+        return tuple(spec for spec in (self.one_type, self.relational) if spec is not None)
+
+
+ARCHITECTURES: Mapping[Architecture, RegisteredArchitecture] = {
+    one.architecture: one
+    for one in (
+        RegisteredArchitecture(Architecture.GRAPHSAGE, GraphSageSpec(), RelationalGraphSageSpec()),
+        RegisteredArchitecture(Architecture.GIN, GinSpec()),
+        RegisteredArchitecture(Architecture.GCN, GcnSpec()),
+        RegisteredArchitecture(Architecture.SGC, SgcSpec()),
+        RegisteredArchitecture(Architecture.SIGN, SignSpec()),
+        RegisteredArchitecture(Architecture.GAT, GatSpec(), RelationalGatSpec()),
+        RegisteredArchitecture(Architecture.LIGHT_GCN, LightGcnSpec()),
+        RegisteredArchitecture(Architecture.RGCN, relational=RgcnSpec()),
     )
+}
+OF_ONE_TYPE: Mapping[Architecture, OneTypeSpec] = {
+    name: one.one_type for name, one in ARCHITECTURES.items() if one.one_type is not None
+}
+RELATIONAL: Mapping[Architecture, RelationalSpec] = {
+    name: one.relational for name, one in ARCHITECTURES.items() if one.relational is not None
 }
 
 
-def spec_of(architecture: str) -> ArchitectureSpec:
-    """Find the object by name. ValueError: this version does not know the name; a newer one may have written it."""
-    return ARCHITECTURES[Architecture(architecture)]
+def spec_of(architecture: str) -> OneTypeSpec:
+    """Find what an architecture is over graphs of one type, by name. ValueError: this version does not know the name;
+    a newer one may have written it."""
+    return OF_ONE_TYPE[Architecture(architecture)]
 
 
-def spec_of_tensors(keys: Iterable[str]) -> ArchitectureSpec:
+def relational_spec_of(architecture: str) -> RelationalSpec:
+    """Find what it is over graphs of several types or relations. ValueError: as `spec_of`."""
+    return RELATIONAL[Architecture(architecture)]
+
+
+def spec_of_tensors(keys: Iterable[str]) -> OneTypeSpec:
     """The architecture of a whole state dict under torch_geometric's keys, by the tensors of its first layer."""
     found = {key for key in keys if key.startswith(key_of(0, ""))}
-    for spec in ARCHITECTURES.values():
+    for spec in OF_ONE_TYPE.values():
         if {key_of(0, weight) for weight in spec.shapes} == found:
             return spec
     raise ValueError(f"no architecture has a first layer of {', '.join(sorted(found)) or 'no tensors'}")

@@ -10,7 +10,7 @@ import numpy as np
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import AttentionManifest
 from gnnserve_api.variants import Storage
-from gnnserve_worker.models.architecture import ArchitectureSpec, Axis, LayerWeights, key_of
+from gnnserve_worker.models.architecture import Axis, LayerWeights, OneTypeSpec, key_of
 from gnnserve_worker.models.dense import Linear, preferred_compute
 from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.network import Layer, no_bias
@@ -21,7 +21,7 @@ WEIGHT = "lin.weight"
 """PyG's name of W in its convolutions."""
 
 
-class SingleProductSpec(ArchitectureSpec):
+class SingleProductSpec(OneTypeSpec):
     """The node itself is in its aggregate, which the aggregator weighs: neighbours and node have the same matrix."""
 
     first_products = (WEIGHT,)

@@ -13,10 +13,13 @@ import numpy as np
 
 from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.living_sums import LivingSums
-from gnnserve_worker.models.network import Network, finish_aggregation, linear_part, multiply
-from gnnserve_worker.models.rows import encode_to_write, product_of, write_rows
+from gnnserve_worker.models.network import Layer, NetworkLayer, copy_of_seeds, finish_aggregation, linear_part
+from gnnserve_worker.models.relation_rows import RelationRowMaker
+from gnnserve_worker.models.rows import RenewedRows, encode_to_write, product_of, write_rows
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.tables.table import Rows, Table
@@ -43,8 +46,8 @@ class StoredLayerMaker:
 
     table: Table
     graph: Graph
-    layer: Network
-    """The layer alone, over `source`, in float32."""
+    layer: Layer
+    """Over `source`, in float32."""
     source: Table
     """Products of the layer's inputs, in float32."""
     aggregated: Rows | None
@@ -61,10 +64,9 @@ class StoredLayerMaker:
     def sums(self, lists: LivingLists, nodes: int) -> LivingSums | None:
         """Sums of the products over the lists of a graph that changes, of which the table has `nodes`. None: the layer
         aggregates something that cannot be continued."""
-        layer = self.layer.layers[0]
-        if not layer.aggregation.plain:
+        if not self.layer.aggregation.plain:
             return None
-        return LivingSums(self.source, lists, self.aggregated, layer, nodes)
+        return LivingSums(self.source, lists, self.aggregated, self.layer, nodes)
 
     def write(self, ids: np.ndarray, sums: LivingSums | None) -> None:
         """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
@@ -81,11 +83,11 @@ class StoredLayerMaker:
 
     def make(self, nodes: np.ndarray, sums: LivingSums | None) -> MadeRows:
         """What `write` would write of one part of the nodes, to be `put` later. In the calling thread."""
-        layer, count = self.layer.layers[0], len(nodes)
+        layer, count = self.layer, len(nodes)
         aggregated = self._aggregate(nodes, sums)
         flat = _space.activations.hidden(aggregated.size)
         finish_aggregation(layer, aggregated, flat)
-        hidden = multiply(layer, flat, count, _space.activations)[: count * layer.outputs]
+        hidden = layer.multiply(flat, count, _space.activations)[: count * layer.outputs]
         hidden = hidden.reshape(count, layer.outputs)
         kept = None if self.aggregated is None else aggregated
         if not self.next_products:
@@ -96,17 +98,49 @@ class StoredLayerMaker:
 
     def _aggregate(self, nodes: np.ndarray, sums: LivingSums | None) -> np.ndarray:
         """What the layer aggregates, without bias and ReLU: float32 [nodes, columns]."""
-        columns = self.layer.layers[0].aggregated
+        columns = self.layer.aggregated
         if sums is not None:
             aggregated = np.empty((len(nodes), columns), np.float32)
             sums.aggregate(nodes, aggregated)
             return aggregated
-        linear = linear_part(self.layer.layers[0])
+        linear = linear_part(self.layer)
         sample = _space.sample(self.graph, nodes, self.neighbour_roots)
-        flat = Network((linear,), linear.aggregated).gather(self.source, sample, _space.activations)
+        flat = linear.gather(self.source, sample, _space.activations)
         return flat[: len(nodes) * columns].reshape(len(nodes), columns).copy()
 
 
 def parts_of(nodes: np.ndarray) -> list[np.ndarray]:
     """Nodes (int64) in parts whose rows are made at a time."""
     return [nodes[begin : begin + _MOST_WRITTEN] for begin in range(0, len(nodes), _MOST_WRITTEN)]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRelationMaker:
+    """Makes rows for nodes whose neighbours or their features have changed for good."""
+
+    rows: RelationRowMaker
+    """They make the rows of the table that stores the layer, from hidden states."""
+    layer: NetworkLayer
+    """Over `source`, without its ReLU."""
+    without_output: tuple[int, ...]
+    """Places of the types that the layer gives nothing for: their hidden states are 0."""
+    source: Table
+    """Products of features, in float32."""
+    graph: TypedGraph
+
+    def make(self, nodes: np.ndarray) -> RenewedRows:
+        """Rows of these nodes (numbers, int64, distinct), over all of their neighbours as they are now."""
+        return self.rows.make_all(self._hidden_of(nodes), nodes)
+
+    def _hidden_of(self, nodes: np.ndarray) -> np.ndarray:
+        """float32 [nodes, outputs]"""
+        graph, layer, outputs = self.graph, self.layer, self.layer.outputs
+        sample = _space.sample_relations(graph, nodes)
+        flat, rows = layer.gather(self.source, sample, _space.activations), len(sample.nodes)
+        hidden = np.empty((len(nodes), outputs), np.float32)
+        copy_of_seeds(sample, flat[: rows * outputs].reshape(rows, outputs), hidden)
+        np.maximum(hidden, 0, out=hidden)
+        if self.without_output:
+            kinds = np.searchsorted(unpack_layout(graph.layout)[2], nodes, side="right") - 1
+            hidden[np.isin(kinds, self.without_output)] = 0
+        return hidden

@@ -19,7 +19,6 @@ from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
 from gnnserve_worker.kernels.primitives import prefetch, slot_of
 from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
-from gnnserve_worker.models.network import multiply
 from gnnserve_worker.models.rows import RowMaker, multiplied
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.whole_lists import LayerScratch
@@ -74,17 +73,17 @@ class StoredRowMaker:
         sample = _space.sample(self.stored.graph, ids, self.stored.neighbour_roots, view.sampling.of_others(views))
         table = self.products.table
         behind = self.products.behind(view, sample, table.columns, apart=True)
-        aggregated = self.stored.layer.gather(table, sample, _space.activations, behind)
-        hidden = np.empty((len(ids), self.stored.layer.classes), dtype=np.float32)
-        self.stored.layer.infer(aggregated, sample, _space.activations, hidden)
-        return hidden
+        layer, count = self.stored.layer, len(ids)
+        aggregated = layer.gather(table, sample, _space.activations, behind)
+        output = layer.multiply(aggregated, count, _space.activations)
+        return output[: count * layer.outputs].reshape(count, layer.outputs)
 
     def _continue(self, view: BatchView, ids: np.ndarray, views: np.ndarray) -> np.ndarray:
         """The same from what was aggregated ahead of time."""
         if self.stored.aggregated is None or view.features is None:
             raise ValueError("nothing was aggregated ahead of time, or the view brings nothing")
         graph, table, packed = self.stored.graph, self.products.table, view.sampling.packed
-        layer, count = self.stored.layer.layers[0], len(view.features)
+        layer, count = self.stored.layer, len(view.features)
         is_read, is_read_own = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         _mark_features(graph.indptr, graph.indices, packed, ids, views, is_read, is_read_own)
         has_own = self.products.has_own_rows
@@ -102,7 +101,7 @@ class StoredRowMaker:
             layer.inputs, aggregation.mean, aggregation.own_factor, aggregation.bias, aggregation.relu, NO_SCALES,
             flat,
         )  # fmt: skip
-        output = multiply(layer, flat, len(ids), _space.activations)
+        output = layer.multiply(flat, len(ids), _space.activations)
         return output[: len(ids) * layer.outputs].reshape(len(ids), layer.outputs)
 
 

@@ -8,10 +8,12 @@ import threading
 import numpy as np
 
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
+from gnnserve_worker.sampling.relations import sample_relations
 
 _WHOLE_LISTS = (-1,)
 
@@ -34,3 +36,8 @@ class LayerScratch(threading.local):
             names_leaves=view is not None,
         )  # fmt: skip
         return sample if roots is None else weigh(sample, graph.indptr, roots, self._weights, view)
+
+    def sample_relations(self, graph: TypedGraph, nodes: np.ndarray) -> NeighbourSample:
+        """All neighbours of these nodes (int64) by all relations."""
+        whole = np.full((1, len(graph.typed.relations)), -1, np.int64)
+        return sample_relations(graph.indptr, graph.indices, graph.layout, nodes, whole, 0, self._scratch, share=True)

@@ -10,7 +10,7 @@ import numpy as np
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import CorrectionManifest, FollowedManifest, VariantManifest
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.rows import first_products
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
@@ -24,7 +24,7 @@ def followed_layers(
     tensors: Mapping[str, np.ndarray],
     tables: Mapping[str, Table],
     graph: Graph,
-    build: Callable[..., Network],
+    build: Callable[..., Network[Layer]],
     roots: Callable[[], np.ndarray],
 ) -> list[StoredLayerMaker]:
     """Makers of all layers that the table `stored` is made of, and of itself, the first layer's first.
@@ -39,7 +39,7 @@ def followed_layers(
     for number, (layer, output) in enumerate(zip(followed.layers, outputs, strict=True), start=1):
         source, left = tables[layer.products], tail_tensors(tensors, number - 1)
         network = build(tail_of(whole, number - 1), left, source.columns, projected=True, compute="float32")
-        alone = Network(network.layers[:1], network.layers[0].outputs)
+        alone = network.layers[0]
         is_last, width = number == whole.layers, tables[output].rows.values.shape[1]
         makers.append(
             StoredLayerMaker(

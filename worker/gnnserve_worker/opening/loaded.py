@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import UNSET
@@ -33,15 +33,14 @@ from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.relation_rows import RelationRowMaker
 from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, row_maker
 from gnnserve_worker.models.scaling import Scaling
-from gnnserve_worker.models.stored_layers import StoredLayerMaker
+from gnnserve_worker.models.stored_layers import StoredLayerMaker, StoredRelationMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
-from gnnserve_worker.models.typed.rows import TypedRowMaker
-from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
 from gnnserve_worker.opening.decoder import open_decoder
 from gnnserve_worker.opening.draft import Draft, draft_of
 from gnnserve_worker.opening.followed import correction_of, followed_layers, followed_of, made_of_features
@@ -70,7 +69,7 @@ class NetworkBuilder(Protocol):
         columns: int,
         projected: bool,
         compute: Compute,
-    ) -> Network: ...  # pragma: no cover
+    ) -> Network[Layer]: ...  # pragma: no cover
 
 
 CORRECTION = "correction."
@@ -85,7 +84,8 @@ class LoadedVariant:
     """Leading columns of the table that this variant reads."""
     fanouts: tuple[int, ...]
     """Neighbours that are sampled per layer, the seed's draw first; all -1: full neighbourhood."""
-    network: Network
+    network: Network[Any]
+    """Its layers are of any kind. GPUs and exported programs compute `Layer` alone; others are refused before."""
     rows: MakesRows | None = None
     """Makes rows of the table for nodes that it has none for. None: its family cannot, or nothing of what the table's
     rows were made by is kept."""
@@ -139,9 +139,9 @@ class LoadedRevision:
     """What its graph is made of beside its source; None: nothing."""
     makers: tuple[RowMaker, ...] = ()
     """Makers of rows from features, of each table that has such rows, where it was opened for changes."""
-    typed_makers: tuple[TypedRowMaker, ...] = ()
+    typed_makers: tuple[RelationRowMaker, ...] = ()
     """The same where nodes are of several types."""
-    typed_stored: tuple[TypedStoredMaker, ...] = ()
+    typed_stored: tuple[StoredRelationMaker, ...] = ()
     """Makers of rows of stored layers, of each table that follows changes, where nodes are of several types."""
     followed: tuple[StoredLayerMaker, ...] = ()
     """Makers of stored layers that follow changes over several hops, where it was opened for changes. Those of one
@@ -338,7 +338,7 @@ def _open_variant(parts: _Parts, variant: VariantManifest) -> LoadedVariant:
 
 
 def _stored_rows(
-    parts: _Parts, variant: VariantManifest, tensors: Mapping[str, np.ndarray], rest: Network
+    parts: _Parts, variant: VariantManifest, tensors: Mapping[str, np.ndarray], rest: Network[Layer]
 ) -> StoredRowMaker | None:
     """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made. `rest`: the
     variant's network, behind that layer."""
@@ -347,7 +347,7 @@ def _stored_rows(
         return None
     own = {key.removeprefix(CORRECTION): tensor for key, tensor in tensors.items() if key.startswith(CORRECTION)}
     network = parts.build(correction.network, own, products.table.columns, projected=True, compute="float32")
-    layer, table = Network(network.layers[:1], network.layers[0].outputs), parts.tables[variant.table]
+    layer, table = network.layers[0], parts.tables[variant.table]
     projection = spec_of(correction.network.architecture).project(tail_tensors(own, 1))
     stored = StoredLayerMaker(
         table,

@@ -16,17 +16,12 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.models.build import build_network, table_layer
+from gnnserve_worker.models.relation_rows import RelationRowMaker, relation_row_maker
+from gnnserve_worker.models.relation_table import RelationTable
+from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of, moment_key
 from gnnserve_worker.models.scaling import Scaling
-from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedShape
-from gnnserve_worker.models.typed.build import (
-    build_first_layer,
-    build_typed_network,
-    default_key,
-    layer_of,
-    moment_key,
-)
-from gnnserve_worker.models.typed.rows import TypedRowMaker, typed_row_maker
-from gnnserve_worker.models.typed.stored_layers import TypedStoredMaker
+from gnnserve_worker.models.stored_layers import StoredRelationMaker
 from gnnserve_worker.opening.decoder import open_decoder
 from gnnserve_worker.opening.draft import Draft
 from gnnserve_worker.opening.followed import followed_of
@@ -66,7 +61,7 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
     variants = {one.name: _open_variant(revision, one, graph, tables[one.table], recipe) for one in revision.variants}
     followed = () if living is None or recipe is None else _followed(revision, graph, tables, recipe)
     sources = {id(products.table): products for _, products in followed}
-    makers = [one.rows for one in variants.values() if isinstance(one.rows, TypedRowMaker)]
+    makers = [one.rows for one in variants.values() if isinstance(one.rows, RelationRowMaker)]
     made = sources | {id(maker.table): maker for maker in makers}
     drafted = {
         id(tables[name].table): _open_spread(revision, table, stored, graph).table
@@ -153,12 +148,14 @@ def _open_variant(
 ) -> LoadedVariant:
     path, table = revision.folder / variant.weights, spread.table
     try:
-        network = build_typed_network(
-            variant.network, read_tensors(revision, path), graph, spread.first_rows, table.columns, variant.compute
+        reads = RelationTable.of(graph, spread.first_rows)
+        tensors = read_tensors(revision, path)
+        network = build_network(
+            variant.network, tensors, table.columns, projected=True, compute=variant.compute, relations=reads
         )
         rows = None
         if recipe is not None and variant.stored is None:
-            shape = TypedShape(
+            shape = RelationalShape(
                 graph.typed,
                 variant.network.hidden,
                 variant.network.classes,
@@ -176,27 +173,27 @@ def _open_variant(
 
 
 def _product_maker(
-    spread: SpreadTable, graph: TypedGraph, shape: TypedShape, first: RelationalLayer, recipe: _Recipe
-) -> TypedRowMaker:
+    spread: SpreadTable, graph: TypedGraph, shape: RelationalShape, first: RelationalLayer, recipe: _Recipe
+) -> RelationRowMaker:
     """Makes rows of a table of the first layer's products."""
     widths = [shape.width(place) for place in range(len(graph.typed.types))]
     scalings = [one.scaling for one in recipe.types]
-    return typed_row_maker(spread.table, spread.first_rows, graph.typed, graph.layout, first, scalings, widths)
+    return relation_row_maker(spread.table, RelationTable.of(graph, spread.first_rows), first, scalings, widths)
 
 
 def _followed(
     revision: RevisionFiles, graph: TypedGraph, tables: Mapping[str, SpreadTable], recipe: _Recipe
-) -> tuple[tuple[TypedStoredMaker, TypedRowMaker], ...]:
+) -> tuple[tuple[StoredRelationMaker, RelationRowMaker], ...]:
     """Makers of rows of tables that store the first layer, one of each, and of the products that these are made of."""
-    made: dict[str, tuple[TypedStoredMaker, TypedRowMaker]] = {}
-    sources: dict[str, TypedRowMaker] = {}
+    made: dict[str, tuple[StoredRelationMaker, RelationRowMaker]] = {}
+    sources: dict[str, RelationRowMaker] = {}
     for variant in revision.variants:
         followed = followed_of(variant)
         if followed is None or variant.table in made:
             continue
         path, whole = revision.folder / variant.weights, followed.network
         try:
-            shape = TypedShape(graph.typed, whole.hidden, whole.classes, whole.layers, None, whole.attention)
+            shape = RelationalShape(graph.typed, whole.hidden, whole.classes, whole.layers, None, whole.attention)
             heads = [None if whole.attention is None else shape.heads_of(number) for number in (0, 1)]
             first = replace(recipe.first, heads=heads[0])
             tensors = read_tensors(revision, path)
@@ -205,17 +202,18 @@ def _followed(
             source, spread = tables[followed.layers[0].products], tables[variant.table]
             name = followed.layers[0].products
             products = sources.setdefault(name, _product_maker(source, graph, shape, first, recipe))
-            layer, outputs = build_first_layer(first, graph, source.first_rows, source.table.columns)
+            reads = RelationTable.of(graph, source.first_rows)
+            layer = table_layer(first, source.table.columns, reads, relu=False)
             kinds = range(len(graph.typed.types))
-            rows = typed_row_maker(
-                spread.table, spread.first_rows, graph.typed, graph.layout, later,
-                [Scaling(Normalization.DISABLED)] * len(kinds), [outputs] * len(kinds),
+            rows = relation_row_maker(
+                spread.table, RelationTable.of(graph, spread.first_rows), later,
+                [Scaling(Normalization.DISABLED)] * len(kinds), [layer.outputs] * len(kinds),
             )  # fmt: skip
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             problem = f"does not hold what rows of {variant.table} are made by: {error}"
             raise DamagedError(path, problem, revision.remedy) from error
         without = tuple(kind for kind in kinds if kind not in first.biases)
-        made[variant.table] = (TypedStoredMaker(rows, layer, outputs, without, source.table, graph), products)
+        made[variant.table] = (StoredRelationMaker(rows, layer, without, source.table, graph), products)
     return tuple(made.values())
 
 

@@ -42,7 +42,7 @@ from gnnserve_worker.kernels.view import (
 )
 from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, row_in_view, row_of
 
-_BLOCK = 32
+BLOCK = 32
 """Nodes whose positions are drawn before the first of their neighbours is read."""
 
 
@@ -70,6 +70,11 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     """Row of each neighbour, int32, for the neighbours of all rows but those of the last hop."""
     seed_rows: np.ndarray | None
     """Row of each seed, int32; None: row i is seed i."""
+    segments: np.ndarray
+    """Where the neighbours of each row by each relation begin in `neighbours`: int64 [rows · lists of a node + 1].
+    Of one relation these are `starts`."""
+    type_ends: np.ndarray
+    """Where the rows of each type end in each hop: int64 [layers · types]. Of one type these are `ends`."""
     weights: SampleWeights | None = None
     """Where a layer weighs its neighbours."""
     views: np.ndarray | None = None
@@ -94,8 +99,15 @@ class Scratch:
         self.bitmap = scratch_bitmap()
         self.table = scratch_table(1)
         self.known = KnownNodes()
+        self.types = np.empty(0, dtype=np.int32)
+        """Type of each row of the hop that is being made."""
+        self.fresh = np.empty(0, dtype=np.int32)
+        """Room to put rows into another order: three numbers for each."""
+        self.segments = np.empty(1, dtype=np.int64)
+        self.type_ends = np.zeros(0, dtype=np.int64)
 
-    def reserve(self, seeds: int, rows: int, edges: int, fanout: int, *, has_views: bool) -> None:
+    def reserve(self, seeds: int, rows: int, edges: int, fanout: int, *, has_views: bool, lists: int = 1) -> None:
+        """`lists`: how many a node has at most."""
         if len(self.seed_rows) < seeds:
             self.seed_rows = np.empty(room_for(seeds), dtype=np.int32)
             self.seeds = np.empty(len(self.seed_rows), dtype=np.int64)
@@ -108,9 +120,21 @@ class Scratch:
         if len(self.neighbours) < edges:
             self.neighbours = np.empty(room_for(edges), dtype=np.int32)
             self.children = np.empty(len(self.neighbours), dtype=np.int32)
-        if len(self.offsets) < _BLOCK * fanout:
-            self.offsets = np.empty(_BLOCK * fanout, dtype=np.int64)
+        if len(self.offsets) < BLOCK * lists * fanout:
+            self.offsets = np.empty(BLOCK * lists * fanout, dtype=np.int64)
+        # Apart from the offsets: nodes of fewer lists may need fewer of them for more neighbours.
+        if len(self.table) < 2 * fanout:
             self.table = scratch_table(fanout)
+
+    def reserve_types(self, lists: int, type_ends: int) -> None:
+        """Make room for what samples of several relations have beside, as much as was reserved of the rest."""
+        if len(self.types) < len(self.nodes):
+            self.types = np.empty(len(self.nodes), dtype=np.int32)
+            self.fresh = np.empty(3 * len(self.types), dtype=np.int32)
+        if len(self.segments) < len(self.nodes) * lists + 1:
+            self.segments = np.empty(len(self.nodes) * lists + 1, dtype=np.int64)
+        if len(self.type_ends) < type_ends:
+            self.type_ends = np.zeros(type_ends, dtype=np.int64)
 
 
 def sample_neighbours(
@@ -147,10 +171,10 @@ def sample_neighbours(
         )  # fmt: skip
         if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
             break
-    ends = tuple(scratch.ends[: len(fanouts)].tolist())
+    ends, starts = scratch.ends[: len(fanouts)], scratch.starts[: rows + 1]
     return NeighbourSample(
-        ends, scratch.nodes[:rows], scratch.starts[: rows + 1], scratch.neighbours[:edges], scratch.children,
-        scratch.seed_rows[: len(seeds)] if share else None,
+        tuple(ends.tolist()), scratch.nodes[:rows], starts, scratch.neighbours[:edges], scratch.children,
+        scratch.seed_rows[: len(seeds)] if share else None, starts, ends,
         views=None if view is None else scratch.views[:rows],
     )  # fmt: skip
 
@@ -159,10 +183,13 @@ def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch) -> NeighbourS
     """A sample without neighbours, for networks of one row per node: no list is looked up."""
     count = len(seeds)
     scratch.reserve(count, count, 0, 1, has_views=False)
-    nodes, starts = scratch.nodes[:count], scratch.starts[: count + 1]
+    nodes, starts, ends = scratch.nodes[:count], scratch.starts[: count + 1], scratch.ends[:layers]
     nodes[...] = seeds
     starts.fill(0)
-    return NeighbourSample((count,) * layers, nodes, starts, scratch.neighbours[:0], scratch.children, None)
+    ends.fill(count)
+    return NeighbourSample(
+        (count,) * layers, nodes, starts, scratch.neighbours[:0], scratch.children, None, starts, ends
+    )
 
 
 @cache
@@ -222,7 +249,7 @@ def _sample(
                 nodes[rows] = seeds[i]
                 views[rows] = seed_views[first_seed + i]
                 rows += 1
-    for row in range(min(rows, _BLOCK)):
+    for row in range(min(rows, BLOCK)):
         if overlay is None:
             prefetch_bounds(indptr, nodes[row])
         else:
@@ -238,8 +265,8 @@ def _sample(
         generation[0] += 1
         block = begin
         while block < end:
-            stop = min(block + _BLOCK, end)
-            for row in range(stop, min(stop + _BLOCK, end)):
+            stop = min(block + BLOCK, end)
+            for row in range(stop, min(stop + BLOCK, end)):
                 if overlay is None:
                     prefetch_bounds(indptr, nodes[row])
                 else:

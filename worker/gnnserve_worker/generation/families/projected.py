@@ -28,7 +28,7 @@ from gnnserve_worker.generation.families.family import (
 )
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
 from gnnserve_worker.models.build import compute_for
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.staged import stored_bytes
 from gnnserve_worker.tables.table import projected_blocks
@@ -57,7 +57,7 @@ class ProjectedFamily:
 
 def projected_bytes(outline: Outline, network: NetworkManifest) -> int:
     """What the tables of a network's products take in all storages."""
-    matrices = 2 if ARCHITECTURES[outline.spec.model.architecture].stores_own else 1
+    matrices = 2 if spec_of(outline.spec.model.architecture).stores_own else 1
     return sum(
         matrices * stored_bytes(outline.nodes, network.projected_columns, storage)
         for storage in outline.spec.variants.storage

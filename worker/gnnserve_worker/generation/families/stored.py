@@ -41,7 +41,7 @@ from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.generation.tensors import Tensors, projection_of, without_first_product
 from gnnserve_worker.models.build import build_network, compute_for, layer_sizes
 from gnnserve_worker.models.network import Layer
-from gnnserve_worker.models.registry import ARCHITECTURES
+from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.models.tail import tail_of, tail_tensors
 from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
@@ -83,7 +83,7 @@ class StoredFamily:
 
 def stored_layers_bytes(outline: Outline, network: NetworkManifest, layers: Sequence[int]) -> int:
     """What the tables of these layers of a network, ascending, and those that they are made of take."""
-    spec = ARCHITECTURES[outline.spec.model.architecture]
+    spec = spec_of(outline.spec.model.architecture)
     matrices = 2 if spec.stores_own else 1
     total = matrices * stored_bytes(outline.nodes, network.projected_columns, Storage.FLOAT32)
     for layer in range(1, layers[-1] + 1):
@@ -222,7 +222,7 @@ class StoredLayer:
 
 def _nothing_added(scores: NetworkManifest) -> Tensors:
     """Weights of a network that gives its rows as they are: all but the product that they are is 0."""
-    spec = ARCHITECTURES[_SCORES]
+    spec = spec_of(_SCORES)
     shapes = spec.shapes_of(0, layer_sizes(scores, scores.classes)[0])
     products = spec.first_product_keys()
     return {key: np.zeros(shape, np.float32) for key, shape in shapes.items() if key not in products}

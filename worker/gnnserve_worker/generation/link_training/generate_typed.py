@@ -36,8 +36,8 @@ from gnnserve_worker.graph.links import LinkSet, message_relations
 from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
-from gnnserve_worker.models.typed.architecture import TypedShape
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
@@ -58,7 +58,9 @@ def generate_typed_links(
     profile_budget = profile_budget_s()
     fanouts_by_relation(spec.model, typed)
     network = spec.model.network(task.dimensions)
-    shape = TypedShape(typed, spec.model.hidden, task.dimensions, network.layers, spec.model.bases, network.attention)
+    shape = RelationalShape(
+        typed, spec.model.hidden, task.dimensions, network.layers, spec.model.bases, network.attention
+    )
     waiting = Progress("wait for another process that is generating", 0, 1)
     with repository.locked(on_wait=lambda: progress(waiting)):
         published = repository.find(
@@ -70,7 +72,7 @@ def generate_typed_links(
         subject = typed_training_set(data, typed, spec.graph.normalization, Scope.TRANSDUCTIVE, metric)
         trained, runs = _train(spec, identity, shape, subject, links, repository, progress, use_gpu=use_gpu)
         layers = [
-            as_arrays(layer) for layer in TYPED_ARCHITECTURES[spec.model.architecture].layers(trained.network, shape)
+            as_arrays(layer) for layer in relational_spec_of(spec.model.architecture).layers(trained.network, shape)
         ]
         states = states_of(subject, trained.network)
         plan = plan_variants(spec, network, layers, subject, states, links.end_types(typed))
@@ -132,7 +134,7 @@ class _Trained(NamedTuple):
 
 
 def _train(
-    spec: GNNServiceSpec, identity: RevisionIdentity, shape: TypedShape, subject: TypedTrainingSet, links: LinkSet,
+    spec: GNNServiceSpec, identity: RevisionIdentity, shape: RelationalShape, subject: TypedTrainingSet, links: LinkSet,
     repository: Repository, progress: ProgressListener, *, use_gpu: bool,
 ) -> tuple[_Trained, Sequence[TrainingRun]]:  # fmt: skip
     def learn(device: torch.device) -> tuple[Tensors, TrainingRun]:

@@ -28,8 +28,8 @@ from gnnserve_worker.generation.typed.forward import drawn_weights, embedding_ke
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet, means_by_relation
 from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations
 from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, TypedShape
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _EMBEDDING_BOUND = 0.1
@@ -38,7 +38,7 @@ classified, embeddings learn as quickly as weights."""
 
 
 def learn_over_types(
-    spec: GNNServiceSpec, shape: TypedShape, subject: TypedTrainingSet, links: LinkSet, name: str,
+    spec: GNNServiceSpec, shape: RelationalShape, subject: TypedTrainingSet, links: LinkSet, name: str,
     progress: ProgressListener, device: torch.device,
 ) -> tuple[Tensors, TrainingRun]:  # fmt: skip
     """The network's weights under the keys of its architecture's checkpoints, and the decoder's, of the epoch with the
@@ -93,8 +93,8 @@ def learn_over_types(
 class _Whole:
     """The graph as the network reads it."""
 
-    architecture: TypedArchitectureSpec
-    shape: TypedShape
+    architecture: RelationalSpec
+    shape: RelationalShape
     rows: Sequence[Rows | None]
     means: Sequence[SparseRows]
     """Over all links that are learnt from."""
@@ -103,10 +103,15 @@ class _Whole:
 
     @classmethod
     def of(
-        cls, spec: GNNServiceSpec, shape: TypedShape, subject: TypedTrainingSet, links: LinkSet, device: torch.device
+        cls,
+        spec: GNNServiceSpec,
+        shape: RelationalShape,
+        subject: TypedTrainingSet,
+        links: LinkSet,
+        device: torch.device,
     ) -> _Whole:
         return cls(
-            TYPED_ARCHITECTURES[spec.model.architecture],
+            relational_spec_of(spec.model.architecture),
             shape,
             rows_of_types(subject.features, device),
             [means_of(matrix, device) for matrix in subject.means],

@@ -8,17 +8,17 @@ from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
-from gnnserve_worker.models.typed.architecture import TypedShape
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalShape
 
 
 def check_ends_are_reached(model: Model, task: Links, links: LinkSet, data: TypedGraphData) -> None:
     """Raises InputError for an end of links whose nodes read nothing that has a hidden state."""
-    architecture, typed = TYPED_ARCHITECTURES[model.architecture], describe_typed(data)
+    architecture, typed = relational_spec_of(model.architecture), describe_typed(data)
     if architecture.gives_own_part:
         return
     network = model.network(task.dimensions)
-    reached = TypedShape(typed, model.hidden, task.dimensions, network.layers).reached()[network.layers]
+    reached = RelationalShape(typed, model.hidden, task.dimensions, network.layers).reached()[network.layers]
     for end in (links.first, links.second):
         if typed.place_of(end.type) not in reached:
             raise InputError(

@@ -22,14 +22,14 @@ from gnnserve_worker.generation.checkpoint_description import (
 )
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.models.layer_kind import Shapes
-from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, TypedShape
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 
 _SHOWN = 12
 _LAYER = re.compile(r"(?:^|.*\.)(?P<stem>[A-Za-z_]+\.?)(?P<number>\d+)$")
 
 
-def check_typed(tensors: Tensors, architecture: TypedArchitectureSpec, shape: TypedShape, model: Model) -> Tensors:
+def check_typed(tensors: Tensors, architecture: RelationalSpec, shape: RelationalShape, model: Model) -> Tensors:
     """The tensors that the architecture has. InputError says what the file looks like, and all that would have to
     change."""
     found = {key: tensor.shape for key, tensor in tensors.items()}
@@ -40,7 +40,7 @@ def check_typed(tensors: Tensors, architecture: TypedArchitectureSpec, shape: Ty
     raise InputError(f"{FIELD}.uri", f"{path}: {problem}", remedy)
 
 
-def _misfit(found: Shapes, architecture: TypedArchitectureSpec, shape: TypedShape) -> tuple[str, str]:
+def _misfit(found: Shapes, architecture: RelationalSpec, shape: RelationalShape) -> tuple[str, str]:
     """The problem and its remedy."""
     description = describe(found)
     new_names = _names_here(description)
@@ -64,7 +64,7 @@ def _misfit(found: Shapes, architecture: TypedArchitectureSpec, shape: TypedShap
         return refusal.problem, refusal.remedy
     held = next(iter(kinds), architecture.architecture)
     settings, fitting = _settings(renamed, held, shape)
-    expected = TYPED_ARCHITECTURES[held].shapes(fitting)
+    expected = relational_spec_of(held).shapes(fitting)
     if held is not architecture.architecture:
         problem = f"{looks(description)}, so it holds a {held}, and spec.model.architecture is "
         problem += f"{architecture.architecture}"
@@ -78,7 +78,7 @@ def _misfit(found: Shapes, architecture: TypedArchitectureSpec, shape: TypedShap
     problem = _first_misfit(renamed, expected, looks(description))
     missing, beyond = sorted(expected.keys() - renamed.keys()), sorted(renamed.keys() - expected.keys())
     if missing or beyond:
-        module = TYPED_ARCHITECTURES[held].module
+        module = relational_spec_of(held).module
         remedy = f"give the weights of a {module} over the relations that `gnnserve graph inspect` lists, which has "
         parts = ([f"{_listed(missing)} beside these"] if missing else []) + (
             [f"no {_listed(beyond)}"] if beyond else []
@@ -98,7 +98,7 @@ def _first_misfit(found: Shapes, expected: Shapes, what_it_is: str) -> str:
     return f"has {_listed(beyond)}, which such a model over these relations does not have"
 
 
-def _settings(found: Shapes, held: Architecture, shape: TypedShape) -> tuple[list[str], TypedShape]:
+def _settings(found: Shapes, held: Architecture, shape: RelationalShape) -> tuple[list[str], RelationalShape]:
     """What spec.model has to say, and the network that it then is. `found`: under the names that are read."""
     layers = 1 + max((int(match[1]) for key in found if (match := re.match(r"convs\.(\d+)\.", key))), default=0)
     hidden, settings = _hidden(found, layers) or shape.hidden, []
@@ -107,7 +107,7 @@ def _settings(found: Shapes, held: Architecture, shape: TypedShape) -> tuple[lis
     if hidden != shape.hidden:
         settings.append(f"set spec.model.hidden to {hidden}")
     fitting = replace(shape, hidden=hidden, layers=layers, attention=None, bases=None)
-    own_fields = TYPED_ARCHITECTURES[held].own_fields
+    own_fields = relational_spec_of(held).own_fields
     if "heads" in own_fields:
         fitting = replace(fitting, attention=_attention(found, layers, shape, settings))
     elif shape.attention is not None:
@@ -138,7 +138,7 @@ def _hidden(found: Shapes, layers: int) -> int | None:
     return None
 
 
-def _attention(found: Shapes, layers: int, shape: TypedShape, settings: list[str]) -> AttentionManifest:
+def _attention(found: Shapes, layers: int, shape: RelationalShape, settings: list[str]) -> AttentionManifest:
     heads = [
         next((size[1] for key, size in found.items() if re.fullmatch(rf"convs\.{layer}\..*att_src", key)), 1)
         for layer in range(layers)

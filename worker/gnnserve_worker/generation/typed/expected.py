@@ -21,7 +21,7 @@ from gnnserve_worker.generation.typed.subject import TypedTrainingSet
 from gnnserve_worker.generation.typed.tables import hidden_states
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.plain import SERVED, Reading, activated
-from gnnserve_worker.models.typed.architecture import RelationalLayer, TypedArchitectureSpec, TypedShape
+from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _MOST_PERMUTED = 5
@@ -29,7 +29,7 @@ _MOST_PERMUTED = 5
 
 
 def compare_typed_scores(
-    spec: GNNServiceSpec, digests: Mapping[str, str], architecture: TypedArchitectureSpec, shape: TypedShape,
+    spec: GNNServiceSpec, digests: Mapping[str, str], architecture: RelationalSpec, shape: RelationalShape,
     subject: TypedTrainingSet, tensors: Tensors, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores of the spec against those of the weights. `subject`: of the source's graph. InputError:
@@ -54,8 +54,8 @@ def compare_typed_scores(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Network:
-    architecture: TypedArchitectureSpec
-    shape: TypedShape
+    architecture: RelationalSpec
+    shape: RelationalShape
     subject: TypedTrainingSet
     tensors: Tensors
 

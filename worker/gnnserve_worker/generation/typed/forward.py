@@ -1,7 +1,7 @@
 """What a network over several types computes of a whole graph, in torch: what is trained, and embeddings of all nodes.
 
 Layers are products before they are means, which is the same by linearity; what they are made of is said by the
-architecture's object (`models/typed/`), whose operators torch's tensors have too.
+architecture's object (`models/relational.py`), whose operators torch's tensors have too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import nn
 
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.networks import Rows, SparseRows, multiply_rows, rows_of, to_torch
-from gnnserve_worker.models.typed.architecture import (
+from gnnserve_worker.models.relational import (
     Heads,
     RelationalLayer,
-    TypedArchitectureSpec,
-    TypedShape,
+    RelationalShape,
+    RelationalSpec,
     embedding_key,
 )
 
@@ -27,7 +27,7 @@ Weights = Mapping[str, nn.Parameter]
 
 
 def drawn_weights(
-    spec: TypedArchitectureSpec, shape: TypedShape, embedding_bound: float, device: torch.device
+    spec: RelationalSpec, shape: RelationalShape, embedding_bound: float, device: torch.device
 ) -> dict[str, nn.Parameter]:
     """Initial weights by the keys of a checkpoint: Glorot and Bengio's uniform ones for matrices, 0 for vectors.
     `embedding_bound`: largest number of an embedding."""
@@ -38,7 +38,7 @@ def drawn_weights(
     }
 
 
-def embedding_keys(shape: TypedShape) -> set[str]:
+def embedding_keys(shape: RelationalShape) -> set[str]:
     return {embedding_key(shape.graph.types[place].name) for place in shape.embedded()}
 
 
@@ -63,7 +63,7 @@ def means_of(matrix: sp.csr_array, device: torch.device) -> SparseRows:
 
 
 def forward(
-    spec: TypedArchitectureSpec, shape: TypedShape, weights: Weights, rows: Sequence[Rows | None],
+    spec: RelationalSpec, shape: RelationalShape, weights: Weights, rows: Sequence[Rows | None],
     means: Sequence[SparseRows], dropout: float, kinds: Collection[int],
 ) -> dict[int, torch.Tensor]:  # fmt: skip
     """What the last layer gives for all nodes of these types, by their places. `dropout` 0: as in serving. Raises
@@ -92,7 +92,7 @@ def forward(
 
 
 def _layer(
-    shape: TypedShape, layer: RelationalLayer, states: Sequence[Rows | None], means: Sequence[SparseRows],
+    shape: RelationalShape, layer: RelationalLayer, states: Sequence[Rows | None], means: Sequence[SparseRows],
     kinds: Collection[int],
 ) -> list[torch.Tensor | None]:  # fmt: skip
     """The layer's output of these types."""
@@ -126,7 +126,7 @@ def _layer(
 
 
 def _attend(
-    shape: TypedShape, layer: RelationalLayer, heads: Heads, states: Sequence[Rows | None],
+    shape: RelationalShape, layer: RelationalLayer, heads: Heads, states: Sequence[Rows | None],
     means: Sequence[SparseRows], kinds: Collection[int],
 ) -> list[torch.Tensor | None]:  # fmt: skip
     """The same of a layer that attends."""

@@ -41,8 +41,8 @@ from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_tra
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
-from gnnserve_worker.models.typed.architecture import TypedShape
-from gnnserve_worker.models.typed.registry import TYPED_ARCHITECTURES
+from gnnserve_worker.models.registry import relational_spec_of
+from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.opening.revision import open_revision
 from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
@@ -74,10 +74,12 @@ def generate_typed(
     profile_budget = profile_budget_s()
     check_thresholds(spec.variants.thresholds, multi_label=data.multi_label, classes=len(data.classes))
     fanouts_by_relation(spec.model, typed)
-    architecture = TYPED_ARCHITECTURES[spec.model.architecture]
+    architecture = relational_spec_of(spec.model.architecture)
     report_assumptions(spec, architecture, progress)
     network = spec.model.network(len(data.classes))
-    shape = TypedShape(typed, spec.model.hidden, len(data.classes), network.layers, spec.model.bases, network.attention)
+    shape = RelationalShape(
+        typed, spec.model.hidden, len(data.classes), network.layers, spec.model.bases, network.attention
+    )
     given = None
     if spec.model.checkpoint is not None and identity.checkpoint is not None:
         given = check_typed(
@@ -137,7 +139,7 @@ def generate_typed(
 
 
 def _compare(
-    spec: GNNServiceSpec, source: TypedSource, identity: RevisionIdentity, shape: TypedShape,
+    spec: GNNServiceSpec, source: TypedSource, identity: RevisionIdentity, shape: RelationalShape,
     subject: TypedTrainingSet | None, tensors: Tensors, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores against the weights, over the source's graph, which is loaded where `subject` is None."""
@@ -150,7 +152,7 @@ def _compare(
         method, scope = normalization_of(spec), spec.model.training.scope
         metric = metric_of(data.multi_label, spec.variants.metric)
         subject, shape = typed_training_set(data, described, method, scope, metric), replace(shape, graph=described)
-    architecture = TYPED_ARCHITECTURES[spec.model.architecture]
+    architecture = relational_spec_of(spec.model.architecture)
     return compare_typed_scores(spec, identity.expected, architecture, shape, subject, tensors, progress)
 
 
@@ -167,13 +169,13 @@ def _read_version(repository: Repository, digest: str) -> TypedGraphData:
 
 
 def _train(
-    spec: GNNServiceSpec, identity: RevisionIdentity, shape: TypedShape, subject: TypedTrainingSet,
+    spec: GNNServiceSpec, identity: RevisionIdentity, shape: RelationalShape, subject: TypedTrainingSet,
     repository: Repository, progress: ProgressListener, *, use_gpu: bool,
 ) -> tuple[Tensors, Sequence[TrainingRun]]:  # fmt: skip
     def learn(device: torch.device) -> tuple[Tensors, TrainingRun]:
         from gnnserve_worker.generation.typed.train import train_typed  # noqa: PLC0415  (torch takes many seconds)
 
-        architecture = TYPED_ARCHITECTURES[spec.model.architecture]
+        architecture = relational_spec_of(spec.model.architecture)
         return train_typed(architecture, shape, subject, spec.model, MASTER, progress, device)
 
     return learn_master(learn, identity, repository, progress, use_gpu=use_gpu)

@@ -25,9 +25,8 @@ from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
 from gnnserve_worker.generation.typed.tables import States, hidden_states, plan_embeddings, plan_table
 from gnnserve_worker.models.dense import preferred_compute
+from gnnserve_worker.models.relational import RelationalLayer, embedding_key, layer_tensors
 from gnnserve_worker.models.tail import tail_of
-from gnnserve_worker.models.typed.architecture import RelationalLayer, embedding_key
-from gnnserve_worker.models.typed.build import layer_tensors
 from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
 

@@ -9,8 +9,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.typed import TypeRows
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
 from gnnserve_worker.generation.typed.tables import States
-from gnnserve_worker.models.typed.architecture import RelationalLayer
-from gnnserve_worker.models.typed.build import default_key, layer_tensors, moment_key
+from gnnserve_worker.models.relational import RelationalLayer, default_key, layer_tensors, moment_key
 from gnnserve_worker.repository.staged import StagedRevision
 
 

@@ -13,7 +13,7 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import PlannedTable
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
 from gnnserve_worker.graph.store import Features
-from gnnserve_worker.models.typed.architecture import Heads, RelationalLayer
+from gnnserve_worker.models.relational import Heads, RelationalLayer
 from gnnserve_worker.tables.table import projected_blocks
 
 _NODES_AT_ONCE = 1 << 16

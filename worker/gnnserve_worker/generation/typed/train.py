@@ -24,7 +24,7 @@ from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.train import label_loss
 from gnnserve_worker.generation.typed.forward import drawn_weights, embedding_keys, forward, means_of, rows_of_types
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
-from gnnserve_worker.models.typed.architecture import TypedArchitectureSpec, TypedShape
+from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 from gnnserve_worker.progress import Progress, ProgressListener
 
 EMBEDDING_BOUND, EMBEDDING_RATE = 0.01, 0.1
@@ -46,8 +46,8 @@ class _Inputs:
 
 
 def train_typed(
-    spec: TypedArchitectureSpec,
-    shape: TypedShape,
+    spec: RelationalSpec,
+    shape: RelationalShape,
     subject: TypedTrainingSet,
     model: Model,
     name: str,
@@ -62,8 +62,8 @@ def train_typed(
 
 
 def _train_once(
-    spec: TypedArchitectureSpec,
-    shape: TypedShape,
+    spec: RelationalSpec,
+    shape: RelationalShape,
     subject: TypedTrainingSet,
     name: str,
     progress: ProgressListener,

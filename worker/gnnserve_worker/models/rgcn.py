@@ -14,17 +14,10 @@ from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.models.layer_kind import LayerKind
-from gnnserve_worker.models.typed.architecture import (
-    Array,
-    RelationalLayer,
-    Shapes,
-    Tensors,
-    TypedArchitectureSpec,
-    TypedShape,
-)
+from gnnserve_worker.models.relational import Array, RelationalLayer, RelationalShape, RelationalSpec, Shapes, Tensors
 
 
-class RgcnSpec(TypedArchitectureSpec):
+class RgcnSpec(RelationalSpec):
     architecture = Architecture.RGCN
     module = "RGCNConv"
     learning_rate = 0.01
@@ -43,7 +36,7 @@ class RgcnSpec(TypedArchitectureSpec):
     own_fields = ("bases",)
     gives_own_part = True
 
-    def layer_shapes(self, shape: TypedShape) -> Shapes:
+    def layer_shapes(self, shape: RelationalShape) -> Shapes:
         found: dict[str, tuple[int, ...]] = {}
         for kind in shape.graph.types:
             if kind.features is not None:
@@ -58,10 +51,10 @@ class RgcnSpec(TypedArchitectureSpec):
             found |= {f"convs.{layer}.root": (shape.hidden, outputs), f"convs.{layer}.bias": (outputs,)}
         return found
 
-    def layers(self, tensors: Tensors, shape: TypedShape) -> Sequence[RelationalLayer]:
+    def layers(self, tensors: Tensors, shape: RelationalShape) -> Sequence[RelationalLayer]:
         return [self._layer(tensors, shape, layer) for layer in range(shape.layers)]
 
-    def _layer(self, tensors: Tensors, shape: TypedShape, layer: int) -> RelationalLayer:
+    def _layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
         weight, comp = tensors[f"convs.{layer}.weight"], tensors.get(f"convs.{layer}.comp")
         if comp is not None:
             bases, inputs, outputs = weight.shape

@@ -1,4 +1,4 @@
-"""Inference by attention over a sample of a graph of several types: `network.py` has that by means.
+"""Layers that attend over the neighbours by each relation; `relation_means.py` has those by means.
 
 A row of the table is the product of a relation with a node, and behind it what each head makes of it as a neighbour; a
 node's own row is what each head makes of it as a reader, relation after relation. A later layer makes such rows of the
@@ -8,17 +8,16 @@ hidden states of each hop, and is then computed as the first one is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.models.dense import Linear
-from gnnserve_worker.models.network import Activations, Network, copy_rows, no_bias
-from gnnserve_worker.models.typed.architecture import Heads
-from gnnserve_worker.models.typed.network import as_typed, name_rows, seed_rows
+from gnnserve_worker.models.network import Activations, no_bias
+from gnnserve_worker.models.relation_table import RelationTable
+from gnnserve_worker.models.relational import Heads
 from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.typed import TypedSample
 from gnnserve_worker.tables.attention import exponential, leaky
 from gnnserve_worker.tables.table import NO_SCALES, NOTHING_BEHIND, RowsBehind, Table
 from gnnserve_worker.tables.vectors import number_of, sum_weighted_columns
@@ -28,7 +27,13 @@ Source = np.ndarray | tuple[np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionLayer:
+class RelationAttention:
+    """A `NetworkLayer`."""
+
+    inputs: int
+    columns: int
+    """Width of the rows that are attended to."""
+    reads: RelationTable
     heads: Heads
     biases: Mapping[int, np.ndarray]
     """Bias of each type that the layer has an output for, by place: float32 [outputs]."""
@@ -36,113 +41,80 @@ class AttentionLayer:
     """By relation, what makes rows of hidden states. Empty for the first layer, whose rows are in the table."""
     own: Mapping[int, Linear]
     """By type."""
-    columns: int
-    """Width of these rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypedAttentionNetwork(Network):
-    """As `TypedNetwork`, by attention."""
-
-    layout: np.ndarray
-    first_rows: np.ndarray
-    sources: tuple[int, ...]
-    """The type that each relation reads."""
-    attending: tuple[AttentionLayer, ...]
+    relu: bool
+    outputs: int = field(init=False)
+    bytes_per_row: int = field(init=False)
+    weighs_neighbours: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weighs_neighbours", False)
-        object.__setattr__(self, "bytes_per_row", 4 * self.attending[0].columns)
-
-    @property
-    def hidden(self) -> int:
-        return self.attending[-2].heads.outputs if len(self.attending) > 1 else 0
+        object.__setattr__(self, "outputs", self.heads.outputs)
+        object.__setattr__(self, "bytes_per_row", 4 * self.columns)
 
     def gather(
         self, table: Table, sample: NeighbourSample, scratch: Activations, behind: RowsBehind | None = None
     ) -> np.ndarray:
-        typed, first, more = as_typed(sample), self.attending[0], behind or NOTHING_BEHIND
-        named = name_rows(self.layout, typed, self.first_rows, table.nodes, scratch)
-        out = scratch.hidden(len(typed.nodes) * first.heads.heads * first.heads.columns)
+        """See `NetworkLayer`. It is the layer's output already."""
+        heads, count = self.heads, len(sample.nodes)
+        named = self.reads.name(sample, table.nodes, scratch).rows[: len(sample.neighbours)]
+        out = scratch.hidden(count * heads.heads * heads.columns)
         rows, own = table.rows, table.own
         _attend_table(
-            rows.values, rows.scales, own.values, own.scales, *more, typed.nodes, len(typed.nodes), typed.segments,
-            int(self.layout[1]), named, first.heads.heads, first.heads.columns, first.heads.negative_slope, no_bias(),
-            out,
+            rows.values, rows.scales, own.values, own.scales, *(behind or NOTHING_BEHIND), sample.nodes, count,
+            sample.segments, self.reads.stride, named, heads.heads, heads.columns, heads.negative_slope, no_bias(), out,
         )  # fmt: skip
-        return self._finish(first, out, typed, len(self.attending), scratch)
+        return self._finish(out, sample, len(sample.ends), scratch)
 
-    def infer(
-        self,
-        aggregated: np.ndarray,
-        sample: NeighbourSample,
-        scratch: Activations,
-        scores: np.ndarray,
-        embeddings: np.ndarray | None = None,
-    ) -> None:
-        """As `Network.infer`."""
-        typed, hidden = as_typed(sample), aggregated
-        for depth, layer in enumerate(self.attending[1:], start=1):
-            hops = len(self.attending) - depth
-            width = self.attending[depth - 1].heads.outputs
-            below = hidden[: sample.ends[hops] * width].reshape(sample.ends[hops], width)
-            if depth == len(self.attending) - 1 and embeddings is not None:
-                copy_rows(below[: sample.ends[hops - 1]], seed_rows(typed), embeddings)
-            hidden = self._infer_layer(layer, below, typed, hops, scratch)
-        rows = sample.ends[0]
-        copy_rows(hidden[: rows * self.classes].reshape(rows, self.classes), seed_rows(typed), scores)
+    def multiply(self, rows: np.ndarray, count: int, scratch: Activations) -> np.ndarray:
+        """See `NetworkLayer`. Products are in the table."""
+        return rows
 
-    def _infer_layer(
-        self, layer: AttentionLayer, below: np.ndarray, sample: TypedSample, hops: int, scratch: Activations
-    ) -> np.ndarray:
-        """The layer's output for the rows of the first `hops` hops, from hidden states of one hop more."""
-        types, rows, columns = int(self.layout[0]), sample.ends[hops - 1], layer.columns
+    def infer(self, below: np.ndarray, sample: NeighbourSample, hops: int, scratch: Activations) -> np.ndarray:
+        """See `NetworkLayer`."""
+        heads, reads, rows, columns = self.heads, self.reads, sample.ends[hops - 1], self.columns
         own = np.zeros((rows, columns), np.float32)
-        blocks = _blocks(sample, types, hops + 1)
+        blocks = _blocks(sample, reads.types, hops + 1)
         for hop in range(hops):
-            for kind, product in layer.own.items():
+            for kind, product in self.own.items():
                 begin, end = blocks[hop][kind]
                 _apply(product, below[begin:end], own[begin:end])
         wanted = [
-            (hop, place, *blocks[hop + 1][self.sources[place]]) for hop in range(hops) for place in layer.relations
+            (hop, place, *blocks[hop + 1][reads.sources[place]]) for hop in range(hops) for place in self.relations
         ]
         made = np.empty((max(1, sum(end - begin for _, _, begin, end in wanted)), columns), np.float32)
-        moved = np.zeros((hops, len(self.sources)), np.int64)
+        moved = np.zeros((hops, len(reads.sources)), np.int64)
         first = 0
         for hop, place, begin, end in wanted:
-            _apply(layer.relations[place], below[begin:end], made[first : first + end - begin])
+            _apply(self.relations[place], below[begin:end], made[first : first + end - begin])
             moved[hop, place] = first - begin
             first += end - begin
         named = np.empty(len(sample.neighbours), np.int32)
-        _name_made(self.layout, sample.segments, sample.type_ends[: hops * types], sample.children, moved, named)
-        out = scratch.hidden(rows * layer.heads.heads * layer.heads.columns)
+        _name_made(reads.layout, sample.segments, sample.type_ends[: hops * reads.types], sample.children, moved, named)
+        out = scratch.hidden(rows * heads.heads * heads.columns)
         _attend_hidden(
-            made, own, NO_SCALES, rows, sample.segments, int(self.layout[1]), named, layer.heads.heads,
-            layer.heads.columns, layer.heads.negative_slope, no_bias(), out,
+            made, own, NO_SCALES, rows, sample.segments, reads.stride, named, heads.heads, heads.columns,
+            heads.negative_slope, no_bias(), out,
         )  # fmt: skip
-        return self._finish(layer, out, sample, hops, scratch)
+        return self._finish(out, sample, hops, scratch)
 
-    def _finish(
-        self, layer: AttentionLayer, sums: np.ndarray, sample: TypedSample, hops: int, scratch: Activations
-    ) -> np.ndarray:
+    def _finish(self, sums: np.ndarray, sample: NeighbourSample, hops: int, scratch: Activations) -> np.ndarray:
         """The layer's output, of the sums of its heads: averaged where it is the last layer, biases, ReLU."""
-        heads, types, rows = layer.heads, int(self.layout[0]), sample.ends[hops - 1]
+        heads, rows = self.heads, sample.ends[hops - 1]
         found = sums[: rows * heads.heads * heads.columns].reshape(rows, heads.heads, heads.columns)
-        out = scratch.hidden(rows * heads.outputs)
-        shaped = out[: rows * heads.outputs].reshape(rows, heads.outputs)
-        shaped[...] = found.mean(axis=1) if heads.averages else found.reshape(rows, heads.outputs)
-        for blocks in _blocks(sample, types, hops):
+        out = scratch.hidden(rows * self.outputs)
+        shaped = out[: rows * self.outputs].reshape(rows, self.outputs)
+        shaped[...] = found.mean(axis=1) if heads.averages else found.reshape(rows, self.outputs)
+        for blocks in _blocks(sample, self.reads.types, hops):
             for kind, (begin, end) in enumerate(blocks):
-                if kind in layer.biases:
-                    shaped[begin:end] += layer.biases[kind]
+                if kind in self.biases:
+                    shaped[begin:end] += self.biases[kind]
                 else:
                     shaped[begin:end] = 0
-        if layer is not self.attending[-1]:
+        if self.relu:
             np.maximum(shaped, 0, out=shaped)
         return out
 
 
-def _blocks(sample: TypedSample, types: int, hops: int) -> list[list[tuple[int, int]]]:
+def _blocks(sample: NeighbourSample, types: int, hops: int) -> list[list[tuple[int, int]]]:
     """Where the rows of each type begin and end in each hop."""
     ends = sample.type_ends[: hops * types].tolist()
     begins = [0, *ends[:-1]]

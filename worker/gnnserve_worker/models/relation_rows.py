@@ -11,36 +11,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.feature_rows import FeatureRows
 from gnnserve_worker.kernel_cache import brief_kernel
 from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.kernels.view import row_of_overlay, unpack
 from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.relation_table import RelationTable
+from gnnserve_worker.models.relational import RelationalLayer
 from gnnserve_worker.models.rows import RenewedRows, encode_rows
 from gnnserve_worker.models.scaling import Scaling
-from gnnserve_worker.models.typed.architecture import RelationalLayer
-from gnnserve_worker.models.typed.network import as_typed
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import Rows, RowsBehind, Table
 
 
 @dataclass(frozen=True, slots=True)
-class TypedRowMaker:
+class RelationRowMaker:
     """Makes rows of one table: a `models.rows.MakesRows`."""
 
     table: Table
-    first_rows: np.ndarray
-    """int64 [relations]: where the table has the rows of each relation; -1: it has none of them."""
-    layout: np.ndarray
-    """`kernels.layout.pack_layout` of the graph."""
+    reads: RelationTable
+    """Where the table has the rows of each relation."""
     scalings: Sequence[Scaling]
     """How the features of each type were scaled."""
     widths: Sequence[int]
     """Columns of each type: its features, or its embedding."""
-    sources: Sequence[int]
-    """The type that each relation reads."""
     relations: Sequence[Linear]
     """The product of each relation."""
     own: Sequence[Linear]
@@ -54,15 +49,15 @@ class TypedRowMaker:
         """As `MakesRows.behind`. Rows of neighbours and of nodes themselves are numbered apart in any case."""
         if view.features is None:
             return None
-        typed, features = as_typed(sample), view.features
+        features = view.features
         count, relations = len(features), len(self.relations)
         read, own_read = np.empty((2, count * relations), np.int64), np.empty((2, count * len(self.own)), np.int64)
         found, found_own = _name_rows(
-            self.layout, view.sampling.packed, typed.type_ends, typed.segments, typed.nodes, typed.neighbours,
+            self.reads.layout, view.sampling.packed, sample.type_ends, sample.segments, sample.nodes, sample.neighbours,
             len(self.table.own.values), count, read, own_read,
         )  # fmt: skip
         read, own_read = read[:, :found], own_read[:, :found_own]
-        values, scales = self._make(features, read, self.relations, self.sources, self.table.rows)
+        values, scales = self._make(features, read, self.relations, self.reads.sources, self.table.rows)
         kinds = range(len(self.own))
         own_values, own_scales = self._make(features, own_read, self.own, kinds, self.table.own)
         if view.stand_ins is not None:
@@ -71,19 +66,21 @@ class TypedRowMaker:
 
     def _copy(self, stand_ins: np.ndarray, read: np.ndarray, own_read: np.ndarray, made: RowsBehind) -> None:
         """Put the table's rows of stored nodes in place of those made for nodes that stand for them."""
-        first_nodes, sources = unpack_layout(self.layout)[2], np.array(self.sources, np.int64)
+        first_nodes, sources = unpack_layout(self.reads.layout)[2], np.array(self.reads.sources, np.int64)
         stored = stand_ins[read[1]]
-        moved = self.first_rows[read[0]] - first_nodes[sources[read[0]]]
+        moved = self.reads.first_rows[read[0]] - first_nodes[sources[read[0]]]
         _copy_rows(self.table.rows, np.where(stored < 0, -1, stored + moved), made.values, made.scales)
         _copy_rows(self.table.own, stand_ins[own_read[1]], made.own_values, made.own_scales)
 
     def make_all(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
         """All rows that the table has of these nodes (numbers, int64), made of their features: float32 [nodes, columns
         of the widest type], as in the source. A node has a row for each relation that reads its type."""
-        first_nodes = unpack_layout(self.layout)[2]
+        first_nodes = unpack_layout(self.reads.layout)[2]
         kinds = np.searchsorted(first_nodes, nodes, side="right") - 1
         read, places = [_NO_ROWS], [_NO_ROWS[0]]
-        for relation, (source, first) in enumerate(zip(self.sources, self.first_rows.tolist(), strict=True)):
+        for relation, (source, first) in enumerate(
+            zip(self.reads.sources, self.reads.first_rows.tolist(), strict=True)
+        ):
             own = np.flatnonzero(kinds == source)
             if first >= 0 and len(own):
                 read.append(np.stack((np.full(len(own), relation), own)))
@@ -92,7 +89,7 @@ class TypedRowMaker:
         itself = np.flatnonzero(nodes < len(self.table.own.values))
         own_read = np.stack((kinds[itself], itself))
         given = FeatureRows.of(features)
-        made = self._make(given, np.concatenate(read, axis=1), self.relations, self.sources, self.table.rows)
+        made = self._make(given, np.concatenate(read, axis=1), self.relations, self.reads.sources, self.table.rows)
         made_own = self._make(given, own_read, self.own, range(len(self.own)), self.table.own)
         return RenewedRows(self.table, nodes, RowsBehind(*made, *made_own), (np.concatenate(places), nodes[itself]))
 
@@ -125,14 +122,11 @@ def _copy_rows(rows: Rows, places: np.ndarray, values: np.ndarray | None, scales
         scales[is_copied] = rows.scales[places[is_copied]]
 
 
-def typed_row_maker(
-    table: Table, first_rows: Sequence[int | None], graph: TypedGraphManifest, layout: np.ndarray,
-    layer: RelationalLayer, scalings: Sequence[Scaling], widths: Sequence[int],
-) -> TypedRowMaker:  # fmt: skip
+def relation_row_maker(
+    table: Table, reads: RelationTable, layer: RelationalLayer, scalings: Sequence[Scaling], widths: Sequence[int]
+) -> RelationRowMaker:
     """`layer`: whose products the table has. `widths`: columns that it reads of each type. ValueError: it does not fit
     the table or the types."""
-    sources = [graph.place_of(relation.source) for relation in graph.relations]
-
     biases = layer.biases if layer.heads is None else {}
 
     def product(width: int, matrix: np.ndarray | None, shift: np.ndarray | None) -> Linear:
@@ -144,16 +138,14 @@ def typed_row_maker(
         added = np.zeros(table.columns, np.float32) if shift is None else shift
         return Linear.build(found, added, relu=False, compute="float32")
 
-    return TypedRowMaker(
+    return RelationRowMaker(
         table,
-        np.array([-1 if first is None else first for first in first_rows], np.int64),
-        layout,
+        reads,
         scalings,
         widths,
-        sources,
         [
             product(widths[source], layer.relations.get(place), layer.shifts.get(place))
-            for place, source in enumerate(sources)
+            for place, source in enumerate(reads.sources)
         ],
         [product(width, layer.own.get(kind), biases.get(kind)) for kind, width in enumerate(widths)],
     )

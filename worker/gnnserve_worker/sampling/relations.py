@@ -1,4 +1,4 @@
-"""Neighbour sampling in a graph of several types: as `neighbours.py`, with a draw of its own for each relation.
+"""Neighbour sampling over several relations: as `neighbours.py`, with a draw of its own for each relation.
 
 Rows of a hop stand type after type, so that each type's matrix products run over rows that lie together. The
 neighbours of a row stand together, relation after relation: layer 1 gathers them by one weighted sum. A graph of one
@@ -13,89 +13,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_worker.growth import room_for
 from gnnserve_worker.kernel_cache import inlined, kernel
 from gnnserve_worker.kernels.layout import type_of, unpack_layout
 from gnnserve_worker.kernels.lists import list_begin, list_end, prefetch_bounds
-from gnnserve_worker.kernels.primitives import choose_positions, prefetch, scratch_bitmap, scratch_table, stream
+from gnnserve_worker.kernels.primitives import choose_positions, prefetch, stream
 from gnnserve_worker.kernels.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, SampleView, drawn_by, seen_as, unpack
-from gnnserve_worker.sampling.neighbours import NeighbourSample
-from gnnserve_worker.sampling.rows import KnownNodes, row_in_view, row_of
+from gnnserve_worker.sampling.neighbours import BLOCK, NeighbourSample, Scratch
+from gnnserve_worker.sampling.rows import row_in_view, row_of
 
-_BLOCK = 32
-"""Rows whose positions are drawn before the first of their neighbours is read."""
 _DEPTHS_OF_SLOT = 64
 """Draws of a node for its next list depend on a depth that is this much larger: more than any network has layers."""
 
 
-class TypedSample(NeighbourSample, frozen=True):
-    """Views into scratch memory, valid until the same scratch is used for another sample."""
-
-    segments: np.ndarray = np.zeros(1, dtype=np.int64)
-    """Where the neighbours of each row by each slot begin in `neighbours`, int64 [rows · stride + 1]; those of slots
-    that a type lacks are empty."""
-    type_ends: np.ndarray = np.zeros(0, dtype=np.int64)
-    """Where the rows of each type end in each hop, int64 [layers · types]."""
-
-
-class TypedScratch:
-    """Scratch memory that one thread samples into. It grows to the largest sample seen."""
-
-    def __init__(self) -> None:
-        self.seeds = np.empty(0, dtype=np.int64)
-        self.seed_rows = np.empty(0, dtype=np.int32)
-        self.nodes = np.empty(0, dtype=np.int32)
-        self.views = np.empty(0, dtype=np.int32)
-        self.types = np.empty(0, dtype=np.int32)
-        """Type of each row of the hop that is being made."""
-        self.fresh = np.empty(0, dtype=np.int32)
-        """Room to put rows into another order: three numbers for each."""
-        self.starts = np.empty(1, dtype=np.int64)
-        self.segments = np.empty(1, dtype=np.int64)
-        self.neighbours = np.empty(0, dtype=np.int32)
-        self.children = np.empty(0, dtype=np.int32)
-        self.ends = np.zeros(8, dtype=np.int64)
-        self.type_ends = np.zeros(0, dtype=np.int64)
-        self.offsets = np.empty(0, dtype=np.int64)
-        self.bitmap = scratch_bitmap()
-        self.table = scratch_table(1)
-        self.known = KnownNodes()
-
-    def reserve(self, seeds: int, rows: int, edges: int, fanout: int, stride: int, type_ends: int) -> None:
-        if len(self.seed_rows) < seeds:
-            self.seed_rows = np.empty(room_for(seeds), dtype=np.int32)
-            self.seeds = np.empty(len(self.seed_rows), dtype=np.int64)
-        if len(self.nodes) < rows:
-            self.nodes, self.views, self.types = (np.empty(room_for(rows), dtype=np.int32) for _ in range(3))
-            self.fresh = np.empty(3 * len(self.nodes), dtype=np.int32)
-            self.starts = np.empty(len(self.nodes) + 1, dtype=np.int64)
-        if len(self.segments) < len(self.nodes) * stride + 1:
-            self.segments = np.empty(len(self.nodes) * stride + 1, dtype=np.int64)
-        self.known.reserve(rows)
-        if len(self.neighbours) < edges:
-            self.neighbours = np.empty(room_for(edges), dtype=np.int32)
-            self.children = np.empty(len(self.neighbours), dtype=np.int32)
-        if len(self.type_ends) < type_ends:
-            self.type_ends = np.zeros(type_ends, dtype=np.int64)
-        if len(self.offsets) < _BLOCK * stride * fanout:
-            self.offsets = np.empty(_BLOCK * stride * fanout, dtype=np.int64)
-        # Apart from the offsets: a graph of fewer relations may need fewer of them for more neighbours.
-        if len(self.table) < 2 * fanout:
-            self.table = scratch_table(fanout)
-
-
-def sample_typed(
+def sample_relations(
     indptr: np.ndarray,
     indices: np.ndarray,
     layout: np.ndarray,
     seeds: np.ndarray,
     fanouts: np.ndarray,
     key: int,
-    scratch: TypedScratch,
+    scratch: Scratch,
     *,
     share: bool,
     view: SampleView | None = None,
-) -> TypedSample:
+) -> NeighbourSample:
     """Sample up to `fanouts[d, r]` distinct neighbours of every row of hop d by relation r; -1 takes all of them.
 
     `indptr`: int64 [lists + 1], or [lists, 2] (`kernels/lists.py`). `indices`: numbers of nodes, int32. `layout`:
@@ -105,7 +46,8 @@ def sample_typed(
     types, stride, layers = int(layout[0]), int(layout[1]), len(fanouts)
     rows, edges, most = len(seeds), 1, max(1, int(fanouts.max(initial=1)))
     while True:
-        scratch.reserve(len(seeds), rows, edges, most, stride, layers * types)
+        scratch.reserve(len(seeds), rows, edges, most, has_views=view is not None, lists=stride)
+        scratch.reserve_types(stride, layers * types)
         overlay = None if view is None else (scratch.views, view.packed, view.first_seed)
         known = scratch.known
         scratch.seeds[: len(seeds)] = seeds
@@ -117,11 +59,11 @@ def sample_typed(
         )  # fmt: skip
         if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
             break
-    return TypedSample(
+    return NeighbourSample(
         tuple(scratch.ends[:layers].tolist()), scratch.nodes[:rows], scratch.starts[: rows + 1],
         scratch.neighbours[:edges], scratch.children, scratch.seed_rows[: len(seeds)],
+        scratch.segments[: rows * stride + 1], scratch.type_ends[: layers * types],
         views=None if view is None else scratch.views[:rows],
-        segments=scratch.segments[: rows * stride + 1], type_ends=scratch.type_ends[: layers * types],
     )  # fmt: skip
 
 
@@ -185,7 +127,7 @@ def _sample(
             while block >= type_ends[depth * types + kind]:
                 kind += 1
             lists = slots[kind]
-            stop = min(block + _BLOCK, type_ends[depth * types + kind])
+            stop = min(block + BLOCK, type_ends[depth * types + kind])
             for row in range(block, stop if reads_lists else block):
                 if overlay is None:
                     prefetch_bounds(indptr, first_lists[kind] + (nodes[row] - first_nodes[kind]) * lists)

@@ -1,4 +1,5 @@
-"""What the worker may ask of an architecture over a graph of several types: one object each, in a file beside this one.
+"""Networks over graphs of several types or relations: their layers as matrices, how files have these, and what the
+worker may ask of an architecture of such networks.
 
 GraphSAGE and RGCN are of one form, whatever their checkpoints look like:
 
@@ -6,6 +7,9 @@ GraphSAGE and RGCN are of one form, whatever their checkpoints look like:
             + h(i) · W_type + b_type,   ReLU between layers
 
 so an architecture says which tensors a checkpoint has, and what W_r, c_r, W_type and b_type of each layer are made of.
+A variant's file has these, whatever architecture they are of: `layers.<number>.relations.<place>`, `.own.<place>` and
+`.biases.<place>`, places being those of the graph's manifest. Layers that tables are made by have `.shifts` too.
+
 Tables store h(j) · W_r + c_r and h(i) · W_type + b_type (`projection`), which is exact, since means and sums commute
 with linear maps. An architecture computes them by operators that numpy's arrays and torch's tensors share (`@`, `+`,
 `.T`), so that training (`generation/typed/train.py`) needs no module of each, and serving never imports torch.
@@ -14,7 +18,7 @@ with linear maps. An architecture computes them by operators that numpy's arrays
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -22,14 +26,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gnnserve_api.repository import AttentionManifest
-from gnnserve_api.spec.model import Architecture
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest
-from gnnserve_worker.models.layer_kind import LayerKind
+from gnnserve_worker.models.architecture import ArchitectureSpec
 
 Array = Any
 """A numpy array; or, while a network is trained, a tensor of torch."""
 Tensors = Mapping[str, Array]
 Shapes = Mapping[str, tuple[int, ...]]
+_PARTS = ("relations", "own", "biases", "shifts")
+"""Parts of a layer, as keys of a file name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,29 @@ class RelationalLayer:
         return int(next(iter(self.biases.values())).shape[0])
 
 
+def layer_tensors(number: int, layer: RelationalLayer) -> dict[str, np.ndarray]:
+    """A layer as tensors of a file. `number`: of the layer, from 0."""
+    return {
+        f"layers.{number}.{part}.{place}": np.ascontiguousarray(matrix, dtype=np.float32)
+        for part in _PARTS
+        for place, matrix in getattr(layer, part).items()
+    }
+
+
+def layer_of(number: int, tensors: Mapping[str, np.ndarray]) -> RelationalLayer:
+    """The layer that `layer_tensors` wrote. ValueError: there is none."""
+    found: dict[str, dict[int, np.ndarray]] = {part: {} for part in _PARTS}
+    for key, tensor in tensors.items():
+        group, layer, part, place = key.split(".") if key.count(".") == 3 else ("", "", "", "")
+        if group == "layers" and layer == str(number) and part in found:
+            found[part][int(place)] = np.asarray(tensor, dtype=np.float32)
+    if not found["biases"] and not found["own"]:
+        raise ValueError(f"weights lack layer {number}; they have {', '.join(sorted(tensors)) or 'nothing'}")
+    return RelationalLayer(found["relations"], found["own"], found["biases"], found["shifts"])
+
+
 @dataclass(frozen=True, slots=True)
-class TypedShape:
+class RelationalShape:
     """What the shapes of a network's tensors follow from."""
 
     graph: TypedGraphManifest
@@ -141,33 +167,37 @@ def embedding_key(kind: str) -> str:
     return f"embeddings.{kind}.weight"
 
 
-class TypedArchitectureSpec(ABC):
-    """Everything that differs between architectures. Specs have no state: one object serves every revision."""
+def relation_key(layer: int, relation: RelationManifest) -> str:
+    """Key that the tensors of a relation's convolution begin with, in a HeteroConv of torch_geometric."""
+    return f"convs.{layer}.convs.<{relation.source}___{relation.name}___{relation.target}>"
 
-    architecture: ClassVar[Architecture]
-    module: ClassVar[str]
-    """What of torch_geometric.nn a checkpoint is of, for messages."""
-    learning_rate: ClassVar[float]
-    """Step size of Adam where the manifest gives none."""
-    layer_kinds: ClassVar[tuple[LayerKind, ...]]
-    """Layers of files that it reads."""
-    assumptions: ClassVar[Mapping[str, str]]
-    """What a checkpoint does not tell of the network, and what is taken for it, by name."""
-    own_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of spec.model that few architectures have, this one among them."""
+
+def default_key(kind: int) -> str:
+    """Key of what new nodes of a type without features begin with, float32 [hidden]. `kind`: the place of the type."""
+    return f"types.{kind}.default"
+
+
+def moment_key(kind: int, moment: str) -> str:
+    """Key of the mean or deviation of a type's columns, float64."""
+    return f"types.{kind}.{moment}"
+
+
+class RelationalSpec(ArchitectureSpec):
+    """An architecture over graphs of several types or relations."""
+
     gives_own_part: ClassVar[bool] = False
     """Whether a type that reads nothing keeps its own part through all layers."""
 
-    def shapes(self, shape: TypedShape) -> Shapes:
+    def shapes(self, shape: RelationalShape) -> Shapes:
         """The tensors of a checkpoint, by key."""
         kinds = shape.graph.types
         embedded = {embedding_key(kinds[place].name): (kinds[place].nodes, shape.hidden) for place in shape.embedded()}
         return {**embedded, **self.layer_shapes(shape)}
 
     @abstractmethod
-    def layer_shapes(self, shape: TypedShape) -> Shapes:
+    def layer_shapes(self, shape: RelationalShape) -> Shapes:
         """The tensors beside embeddings."""
 
     @abstractmethod
-    def layers(self, tensors: Tensors, shape: TypedShape) -> Sequence[RelationalLayer]:
+    def layers(self, tensors: Tensors, shape: RelationalShape) -> Sequence[RelationalLayer]:
         """The layers of a checkpoint that has all of `shapes`."""
