@@ -232,7 +232,8 @@ def _killed(number: int) -> Exception:
     if number == signal.SIGKILL:
         return ResourceError(
             "the process that generates was killed, as the kernel does where memory runs out; free some, or lower "
-            "spec.model.training.batchSize; networks that it has trained will not be trained again"
+            "spec.model.training.batchSize (over several types with batches: Sampled beside it); networks that it has "
+            "trained will not be trained again"
         )
     return ResourceError(
         f"the process that generates was ended by signal {number} ({signal.strsignal(number)}); start it again"

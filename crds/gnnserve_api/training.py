@@ -5,11 +5,11 @@ Recorded in a revision, so that its report can say what its log said.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from gnnserve_api.intervals import share_interval
 from gnnserve_api.profile import Count, Share
@@ -17,6 +17,8 @@ from gnnserve_api.wording import in_words
 
 Source = Literal["labels", "scores", "both", "links"]
 """What a network learns from: true labels, the scores of the model that it is to stand in for, both, or links."""
+TrainedBy = Literal["WholeGraph", "Sampled"]
+"""How training went through a graph of several types, as `spec.model.training.batches` names it."""
 
 
 class TrainingAttempt(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -56,6 +58,14 @@ class TrainingRun(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             "trained once."
         ),
     ] = ()
+    batches: Annotated[
+        TrainedBy | UnsetType,
+        Meta(
+            description="How training went through a graph of several types: `WholeGraph`, one step an epoch over the "
+            "whole of it, or `Sampled`, in batches with sampled neighbours. Absent: over one type, and from earlier "
+            "versions."
+        ),
+    ] = UNSET
 
 
 class Majority(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -129,12 +139,18 @@ def says_attempts(run: TrainingRun) -> str:
     return f"validation {', '.join(said)}"
 
 
+_IN_WORDS: Mapping[TrainedBy | UnsetType, str] = {
+    "WholeGraph": " over the whole graph", "Sampled": " of sampled batches", UNSET: "",
+}  # fmt: skip
+
+
 def says_length(training: TrainingManifest) -> str:
     """`30 epochs`, or `Auto: 57 to 120 epochs, 114 to 240 steps`."""
     epochs, steps = _span([run.epochs for run in training.runs]), _span([run.steps for run in training.runs])
     best = _span([run.best_epoch for run in training.runs])
     stated = "Auto: " if training.epochs is None else ""
-    return f"{stated}{epochs} epochs, {steps} steps; the best at epoch {best}"
+    batches = _IN_WORDS[training.runs[0].batches]
+    return f"{stated}{epochs} epochs, {steps} steps{batches}; the best at epoch {best}"
 
 
 def says_learnt(run: TrainingRun) -> str:

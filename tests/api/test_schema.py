@@ -347,6 +347,14 @@ BREAKS_RULE = {
     "bases may be given with architecture RGCN only": {**MINIMAL, "model": {"bases": 2}},
     "variants.given, oneRow, channels, cascades, search and projection must be left out with graph.source.typed, whose "
     "variants are projected or stored ones": {**TYPED, "variants": {"oneRow": [{"hops": 0}]}},
+    "model.training.batches must be left out without graph.source.typed: over one type training always samples": {
+        **MINIMAL,
+        "model": {"training": {"batches": "Sampled"}},
+    },
+    "training.batches must be left out with architectures SGC, SIGN and LightGCN, which sample no neighbours": {
+        **TYPED,
+        "model": {"architecture": "LightGCN", "fanouts": [0], "training": {"batches": "WholeGraph"}},
+    },
     "model.relationFanouts must be left out without graph.source.typed: a graph of one type has no relations": {
         **MINIMAL,
         "model": {"relationFanouts": [{"relation": "buys", "fanouts": [5, 5]}]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gnnserve_api.training import (
@@ -58,6 +59,11 @@ def test_validation_that_was_still_rising_is_said(training: TrainingManifest | N
             TrainingManifest(epochs=None, runs=(run("x1", 100, 40), run("x2", 130, 40))),
             "Auto: 100 to 130 epochs, 200 to 260 steps; the best at epoch 40",
             id="Auto",
+        ),
+        pytest.param(
+            TrainingManifest(epochs=30, runs=(msgspec.structs.replace(run("network"), batches="Sampled"),)),
+            "30 epochs, 60 steps of sampled batches; the best at epoch 30",
+            id="batches over several types",
         ),
     ],
 )

@@ -112,12 +112,29 @@ Epochs = Annotated[
 ]
 
 
+class Batches(StrEnum):
+    """How training over a graph of several types goes through its training nodes."""
+
+    AUTO = "Auto"
+    """Whole graph as long as it is small enough for that, and sampled batches of a larger one where `fanouts` are
+    positive."""
+    WHOLE_GRAPH = "WholeGraph"
+    """All training nodes in one step, over the whole neighbour lists of all nodes. Exact, one step an epoch, and memory
+    grows with the graph."""
+    SAMPLED = "Sampled"
+    """Steps of `batchSize` training nodes, whose neighbours are sampled by `fanouts` and `relationFanouts` as in
+    serving. Memory grows with the batch, not with the graph."""
+
+
 class Training(ApiModel):
     epochs: Epochs = 30
     """Passes over the training nodes; the epoch with the best validation score is kept. Auto: until validation has not
     improved for a while, of each variant on its own, and again with other rates where hardly anything was learnt."""
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     """Number of training nodes per step."""
+    batches: Batches = Batches.AUTO
+    """Way of training through a graph of several types: the whole graph in each step, or sampled batches. Over one type
+    training always samples, and the field is left out."""
     scope: Scope = Scope.INDUCTIVE
     """Whether training may see nodes outside of the training split."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -286,6 +303,19 @@ class Model(ApiModel):
         return (
             f"hidden {self.hidden} must be a multiple of heads {heads}, whose outputs stand beside each other: "
             f"use hidden {nearby}, or other heads"
+        )
+
+    @rule(
+        "!(self.architecture in ['SGC', 'SIGN', 'LightGCN']) || !has(self.training.batches) || "
+        "self.training.batches == 'Auto'",
+        "training.batches must be left out with architectures SGC, SIGN and LightGCN, which sample no neighbours",
+    )
+    def _batches_are_sampled(self) -> bool | str:
+        if self.architecture not in _PROPAGATING or self.training.batches is Batches.AUTO:
+            return True
+        return (
+            f"training.batches {self.training.batches} must be left out with architecture {self.architecture}, which "
+            "samples no neighbours"
         )
 
     @rule(

@@ -48,6 +48,7 @@ HISTORICAL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "model.training": {},
         "model.training.epochs": 30,
         "model.training.batch_size": 1024,
+        "model.training.batches": "Auto",
         "model.training.scope": "Inductive",
         "model.training.weight_decay": 0.0005,
         "model.training.dropout": 0.5,

@@ -260,6 +260,7 @@ class GNNServiceSpec(ApiModel):
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
     _something_is_retrained, _architecture_is_of_types = something_is_retrained, typed_rules.architecture_is_of_types
     _relations_are_typed, _relations_have_fanouts = typed_rules.relations_are_typed, typed_rules.relations_have_fanouts
+    _batches_are_of_types = typed_rules.batches_are_of_types
     _typed_variants_are_projected = typed_rules.typed_variants_are_projected
     _typed_scores_are_not_stored = typed_rules.typed_scores_are_not_stored
     _typed_layers_stay = typed_rules.typed_layers_stay

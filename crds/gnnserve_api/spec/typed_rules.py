@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gnnserve_api.spec.graph import Graph
-from gnnserve_api.spec.model import Architecture, Model
+from gnnserve_api.spec.model import Architecture, Batches, Model
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.task import Task
 from gnnserve_api.spec.variants import Projection, Variants
@@ -57,6 +57,19 @@ def relations_are_typed(spec: _Spec) -> bool:
 )
 def relations_have_fanouts(spec: _Spec) -> bool:
     return is_typed(spec) or not spec.model.relation_fanouts
+
+
+@rule(
+    f"{_TYPED} || !has(self.model.training.batches) || self.model.training.batches == 'Auto'",
+    "model.training.batches must be left out without graph.source.typed: over one type training always samples",
+)
+def batches_are_of_types(spec: _Spec) -> bool | str:
+    if is_typed(spec) or spec.model.training.batches is Batches.AUTO:
+        return True
+    return (
+        f"model.training.batches {spec.model.training.batches} must be left out without graph.source.typed: over one "
+        "type training always samples"
+    )
 
 
 _EMPTY = " && ".join(

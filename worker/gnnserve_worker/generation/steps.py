@@ -13,12 +13,13 @@ from math import expm1, prod
 
 import numpy as np
 
-from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Model
+from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD, Batches, Model
 from gnnserve_api.spec.searched import trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import OneRow, Projection
 from gnnserve_api.variants import columns_of, one_row_name, variant_name
+from gnnserve_worker.generation.batches import batches_of, whole_graph_numbers
 from gnnserve_worker.generation.families.registry import needs_master
 from gnnserve_worker.generation.profile import BATCH_SEEDS
 from gnnserve_worker.generation.schedule import expected_epochs
@@ -116,12 +117,16 @@ def _total_s(steps: Iterable[Step]) -> float:
 
 
 def steps_over_types(
-    spec: GNNServiceSpec, nodes: int, edges: int, profile_budget_s: float, network: str
+    spec: GNNServiceSpec, nodes: int, edges: int, items: int, profile_budget_s: float, network: str
 ) -> tuple[Step, ...]:
-    """Steps behind the import of a graph of several types, over which one network is trained, of this name."""
+    """Steps behind the import of a graph of several types, over which one network is trained, of this name. `items`:
+    training nodes, or links."""
     model = spec.model
-    epoch_s = _BATCH_S + _PASSES * _NUMBER_S * model.hidden * len(model.fanouts) * (nodes + edges)
-    training_s = expected_epochs(model.training.epochs, 1) * epoch_s
+    if batches_of(model, nodes, edges) is Batches.SAMPLED:
+        training_s = _network_s(model, GraphSizes(nodes, edges / nodes, model.hidden, float(model.hidden), items, 0))
+    else:
+        epoch_s = _BATCH_S + _PASSES * _NUMBER_S * whole_graph_numbers(model, nodes, edges)
+        training_s = expected_epochs(model.training.epochs, 1) * epoch_s
     trained = (Step("load torch", "load", _TORCH_S), Step(f"train {network}", "train", training_s))
     tables_s = _BYTE_S * 4 * model.hidden * nodes * len(spec.variants.storage)
     return (*(trained if model.checkpoint is None else ()), *_measured(tables_s, profile_budget_s), _publishing())

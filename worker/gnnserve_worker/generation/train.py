@@ -24,7 +24,7 @@ from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
 
-_VALIDATION_KEY = 1 << 40
+VALIDATION_KEY = 1 << 40
 """Sampling key of validation. It is fixed, so that all epochs are compared on the same neighbours."""
 
 
@@ -220,7 +220,7 @@ def predict(
     device = device_of(module)
     parts = []
     for start in range(0, len(nodes), 4096):
-        subgraph = sampler.sample(nodes[start : start + 4096], model.fanouts, _VALIDATION_KEY)
+        subgraph = sampler.sample(nodes[start : start + 4096], model.fanouts, VALIDATION_KEY)
         parts.append(forward(module, rows_of(features, subgraph.nodes, device), subgraph).cpu().numpy())
     return np.concatenate(parts)
 

@@ -242,8 +242,8 @@ def sentence_of(error: Exception) -> str:
     if (found := lack_of_memory(error)) is not None:
         return (
             f"generation needs more memory than it has ({found}); raise spec.generation.resources.limits.memory, lower "
-            "spec.model.training.batchSize, or leave out spec.variants.channels, if it is given: finding them keeps "
-            "the hidden rows of all nodes"
+            "spec.model.training.batchSize (over several types with batches: Sampled beside it), or leave out "
+            "spec.variants.channels, if it is given: finding them keeps the hidden rows of all nodes"
         )
     if isinstance(error, OSError):
         return f"the pod lacks something: {error}; its log has the details"

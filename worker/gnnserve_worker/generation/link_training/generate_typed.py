@@ -121,7 +121,8 @@ def _import(
         names=one_type.ids,
     )
     counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
-    steps = steps_over_types(spec, data.nodes, data.edges, profile_budget_s(), MASTER)
+    links = len(loaded.links.train)
+    steps = steps_over_types(spec, data.nodes, data.edges, links, profile_budget_s(), MASTER)
     progress(Progress(IMPORT, 1, 1, counts, steps))
     # What was left out must be reported, not only show as a poor score.
     report_findings(one_type.findings, progress)

@@ -1,4 +1,4 @@
-"""What a network over several types computes of a whole graph, in torch: what is trained, and embeddings of all nodes.
+"""Outputs of a network over several types, in torch, for a block: the whole graph, or what was sampled for a batch.
 
 Layers are products before they are means, which is the same by linearity; what they are made of is said by the
 architecture's object (`models/relational.py`), whose operators torch's tensors have too.
@@ -7,6 +7,7 @@ architecture's object (`models/relational.py`), whose operators torch's tensors 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,6 +25,32 @@ from gnnserve_worker.models.relational import (
 )
 
 Weights = Mapping[str, nn.Parameter]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayer:
+    """Lists that one layer of a network reads in a block."""
+
+    means: Sequence[SparseRows]
+    """By relation, [rows of the target with a state behind the layer, rows of the source before it]: averages of what a
+    row reads."""
+    rows: Sequence[int]
+    """By type: rows with a state behind the layer, the first ones of those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The part of a graph that a step computes over, which may be all of it."""
+
+    features: Sequence[Rows | None]
+    """Rows that the first layer reads, by type; None: embeddings."""
+    embedded: Sequence[torch.Tensor | None]
+    """Positions of the nodes whose embeddings the first layer reads, int64, by type; None: all nodes, in order, or the
+    type has features."""
+    layers: Sequence[BlockLayer]
+    """Lists of each layer, the first one first."""
+    seeds: torch.Tensor
+    """Row of each seed among the last layer's outputs of the types that are wanted, which stand type after type."""
 
 
 def drawn_weights(
@@ -58,24 +85,34 @@ def rows_of_types(features: Sequence[Normalized | None], device: torch.device) -
 
 
 def means_of(matrix: sp.csr_array, device: torch.device) -> SparseRows:
-    """Means by a relation, as `TypedTrainingSet.means` has them."""
+    """Means by a relation: a matrix whose rows average what a row of the target reads."""
     return SparseRows(to_torch(matrix, device), to_torch(sp.csr_array(matrix.T), device))
 
 
+def outputs_of_seeds(
+    spec: RelationalSpec, shape: RelationalShape, weights: Weights, block: Block, dropout: float,
+    kinds: Collection[int],
+) -> torch.Tensor:  # fmt: skip
+    """Outputs of the last layer for the block's seeds, float32 [seeds, outputs]. `kinds`: places of the types of seeds.
+    `dropout` 0: as in serving."""
+    found = forward(spec, shape, weights, block, dropout, kinds)
+    return torch.cat([found[kind] for kind in sorted(found)])[block.seeds]
+
+
 def forward(
-    spec: RelationalSpec, shape: RelationalShape, weights: Weights, rows: Sequence[Rows | None],
-    means: Sequence[SparseRows], dropout: float, kinds: Collection[int],
+    spec: RelationalSpec, shape: RelationalShape, weights: Weights, block: Block, dropout: float,
+    kinds: Collection[int],
 ) -> dict[int, torch.Tensor]:  # fmt: skip
-    """What the last layer gives for all nodes of these types, by their places. `dropout` 0: as in serving. Raises
-    TypeError where no relation reaches one of them."""
+    """Outputs of the last layer for its rows of these types, by their places. Raises TypeError where no relation
+    reaches one of them."""
     states: list[Rows | None] = [
-        weights[embedding_key(kind.name)] if own is None else own
-        for own, kind in zip(rows, shape.graph.types, strict=True)
+        _embeddings(weights[embedding_key(kind.name)], nodes) if own is None else own
+        for own, nodes, kind in zip(block.features, block.embedded, shape.graph.types, strict=True)
     ]
     layers = spec.layers(weights, shape)
     for number, layer in enumerate(layers):
         is_last = number == len(layers) - 1
-        outputs = _layer(shape, layer, states, means, kinds if is_last else range(len(states)))
+        outputs = _layer(shape, layer, states, block.layers[number], kinds if is_last else range(len(states)))
         if not is_last:
             outputs = [
                 None if one is None else nn.functional.dropout(one.relu(), dropout, training=dropout > 0)
@@ -92,13 +129,13 @@ def forward(
 
 
 def _layer(
-    shape: RelationalShape, layer: RelationalLayer, states: Sequence[Rows | None], means: Sequence[SparseRows],
+    shape: RelationalShape, layer: RelationalLayer, states: Sequence[Rows | None], lists: BlockLayer,
     kinds: Collection[int],
 ) -> list[torch.Tensor | None]:  # fmt: skip
     """The layer's output of these types."""
     graph = shape.graph
     if layer.heads is not None:
-        return _attend(shape, layer, layer.heads, states, means, kinds)
+        return _attend(shape, layer, layer.heads, states, lists.means, kinds)
     outputs: list[torch.Tensor | None] = [None] * len(graph.types)
     wanted = [kind for kind in layer.biases if kind in kinds]
     for kind, state in enumerate(states):
@@ -116,12 +153,12 @@ def _layer(
         if not matrices:
             continue
         # One product for all that read a type: its rows may be wide and sparse.
-        parts = list(torch.split(multiply_rows(state, torch.cat(matrices, dim=1).T), layer.outputs, dim=1))
+        parts = list(torch.split(_product(state, torch.cat(matrices, dim=1).T), layer.outputs, dim=1))
         for place, part in zip(read, parts, strict=False):
             shifted = part + layer.shifts[place] if place in layer.shifts else part
-            _add(outputs, graph.place_of(graph.relations[place].target), multiply_rows(means[place], shifted.T))
+            _add(outputs, graph.place_of(graph.relations[place].target), _product(lists.means[place], shifted.T))
         if len(parts) > len(read):
-            _add(outputs, kind, parts[-1])
+            _add(outputs, kind, parts[-1][: lists.rows[kind]])
     return [None if one is None else one + layer.biases[kind] for kind, one in enumerate(outputs)]
 
 
@@ -134,7 +171,7 @@ def _attend(
     outputs: list[torch.Tensor | None] = [None] * len(graph.types)
     slots = [0] * len(graph.types)
     own = {
-        kind: multiply_rows(state, matrix.T)
+        kind: _product(state, matrix.T)
         for kind, matrix in layer.own.items()
         if kind in kinds and (state := states[kind]) is not None
     }
@@ -146,7 +183,7 @@ def _attend(
         lists = means[place].rows
         senders, counts = lists.col_indices(), lists.crow_indices().diff()
         readers = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-        product = multiply_rows(state, layer.relations[place].T)
+        product = _product(state, layer.relations[place].T)
         scores = product[senders, inner:] + own[kind][readers, slot * heads.heads : (slot + 1) * heads.heads]
         scores = nn.functional.leaky_relu(scores, heads.negative_slope)
         shares = _softmax(scores, readers, len(counts))
@@ -154,6 +191,19 @@ def _attend(
         summed = read.new_zeros((len(counts), heads.heads, heads.columns)).index_add(0, readers, read)
         _add(outputs, kind, summed.mean(dim=1) if heads.averages else summed.flatten(1))
     return [None if one is None else one + layer.biases[kind] for kind, one in enumerate(outputs)]
+
+
+def _embeddings(weight: torch.Tensor, nodes: torch.Tensor | None) -> torch.Tensor:
+    """Embeddings of these nodes, with sparse gradients; of all nodes the tensor itself."""
+    return weight if nodes is None else nn.functional.embedding(nodes, weight, sparse=True)
+
+
+def _product(rows: Rows, weight: torch.Tensor) -> torch.Tensor:
+    """rows · weightᵀ, also of rows without any entry, which torch does not multiply: a batch may read nothing by a
+    relation."""
+    if isinstance(rows, SparseRows) and not rows.rows.values().numel():
+        return weight.new_zeros((rows.rows.shape[0], weight.shape[0]))
+    return multiply_rows(rows, weight)
 
 
 def _softmax(scores: torch.Tensor, readers: torch.Tensor, count: int) -> torch.Tensor:

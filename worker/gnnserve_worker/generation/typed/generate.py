@@ -66,7 +66,7 @@ def generate_typed(
     data = load_typed_source(source, progress) if graph_version is None else _read_version(repository, graph_version)
     typed = describe_typed(data)
     counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
-    steps = steps_over_types(spec, data.nodes, data.edges, profile_budget_s(), MASTER)
+    steps = steps_over_types(spec, data.nodes, data.edges, len(data.splits.train), profile_budget_s(), MASTER)
     progress(Progress(IMPORT, 1, 1, counts, steps))
     report_findings(data.findings, progress)
     # Before training, since a metric may not fit the graph, and a variable may be no number.

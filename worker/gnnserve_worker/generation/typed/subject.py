@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,8 +27,8 @@ class TypedTrainingSet:
     """Features by type; None: it has none."""
     means: Sequence[sp.csr_array]
     """By relation, float32 [nodes of the target, nodes of the source]: rows that average what a node reads."""
-    visible_means: Sequence[sp.csr_array]
-    """The same over the edges that training may see."""
+    visible: Sequence[Relation]
+    """Relations with the edges that training may see: those of `data`, where it may see all."""
     metric: Metric
 
     @property
@@ -53,23 +53,21 @@ def typed_training_set(
     ]
     means = [means_by_relation(data, one) for one in data.relations]
     if scope is Scope.TRANSDUCTIVE:
-        return TypedTrainingSet(data, typed, features, means, means, metric)
-    visible = [
-        _means(_kept(one.lists, seen[one.source], seen[one.target]), data.type_named(one.source).nodes)
-        for one in data.relations
-    ]
+        return TypedTrainingSet(data, typed, features, means, data.relations, metric)
+    visible = [replace(one, lists=_kept(one.lists, seen[one.source], seen[one.target])) for one in data.relations]
     return TypedTrainingSet(data, typed, features, means, visible, metric)
 
 
 def means_by_relation(data: TypedGraphData, relation: Relation) -> sp.csr_array:
     """As `TypedTrainingSet.means`. The relation's lists need not be those of the graph."""
-    return _means(relation.lists, data.type_named(relation.source).nodes)
+    return mean_rows(relation.lists.indptr, relation.lists.indices, data.type_named(relation.source).nodes)
 
 
-def _means(lists: Graph, sources: int) -> sp.csr_array:
-    degrees = np.diff(lists.indptr)
+def mean_rows(indptr: np.ndarray, indices: np.ndarray, sources: int) -> sp.csr_array:
+    """Rows that average what each list names of so many rows, float32 [lists, sources]."""
+    degrees = np.diff(indptr)
     values = np.repeat((1.0 / np.maximum(degrees, 1)).astype(np.float32), degrees)
-    return sp.csr_array((values, lists.indices, lists.indptr), shape=(len(degrees), sources))
+    return sp.csr_array((values, indices, indptr), shape=(len(degrees), sources))
 
 
 def _kept(lists: Graph, sources: np.ndarray, targets: np.ndarray) -> Graph:

@@ -1,0 +1,232 @@
+"""Blocks that training over several types computes over: the whole graph, or what is sampled for a batch of seeds.
+
+Both answer the same questions, so that one loop trains over either: the whole graph is a block for any seeds, in one
+batch of all of them. Sampled rows are those that serving would draw (`sampling/relations.py`), the last hop included: a
+node that several hops meet has a row in each, and a row of hop d has a state behind as many layers as there are hops
+behind it. Within its type, rows stand hop after hop, so that each layer's are the first of those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self
+
+import numpy as np
+import torch
+
+from gnnserve_api.spec.model import Batches, Model
+from gnnserve_api.training import TrainedBy
+from gnnserve_worker.generation.batches import steps_of_epoch
+from gnnserve_worker.generation.features import Normalized
+from gnnserve_worker.generation.networks import Rows, SparseRows, rows_of
+from gnnserve_worker.generation.typed.forward import Block, BlockLayer, means_of, rows_of_types
+from gnnserve_worker.generation.typed.plan import fanouts_by_relation
+from gnnserve_worker.generation.typed.subject import TypedTrainingSet, mean_rows, means_by_relation
+from gnnserve_worker.graph.typed import Relation, TypedGraphData
+from gnnserve_worker.graph.typed_lists import TypedGraph, merged_lists, typed_graph
+from gnnserve_worker.models.relational import RelationalShape
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
+from gnnserve_worker.sampling.relations import sample_relations
+
+
+class Blocks(Protocol):
+    """A graph, as training goes through it."""
+
+    trained_by: ClassVar[TrainedBy]
+    reads_few: ClassVar[bool]
+    """Whether a block has few of the nodes, so that a step changes few embeddings."""
+
+    def over(self, relations: Sequence[Relation]) -> Self:
+        """Blocks of the same graph with other lists of its relations."""
+
+    def steps(self, items: int) -> int:
+        """Batches of so many items."""
+
+    def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
+        """The items in batches; with `random` in an order that it draws."""
+
+    def block(self, seeds: np.ndarray, key: int) -> Block:
+        """A block for seeds, numbers of nodes of the wanted types. Equal keys draw the same neighbours."""
+
+
+def blocks_of(
+    batches: Batches, model: Model, shape: RelationalShape, subject: TypedTrainingSet, kinds: Collection[int],
+    device: torch.device,
+) -> Blocks:  # fmt: skip
+    """The graph over all of its edges. `batches`: never AUTO. `kinds`: places of the types of seeds."""
+    return _WAYS[batches].of(model, shape, subject, kinds, device)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGraph:
+    """One block for all seeds."""
+
+    trained_by: ClassVar[TrainedBy] = "WholeGraph"
+    reads_few: ClassVar[bool] = False
+
+    data: TypedGraphData
+    shape: RelationalShape
+    relations: Sequence[Relation]
+    features: Sequence[Rows | None]
+    means: Sequence[SparseRows]
+    """By relation."""
+    kinds: Collection[int]
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        shape: RelationalShape,
+        subject: TypedTrainingSet,
+        kinds: Collection[int],
+        device: torch.device,
+    ) -> WholeGraph:  # fmt: skip
+        """`model`: not read, as nothing is sampled."""
+        means = [means_of(matrix, device) for matrix in subject.means]
+        rows = rows_of_types(subject.features, device)
+        return cls(subject.data, shape, subject.data.relations, rows, means, kinds, device)
+
+    def over(self, relations: Sequence[Relation]) -> WholeGraph:
+        means = [
+            old_means if new is old else means_of(means_by_relation(self.data, new), self.device)
+            for old_means, new, old in zip(self.means, relations, self.relations, strict=True)
+        ]
+        return WholeGraph(self.data, self.shape, relations, self.features, means, self.kinds, self.device)
+
+    def steps(self, items: int) -> int:
+        return 1
+
+    def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
+        """All items at once, as they are: their order means nothing."""
+        yield items
+
+    def block(self, seeds: np.ndarray, key: int) -> Block:
+        graph = self.shape.graph
+        layer = BlockLayer(self.means, [kind.nodes for kind in graph.types])
+        firsts = np.array(graph.first_nodes)
+        kind_of_seed = np.searchsorted(firsts, seeds, side="right") - 1
+        before, rows = np.zeros(len(graph.types), np.int64), 0
+        for kind in sorted(self.kinds):
+            before[kind] = rows
+            rows += graph.types[kind].nodes
+        places = torch.from_numpy(seeds - firsts[kind_of_seed] + before[kind_of_seed]).to(self.device)
+        return Block(self.features, [None] * len(graph.types), [layer] * self.shape.layers, places)
+
+
+class SampledBlocks:
+    """A block for each batch, of the neighbours that are drawn for it. Features stay in the processor's memory. To be
+    used by one thread at a time."""
+
+    trained_by: ClassVar[TrainedBy] = "Sampled"
+    reads_few: ClassVar[bool] = True
+
+    def __init__(
+        self, model: Model, shape: RelationalShape, features: Sequence[Normalized | None],
+        relations: Sequence[Relation], device: torch.device,
+    ) -> None:  # fmt: skip
+        self._model, self._shape, self._features, self._device = model, shape, features, device
+        self._relations = relations
+        graph = shape.graph
+        self._graph: TypedGraph = typed_graph(graph, *merged_lists(graph, [one.lists for one in relations]))
+        # A last hop that draws nothing: rows for what the hop before has drawn.
+        drawn = np.array(fanouts_by_relation(model, graph), dtype=np.int64).T
+        self._fanouts = np.ascontiguousarray(np.concatenate([drawn, np.zeros((1, drawn.shape[1]), np.int64)]))
+        self._scratch = Scratch()
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        shape: RelationalShape,
+        subject: TypedTrainingSet,
+        kinds: Collection[int],
+        device: torch.device,
+    ) -> SampledBlocks:  # fmt: skip
+        """`kinds`: not read, as a block has rows for its seeds alone."""
+        return cls(model, shape, subject.features, subject.data.relations, device)
+
+    def over(self, relations: Sequence[Relation]) -> SampledBlocks:
+        if relations is self._relations:
+            return self
+        return SampledBlocks(self._model, self._shape, self._features, relations, self._device)
+
+    def steps(self, items: int) -> int:
+        return steps_of_epoch(Batches.SAMPLED, self._model, items)
+
+    def parted(self, items: np.ndarray, random: np.random.Generator | None = None) -> Iterator[np.ndarray]:
+        size = self._model.training.batch_size
+        ordered = items if random is None else random.permutation(items)
+        for start in range(0, len(ordered), size):
+            yield ordered[start : start + size]
+
+    def block(self, seeds: np.ndarray, key: int) -> Block:
+        graph = self._graph
+        sample = sample_relations(
+            graph.indptr, graph.indices, graph.layout, seeds.astype(np.int64), self._fanouts, key, self._scratch,
+            share=True,
+        )  # fmt: skip
+        rows = _Rows.of(sample, len(self._shape.graph.types), len(self._fanouts))
+        positions = [
+            sample.nodes[own].astype(np.int64) - first
+            for own, first in zip(rows.of_kind, self._shape.graph.first_nodes, strict=False)
+        ]
+        features, embedded = [], []
+        for one, nodes in zip(self._features, positions, strict=True):
+            features.append(None if one is None else rows_of(one.features, nodes, self._device))
+            embedded.append(torch.from_numpy(nodes).to(self._device) if one is None else None)
+        if sample.seed_rows is None:
+            raise ValueError("a sample without rows of its seeds")
+        places = torch.from_numpy(sample.seed_rows.astype(np.int64)).to(self._device)
+        return Block(features, embedded, self._layers(sample, rows), places)
+
+    def _layers(self, sample: NeighbourSample, rows: _Rows) -> list[BlockLayer]:
+        """Lists of each layer: the first rows of those that the first layer reads."""
+        graph, count = self._shape.graph, self._shape.layers
+        stride = int(self._graph.layout[1])
+        means: list[list[SparseRows]] = [[] for _ in range(count)]
+        slots = [0] * len(graph.types)
+        for relation in graph.relations:
+            source, target = graph.place_of(relation.source), graph.place_of(relation.target)
+            lists = rows.of_kind[target][: rows.within[count - 1, target]] * stride + slots[target]
+            slots[target] += 1
+            begins = sample.segments[lists]
+            degrees = sample.segments[lists + 1] - begins
+            starts = np.concatenate([[0], np.cumsum(degrees)])
+            entries = np.repeat(begins - starts[:-1], degrees) + np.arange(starts[-1])
+            read = rows.places[sample.children[entries]]
+            for layer, of_layer in enumerate(means):
+                reading, sources = rows.within[count - 1 - layer, target], rows.within[count - layer, source]
+                own = starts[: reading + 1]
+                of_layer.append(means_of(mean_rows(own, read[: own[-1]], int(sources)), self._device))
+        return [BlockLayer(of_layer, rows.within[count - 1 - layer].tolist()) for layer, of_layer in enumerate(means)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of a sample, type after type."""
+
+    of_kind: Sequence[np.ndarray]
+    """By type: its rows, hop after hop, int64."""
+    places: np.ndarray
+    """Place of each row among those of its type, int64."""
+    within: np.ndarray
+    """Rows of each type within so many hops of a seed, int64 [hops, types]."""
+
+    @classmethod
+    def of(cls, sample: NeighbourSample, types: int, hops: int) -> _Rows:
+        counts = np.diff(sample.type_ends, prepend=0).reshape(hops, types)
+        within = np.cumsum(counts, axis=0)
+        kinds = np.repeat(np.tile(np.arange(types), hops), counts.ravel())
+        ends = np.cumsum(counts.ravel())
+        moved = (within - counts).ravel() - (ends - counts.ravel())
+        places = np.arange(len(kinds)) + np.repeat(moved, counts.ravel())
+        ordered = np.argsort(kinds, kind="stable")
+        return cls(np.split(ordered, np.cumsum(within[-1])[:-1]), places, within)
+
+
+_WAYS: Mapping[Batches, type[WholeGraph] | type[SampledBlocks]] = {
+    Batches.WHOLE_GRAPH: WholeGraph,
+    Batches.SAMPLED: SampledBlocks,
+}
