@@ -123,7 +123,7 @@ figures: .venv/installed ## write docs/benchmarks.md and the figures of README.m
 bench-generation: .venv/installed ## accuracies by graph, ranking and factor; generation times
 	$(BIN)/python -m benchmarks.generation $(PARTS)
 
-bench-typed: .venv/installed wrk ## graphs of several types: accuracy, time per row, beside torch_geometric's own sampler behind FastAPI; ONLY=rows,peers,acm,imdb in parts
+bench-typed: .venv/installed wrk ## graphs of several types: accuracy, time per row, beside torch_geometric's own sampler behind FastAPI; ONLY=rows,peers,acm,imdb,batches-acm,batches-imdb in parts
 	$(BIN)/python -m benchmarks.typed $(PARTS)
 
 bench-ranking: .venv/installed ## Random, Greedy and Lasso over real graphs, GraphSAGE and GIN, three seeds; an hour

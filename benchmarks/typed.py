@@ -1,11 +1,12 @@
 """Graphs of several types: how accurate, what a gathered row costs, and what an answer takes over HTTP.
 
 Accuracy: GraphSAGE and RGCN on ACM and IMDB, three seeds, beside published figures; a figure that is more than a point
-below is missed. A row: a batch over a graph of three types beside one of one type with as many nodes, neighbours and
-hidden columns. Over HTTP: `gnnserve run` beside torch_geometric with its own sampler, over a graph that no processor's
-cache holds, in turns. gnnserve has no variant over several types that computes the whole first layer in a request, as
-torch_geometric does: so it is compared with torch_geometric as it is, and with one whose first layer is multiplied
-ahead of time as well.
+below is missed. Training in mini-batches beside the whole graph, on both, five seeds: a mean that is more than a
+standard error below is missed. A row: a batch over a graph of three types beside one of one type with as many nodes,
+neighbours and hidden columns. Over HTTP: `gnnserve run` beside torch_geometric with its own sampler, over a graph that
+no processor's cache holds, in turns. gnnserve has no variant over several types that computes the whole first layer in
+a request, as torch_geometric does: so it is compared with torch_geometric as it is, and with one whose first layer is
+multiplied ahead of time as well.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.batch_training import errors_below, run_batches
 from benchmarks.results import Benchmark, Part, main
 from benchmarks.typed_accuracy import ARCHITECTURES, PUBLISHED, TOLERANCE, run_accuracy
 from benchmarks.typed_peers import run_peers
@@ -26,6 +28,8 @@ from benchmarks.verdicts import Verdict, above, at_least, at_most
 WANTED_ROW, WANTED_ONE, WANTED_32 = 1.5, 5.0, 10.0
 WANTED_ERROR = 1e-4
 """Largest difference of scores around 1, computed in float32 from sums of some hundred products."""
+WANTED_BELOW = 1.0
+"""Most standard errors by which mini-batches may be below the whole graph: what five seeds cannot tell from as good."""
 
 
 def show(found: Mapping[str, Any]) -> None:
@@ -35,6 +39,15 @@ def show(found: Mapping[str, Any]) -> None:
         for one in found["accuracies"]:
             shown = f"{one['macroF1']:.3f} ± {one['deviation']:.3f}"
             table.add_row(one["graph"], one["architecture"], shown, f"{one['published']:.3f} ({one['publishedBy']})")
+        console.print(table)
+    if "batchTraining" in found:
+        table = Table("graph", "architecture", "batches", "macro F1", title="training, test nodes")
+        for header in ("steps", "seconds", "memory, MiB"):
+            table.add_column(header, justify="right")
+        for one in found["batchTraining"]:
+            shown = f"{one['macroF1']:.3f} ± {one['deviation']:.3f}"
+            measured = f"{one['steps']:,}", f"{one['seconds']:.1f}", f"{one['memoryMiB']:.0f}"
+            table.add_row(one["graph"], one["architecture"], one["batches"], shown, *measured)
         console.print(table)
     if "rows" in found:
         console.print("ns a row:", found["rows"]["nanosecondsPerRow"], "ratio", found["rows"]["ratio"])
@@ -77,6 +90,15 @@ VERDICTS = (
         for graph, (who, published) in PUBLISHED.items()
         for architecture in ARCHITECTURES
     ),
+    *(
+        Verdict(
+            f"{graph}, {architecture}: macro F1 of training in mini-batches below that over the whole graph",
+            at_most(WANTED_BELOW, "standard errors"),
+            partial(errors_below, graph, architecture),
+        )
+        for graph in PUBLISHED
+        for architecture in ARCHITECTURES
+    ),
     Verdict(
         "time per gathered row over that of one type", at_most(WANTED_ROW, "times"),
         lambda found: found["rows"]["ratio"],
@@ -106,6 +128,7 @@ BENCHMARK = Benchmark(
         Part("rows", run_rows),
         Part("peers", run_peers, ("gnnserve_cli.commands.run",), ("benchmarks/peers/programs",)),
         *(Part(graph, partial(run_accuracy, graph)) for graph in PUBLISHED),
+        *(Part(f"batches-{graph}", partial(run_batches, graph)) for graph in PUBLISHED),
     ),
     VERDICTS,
     about=__doc__,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmarks.batch_training import errors_below
 from benchmarks.shapes import FANOUTS
 from benchmarks.typed_graph import CLASSES, TypedFiles, random_weights, write_typed
 from benchmarks.typed_peers import service_manifest
@@ -83,3 +84,16 @@ def test_hops_are_counted_from_the_order_of_a_sample() -> None:
     )  # fmt: skip
     assert nodes == {"paper": [2, 1, 1], "author": [0, 2, 1], "field": [0, 0, 0]}
     assert edges == {writes: [3, 1], cites: [1, 0], wrote: [0, 2]}
+
+
+def test_batches_are_judged_by_the_standard_error_of_their_difference() -> None:
+    def trained(batches: str, score: float, deviation: float) -> dict[str, object]:
+        of = {"graph": "acm", "architecture": "RGCN", "batches": batches}
+        return {**of, "macroF1": score, "deviation": deviation, "seeds": 4}
+
+    found = {"batchTraining": [trained("WholeGraph", 0.9, 0.03), trained("Sampled", 0.85, 0.04)]}
+    assert errors_below("acm", "RGCN", found) == 2
+    found["batchTraining"][1] = trained("Sampled", 0.91, 0.04)
+    assert errors_below("acm", "RGCN", found) < 0
+    with pytest.raises(LookupError):
+        errors_below("imdb", "RGCN", found)
