@@ -100,7 +100,7 @@ def make_communities(nodes: int) -> tuple[GraphData, Communities]:
     neighbours = np.where(draw.random((nodes, DEGREE)) < _OWN, near, far)
     centres = draw.standard_normal((count, FEATURES), dtype=np.float32)
     features = centres[own] + _NOISE * draw.standard_normal((nodes, FEATURES), dtype=np.float32)
-    data = GraphData(
+    data = GraphData.of_one_type(
         source="made up communities",
         digest="c0ffee",
         graph=Graph(

@@ -19,8 +19,8 @@ import safetensors.numpy
 import scipy.sparse
 
 from benchmarks.shapes import FANOUTS, Tensors
+from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.model import Architecture
-from gnnserve_api.spec.typed import TypedSource
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import Relation, TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed

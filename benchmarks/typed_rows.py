@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results import Run
+from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.model import Model
-from gnnserve_api.spec.typed import TypedSource
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.inference.batch import infer_each, warm_up

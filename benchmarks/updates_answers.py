@@ -113,7 +113,7 @@ def _generated(
         }
     )
     nodes = len(features)
-    data = GraphData(
+    data = GraphData.of_one_type(
         source="made up", digest=digest, graph=graph, features=features, labels=np.arange(nodes) % _CLASSES,
         classes=(*range(_CLASSES),), splits=Splits(*(np.arange(start, nodes, 3) for start in range(3))),
         edge_rules=rules,

@@ -30,7 +30,6 @@ from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.served import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
@@ -67,7 +66,7 @@ def published_service(name: str) -> tuple[GNNService, Repository, str]:
 
 
 def _stream_over(loaded: LoadedRevision) -> _Stream:
-    if isinstance(loaded.graph, TypedGraph):
+    if loaded.graph.schema.has_names:
         return updates_typed.TypedStream(loaded.graph, 1)
     return ChangeStream(loaded.graph, loaded.features, 1, _EDGES)
 

@@ -83,10 +83,9 @@ class Grown:
         splits = Splits(
             *(part[part < stored] for part in (data.splits.train, data.splits.validation, data.splits.test))
         )
-        return replace(
-            data, digest=f"{data.digest}-first", graph=Graph(graph.indptr[: stored + 1], graph.indices),
-            features=data.features[:stored], labels=data.labels[:stored], splits=splits,
-        )  # fmt: skip
+        first = data.with_lists(Graph(graph.indptr[: stored + 1], graph.indices))
+        first = first.with_features(data.features[:stored], data.feature_columns)
+        return replace(first, digest=f"{data.digest}-first", labels=data.labels[:stored], splits=splits)
 
     def batches(self, most_nodes: int) -> Iterator[ChangeBatch]:
         """Nodes as they come, with edges to those before them and among them."""
@@ -117,10 +116,8 @@ def grown(data: GraphData, seed: int) -> Grown:
     indptr = np.concatenate(([0], np.cumsum(np.bincount(readers, minlength=count)))).astype(np.int64)
     splits = Splits(*(np.sort(places[part]) for part in (data.splits.train, data.splits.validation, data.splits.test)))
     graph = Graph(indptr, senders[by_reader].astype(np.int32))
-    renumbered = replace(
-        data, digest=f"{data.digest[:32]}-grown", graph=graph, features=data.features[order],
-        labels=data.labels[order], splits=splits,
-    )  # fmt: skip
+    given = data.with_lists(graph).with_features(data.features[order], data.feature_columns)
+    renumbered = replace(given, digest=f"{data.digest[:32]}-grown", labels=data.labels[order], splits=splits)
     return Grown(renumbered, stored)
 
 
@@ -182,7 +179,7 @@ def _rebuilt(
     data = world.data
     if fitted.mean is not None and fitted.deviation is not None:
         scaled = ((data.features - fitted.mean) / fitted.deviation).astype(np.float32)
-        data = replace(data, features=scaled)
+        data = data.with_features(scaled, data.feature_columns)
         graph = spec.graph.model_copy(update={"normalization": Normalization.DISABLED})
         spec = spec.model_copy(update={"graph": graph})
     return _generated(root, spec, data, recording, None)

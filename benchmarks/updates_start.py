@@ -27,7 +27,6 @@ from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
@@ -84,7 +83,7 @@ def measure_start(name: str, records: int) -> Start:
 
 
 def _stream_over(loaded: LoadedRevision) -> _Stream:
-    if isinstance(loaded.graph, TypedGraph):
+    if loaded.graph.schema.has_names:
         return TypedStream(loaded.graph, 1)
     return ChangeStream(loaded.graph, loaded.features, 1)
 

@@ -15,8 +15,8 @@ import safetensors.numpy
 
 from benchmarks.shapes import CACHE
 from benchmarks.updates_changes import MIXED
+from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.model import Architecture, Model
-from gnnserve_api.spec.typed import TypedSource
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.sources.load import load_typed_source

@@ -34,9 +34,9 @@ def parse_spec(text: str) -> GNNServiceSpec:
 def parse_source(text: str) -> GraphSource:
     from gnnserve_api.manifest import load_manifest  # noqa: PLC0415
     from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource  # noqa: PLC0415
+    from gnnserve_api.spec.heterogeneous import TypedFolder, TypedSource  # noqa: PLC0415
     from gnnserve_api.spec.paths import DataPath  # noqa: PLC0415
     from gnnserve_api.spec.published import OgbName, OgbSource, PygName, PygSource  # noqa: PLC0415
-    from gnnserve_api.spec.typed import TypedFolder, TypedSource  # noqa: PLC0415
 
     path = Path(text)
     if path.suffix in MANIFEST_SUFFIXES:

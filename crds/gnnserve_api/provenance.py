@@ -12,11 +12,11 @@ from gnnserve_api.edges import EdgeRules
 from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.families import family_of
 from gnnserve_api.given_weights import UNKNOWN_ASSUMPTIONS, ComparedScores, LabelMisfit
+from gnnserve_api.graph_schema import RelationManifest
 from gnnserve_api.profile import Count
 from gnnserve_api.repository import NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_api.stability import RankStability, rank_stability
 from gnnserve_api.training import TrainingManifest
-from gnnserve_api.typed import RelationManifest
 
 
 class Provenance(msgspec.Struct, frozen=True, rename="camel"):
@@ -111,8 +111,7 @@ class Provenance(msgspec.Struct, frozen=True, rename="camel"):
 def provenance_of(
     manifest: RevisionManifest, source: str, edges: int, train_nodes: int, relations: Sequence[RelationManifest] = ()
 ) -> Provenance:
-    """`source`, `edges`, `train_nodes`, `relations`: of the graph; `relations` where it has several types. Compares
-    orders of all columns, so once is enough."""
+    """`source`, `edges`, `train_nodes`, `relations`: of the graph. Compares orders of all columns: once is enough."""
     ranking = manifest.ranking
     return Provenance(
         created_at=manifest.created_at,

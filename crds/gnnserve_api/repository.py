@@ -24,10 +24,10 @@ from gnnserve_api.edges import EdgeRules
 from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.families import FamilyName
 from gnnserve_api.given_weights import ComparedScores, LabelMisfit
+from gnnserve_api.graph_schema import AS_LISTED, GraphSchema, RowsByRelation, TypeRows, one_type
 from gnnserve_api.links import LinkCalibration, LinksManifest
 from gnnserve_api.profile import Compute, Profile
 from gnnserve_api.training import TrainingManifest
-from gnnserve_api.typed import TypedGraphManifest, TypedTableManifest, TypeRows
 from gnnserve_api.variants import Storage
 
 SCHEMA_VERSION = 4
@@ -106,11 +106,24 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     """Versions 1 and 2 knew no other."""
     version: GraphVersion | UnsetType = UNSET
     """Absent: it is the graph of its source."""
-    typed: TypedGraphManifest | UnsetType = UNSET
-    """Absent: its nodes are of one type. Otherwise `nodes` and `edges` count all types; labels, masks and `nodeIds` are
-    of the first type, and `features` is what the widest type has."""
+    named: GraphSchema | UnsetType = msgspec.field(default=UNSET, name="typed")
+    """Types and relations that have names. Absent: its nodes are of one type. Otherwise `nodes` and `edges` count all
+    types; labels, masks and `nodeIds` are of the first type, and `features` is what the widest type has."""
     checksum: str = ""
     """`checksum_of` the rest."""
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Types and relations; where the file leaves them out, one of each without a name."""
+        return self.schema_by(None)
+
+    def schema_by(self, rules: EdgeRules | None) -> GraphSchema:
+        """`rules`: those that a revision over it keeps (`RevisionManifest.edge_rules`); the file of a graph of one type
+        has them in a version alone."""
+        if self.named is not UNSET:
+            return self.named
+        own = None if self.version is UNSET else self.version.edge_rules
+        return one_type(self.nodes, self.edges, self.features, self.node_ids.value, own or rules or AS_LISTED)
 
 
 class RowsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -145,7 +158,7 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     made_by: str = ""
     """What the keys of the weights that a projected table was made by begin with, in `RowSource.tensors`. Empty: they
     are the model's."""
-    typed: TypedTableManifest | UnsetType = UNSET
+    typed: RowsByRelation | UnsetType = UNSET
     """Absent: it has a row for each node."""
 
 

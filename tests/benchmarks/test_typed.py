@@ -14,8 +14,8 @@ from benchmarks.typed_graph import CLASSES, TypedFiles, random_weights, write_ty
 from benchmarks.typed_peers import service_manifest
 from torch_geometric.nn import HeteroConv, SAGEConv
 
+from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.spec.typed import TypedSource
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import TypedGraphData
 

@@ -112,7 +112,7 @@ def test_a_graph_grows_into_itself() -> None:
     """What is there at first, and the edges that come, are the whole graph."""
     graph = symmetric_graph(60)
     draw, splits = np.random.default_rng(1), random_splits(60, 2)
-    data = GraphData(
+    data = GraphData.of_one_type(
         source="made up", digest="d" * 64, graph=graph, features=draw.random((60, 4), np.float32),
         labels=np.arange(60), classes=(*range(60),), splits=splits,
         edge_rules=EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP),

@@ -33,9 +33,9 @@ def publish(root: Path, ids: str = "positions") -> str:
     data = made_up_graph(NODES, 3, 5, 3)
     match ids:
         case "texts":
-            data = replace(data, ids=string_ids(*lay_out(TEXTS)))
+            data = data.with_ids(string_ids(*lay_out(TEXTS)))
         case "integers":
-            data = replace(data, ids=integer_ids(np.arange(NODES) * 10 - 2**62))
+            data = data.with_ids(integer_ids(np.arange(NODES) * 10 - 2**62))
     network = Model(hidden=HIDDEN, fanouts=(3, 2)).network(3)
     return publish_made_up(Repository(root, "default", "papers"), data, network, [VARIANT]).revision
 

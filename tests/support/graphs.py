@@ -241,7 +241,7 @@ def planted_graph(
         for node in range(nodes)
     ]
     labels = (truth[:, None] == np.arange(count)).astype(np.uint8) if multi_label else truth.astype(np.int64)
-    return GraphData(
+    return GraphData.of_one_type(
         source="planted",
         digest="planted",
         graph=graph_of(neighbours),

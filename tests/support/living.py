@@ -78,7 +78,7 @@ def generated(
         }
     )
     nodes = len(features)
-    given = GraphData(
+    given = GraphData.of_one_type(
         source="made up", digest=digest, graph=graph, features=features, labels=np.zeros(nodes, np.int64),
         classes=(0, 1, 2), splits=Splits(*(np.arange(start, nodes, 3) for start in range(3))), edge_rules=rules,
         ids=ids,

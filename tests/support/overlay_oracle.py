@@ -121,7 +121,7 @@ def publish(root: Path, rules: EdgeRules) -> tuple[RevisionManifest, Oracle]:
     listed = EdgeList(NODES, rules.direction, rules.duplicates, rules.self_loops)
     listed.add(edges[:, 0], edges[:, 1])
     parts = np.array_split(np.arange(NODES), 3)
-    graph = GraphData(
+    graph = GraphData.of_one_type(
         source="made up", digest="0ac1e", graph=listed.to_graph()[0], features=features,
         labels=np.arange(NODES, dtype=np.int64) % CLASSES, classes=tuple(range(CLASSES)),
         splits=Splits(*parts), edge_rules=rules,

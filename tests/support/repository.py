@@ -65,7 +65,7 @@ def write_features(
 
 def tiny_graph(digest: str = "aaaa", *, multi_label: bool = False) -> GraphData:
     labels = np.array([0, 1, 0, 1, -1, 0], dtype=np.int64)
-    return GraphData(
+    return GraphData.of_one_type(
         source="builtin Tiny",
         digest=digest,
         graph=Graph(np.array([0, 2, 3, 3, 5, 6, 7]), np.array([1, 2, 0, 0, 4, 3, 5], dtype=np.int32)),

@@ -12,7 +12,7 @@ import numpy as np
 import safetensors.numpy
 from tests.support.tables import write_table
 
-from gnnserve_api.spec.typed import TypedSource
+from gnnserve_api.spec.heterogeneous import TypedSource
 
 Arrays = dict[str, np.ndarray]
 Key = tuple[str, str, str]

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,9 +190,9 @@ def _publish_digits(
     graph = load_source(GraphSource(builtin=Builtin.DIGITS), Path("unused"))
     match node_ids:
         case NodeIdKind.INTEGERS:
-            graph = replace(graph, ids=integer_ids(np.array(_IDS[node_ids])))
+            graph = graph.with_ids(integer_ids(np.array(_IDS[node_ids])))
         case NodeIdKind.STRINGS:
-            graph = replace(graph, ids=string_ids(*lay_out(_IDS[node_ids])))
+            graph = graph.with_ids(string_ids(*lay_out(_IDS[node_ids])))
     heads = 4 if architecture is Architecture.GAT else None
     network = Model(architecture=architecture, hidden=48, fanouts=fanouts, heads=heads).network(len(graph.classes))
     variants = [

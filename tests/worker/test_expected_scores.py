@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,7 @@ from gnnserve_worker.repository.repository import Repository
 pyg = networks.pyg
 COLUMNS, HIDDEN, CLASSES, NODES = 6, 6, 3, 60
 _REGULAR = planted_graph((0, 1, 2), nodes=NODES, columns=COLUMNS, seed=4)
-GRAPH = replace(
-    _REGULAR,
-    graph=graph_of([_REGULAR.graph.list_of(node)[: node % 5 + 1].tolist() for node in range(NODES)]),
-)
+GRAPH = _REGULAR.with_lists(graph_of([_REGULAR.graph.list_of(node)[: node % 5 + 1].tolist() for node in range(NODES)]))
 EDGES = torch.from_numpy(np.stack([GRAPH.graph.indices.astype(np.int64), GRAPH.graph.targets()]))
 FEATURES = torch.from_numpy(np.asarray(GRAPH.features))
 VARIANTS = {"pruning": {"factors": [1]}, "projection": "Disabled"}

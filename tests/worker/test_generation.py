@@ -753,7 +753,7 @@ def test_without_storages_of_its_own_a_manifest_gets_float32_and_projection() ->
 
 def test_features_beyond_float16_are_refused_with_the_remedy(tmp_path: Path) -> None:
     data = _data()
-    data = replace(data, features=data.features * np.float32(50_000))
+    data = data.with_features(data.features * np.float32(50_000))
 
     with pytest.raises(
         InputError,
@@ -766,7 +766,7 @@ def test_features_beyond_float16_are_refused_with_the_remedy(tmp_path: Path) -> 
 
 def test_features_that_just_fit_float16_are_served(tmp_path: Path) -> None:
     data = _data()
-    data = replace(data, features=data.features * np.float32(65_519) / np.abs(data.features).max())
+    data = data.with_features(data.features * np.float32(65_519) / np.abs(data.features).max())
 
     made = _generate(
         tmp_path, data, normalization="Disabled", pruning={"factors": [1]}, variants={"storage": ["float16"]}
@@ -883,7 +883,7 @@ def test_refitted_weights_keep_the_accuracy_that_the_columns_allow(tmp_path: Pat
 
 def test_given_weights_read_features_as_they_are_unless_told_otherwise(tmp_path: Path) -> None:
     data, state = _data(), _pyg_state("GraphSAGE")
-    data = replace(data, features=data.features + np.float32(3))
+    data = data.with_features(data.features + np.float32(3))
 
     as_they_are = _give(tmp_path, state, data, pruning={"factors": [1], "method": "Random"})
     scaled = _give(tmp_path, state, data, pruning={"factors": [1], "method": "Random"}, normalization="Standardize")
@@ -1070,7 +1070,7 @@ def test_a_failure_while_profiling_leaves_no_revision(tmp_path: Path, monkeypatc
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 def test_a_revision_that_could_answer_nothing_is_not_published(tmp_path: Path) -> None:
     data = _data()
-    huge = replace(data, features=np.sign(data.features) * np.float32(3e38))
+    huge = data.with_features(np.sign(data.features) * np.float32(3e38))
 
     with pytest.raises(InputError, match=r"spec\.graph\.normalization: variant x1 gives scores that are not finite"):
         _generate(tmp_path, huge, normalization="Disabled")

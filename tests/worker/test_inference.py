@@ -352,16 +352,16 @@ def test_warming_up_samples_every_variant_by_a_view_and_without(
     monkeypatch: pytest.MonkeyPatch, architecture: str
 ) -> None:
     sampled: list[bool] = []
-    sample = inference_module.sample_neighbours
+    revision = _revision(architecture)
+    sample = revision.sample
 
     def noted(*given: Any, view: SampleView | None, **options: Any) -> NeighbourSample:
         sampled.append(view is not None)
         return sample(*given, view=view, **options)
 
     _use(monkeypatch, threads=1)
-    monkeypatch.setattr(inference_module, "sample_neighbours", noted)
 
-    warm_up(_revision(architecture))
+    warm_up(replace(revision, sample=noted))
 
     assert sampled.count(True) == len(VARIANTS)
     assert sampled.count(False) >= len(VARIANTS)
@@ -413,14 +413,13 @@ def test_two_threads_compute_in_arrays_of_their_own(monkeypatch: pytest.MonkeyPa
     revisions = {"GraphSAGE": _revision(), "GIN": _revision("GIN", (3, 2, 2))}
     expected = {name: infer_batch(revision, "x1", np.arange(90), key=3) for name, revision in revisions.items()}
     both_sampled = threading.Barrier(2, timeout=WAIT_S)
-    sample_for_real = inference_module.sample_neighbours
 
     def sample_and_wait(*args: Any, **kwargs: Any) -> NeighbourSample:
-        sample = sample_for_real(*args, **kwargs)
+        sample = sample_neighbours(*args, **kwargs)
         both_sampled.wait()
         return sample
 
-    monkeypatch.setattr(inference_module, "sample_neighbours", sample_and_wait)
+    revisions = {name: replace(one, sample=sample_and_wait) for name, one in revisions.items()}
     found: dict[str, list[Inference]] = {}
     threads = [
         threading.Thread(

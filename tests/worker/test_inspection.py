@@ -24,13 +24,13 @@ def _graph(rows: list[list[int]]) -> Graph:
 
 def _data(**changes: object) -> GraphData:
     # 0 and 1 read each other, 0 reads itself and 2 twice; 3 reads nobody.
-    data = GraphData(
-        source="a test", digest="d", graph=_graph([[1, 0, 2, 2], [0], [1], []]),
-        features=np.array([[1, 5, 0.001], [1, 0, 0.002], [1, -5, 0], [1, 700, 0]], dtype=np.float32),
-        labels=np.array([0, 1, 1, -1]), classes=(3, 7),
-        splits=Splits(np.array([0]), np.array([1]), np.array([2])), edge_rules=EdgeRules(Direction.DIRECTED),
-    )  # fmt: skip
-    return replace(data, **changes)  # type: ignore[arg-type]
+    given = {
+        "source": "a test", "digest": "d", "graph": _graph([[1, 0, 2, 2], [0], [1], []]),
+        "features": np.array([[1, 5, 0.001], [1, 0, 0.002], [1, -5, 0], [1, 700, 0]], dtype=np.float32),
+        "labels": np.array([0, 1, 1, -1]), "classes": (3, 7),
+        "splits": Splits(np.array([0]), np.array([1]), np.array([2])), "edge_rules": EdgeRules(Direction.DIRECTED),
+    }  # fmt: skip
+    return GraphData.of_one_type(**given | changes)  # type: ignore[arg-type]
 
 
 def test_edges_are_counted_as_they_are() -> None:

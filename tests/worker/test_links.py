@@ -46,7 +46,7 @@ MANY = {"pruning": {"factors": [1, 2]}, "stored": [1], "channels": [{"factor": 2
 def parted(direction: Direction = Direction.UNDIRECTED, **split: int) -> LinkSet:
     graph = GRAPH.graph
     both = graph_of([sorted({*graph.list_of(node).tolist(), *_readers(graph, node)}) for node in range(graph.nodes)])
-    data = replace(GRAPH, graph=both if direction is Direction.UNDIRECTED else graph, edge_rules=EdgeRules(direction))
+    data = GRAPH.with_lists(both if direction is Direction.UNDIRECTED else graph, EdgeRules(direction))
     return part_links(data, Links.model_validate({"dimensions": 16, "split": split}))[1]
 
 

@@ -149,9 +149,9 @@ def test_relations_are_those_of_multigraphs(
     there = EdgeRules(Direction.DIRECTED, own.duplicates)
     plains = [Multigraph(own, edges), Multigraph(there, edges), Multigraph(there, [edge[::-1] for edge in edges])]
     relations = (
-        Relation("user", "knows", "user", _built(own, edges), merges=merges, both_ways=both_ways),
-        Relation("user", "buys", "item", _built(there, edges), merges=merges),
-        Relation("item", "rev_buys", "user", _built(there, [edge[::-1] for edge in edges]), "buys", merges),
+        Relation("user", "knows", "user", _built(own, edges), edge_rules=own),
+        Relation("user", "buys", "item", _built(there, edges), edge_rules=there),
+        Relation("item", "rev_buys", "user", _built(there, [edge[::-1] for edge in edges]), "buys", there),
     )
     living = _typed(relations)
     for added, removed in batches:

@@ -151,7 +151,7 @@ def test_they_are_trained_beside_given_weights_too(tmp_path: Path) -> None:
 
 def test_nodes_of_several_classes_are_learnt_from_scores_too(tmp_path: Path) -> None:
     several = np.stack([GRAPH.labels == 0, GRAPH.labels > 0, GRAPH.labels == 2], axis=1).astype(np.uint8)
-    graph = GraphData(
+    graph = GraphData.of_one_type(
         source="made up", digest="several", graph=GRAPH.graph, features=GRAPH.features, labels=several,
         classes=GRAPH.classes, splits=GRAPH.splits, edge_rules=GRAPH.edge_rules,
     )  # fmt: skip

@@ -207,7 +207,7 @@ ID_FILES = {"texts": ["ids.npy", "id_offsets.npy", "id_slots.npy"], "integers": 
 
 
 def named_graph(kind: str) -> GraphData:
-    return replace(tiny_graph(), ids=IDS[kind], classes=("cat", "dog"))
+    return replace(tiny_graph().with_ids(IDS[kind]), classes=("cat", "dog"))
 
 
 @pytest.fixture(params=IDS)

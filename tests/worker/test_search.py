@@ -57,7 +57,7 @@ def searched(
         }
     )
     draw = np.random.default_rng(5)
-    data = GraphData(
+    data = GraphData.of_one_type(
         source="made up", digest="5eed", graph=random_graph(NODES, 0),
         features=dense_features(NODES, FEATURES, 0) if features is None else features,
         labels=draw.integers(0, 3, NODES), classes=(0, 1, 2),

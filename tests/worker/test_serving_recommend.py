@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +47,7 @@ def publish(root: Path, *, texts: bool = False, index: bool = True) -> Repositor
     repository = Repository(root, "default", "digits")
     data = made_up_graph(NODES, 4, FEATURES, CLASSES)
     if texts:
-        data = replace(data, ids=string_ids(*lay_out([f"päper {node}" for node in range(NODES)])))
+        data = data.with_ids(string_ids(*lay_out([f"päper {node}" for node in range(NODES)])))
     made = publish_made_up(repository, data, network_manifest("GraphSAGE", WHOLE), VARIANTS)
     if index:
         publish_embeddings(repository, "default/digits", made.revision, "x1", {}, "a test", silent)

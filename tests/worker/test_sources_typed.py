@@ -13,9 +13,9 @@ from tests.support.typed import TypedParts, shop, typed_source, write_folder, wr
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource
+from gnnserve_worker.graph.inspection import inspect_by_type
 from gnnserve_worker.graph.sources.load import load_source, load_typed_source, source_digest
 from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.typed_inspection import inspect_typed
 
 LAYOUTS: dict[str, Callable[[Path, TypedParts], Any]] = {
     "npz": write_folder,
@@ -148,7 +148,7 @@ def test_an_inspection_tells_types_relations_and_isolated_nodes(tmp_path: Path) 
     parts.nodes["item"]["num_nodes"] = np.array(22)
     parts.nodes["item"]["features"] = np.ones((22, 3), dtype=np.float32)
 
-    found = inspect_typed(_load(tmp_path, parts))
+    found = inspect_by_type(_load(tmp_path, parts))
 
     user, item, tag = found.types
     assert (found.target, user.first_ids) == ("user", ("user/0", "user/1", "user/2"))

@@ -58,7 +58,7 @@ def staged(
     )
     master = random_tensors(network, FEATURES, seed=1)
     made_from = Ingredients(spec, network, graph, features, Ranking(np.arange(FEATURES), {}), master, None)
-    data = GraphData(
+    data = GraphData.of_one_type(
         source="made up", digest="5eed", graph=graph, features=features, labels=np.zeros(NODES, np.int64),
         classes=(0, 1, 2), splits=Splits(*(np.arange(start, NODES, 3) for start in range(3))),
         edge_rules=EdgeRules(Direction.DIRECTED),
@@ -165,7 +165,7 @@ def test_a_published_stored_layer_is_corrected_where_an_overlay_reaches(tmp_path
 
     def published(digest: str, graph: Graph, features: np.ndarray) -> LoadedRevision:
         nodes = len(features)
-        data = GraphData(
+        data = GraphData.of_one_type(
             source="made up", digest=digest, graph=graph, features=features, labels=np.zeros(nodes, np.int64),
             classes=(0, 1, 2), splits=Splits(*(np.arange(start, nodes, 3) for start in range(3))),
             edge_rules=world.rules,

@@ -64,7 +64,7 @@ def test_inductive_training_never_reads_the_features_of_other_nodes(architecture
     features = np.array(data.features)
     features[np.setdiff1d(np.arange(data.graph.nodes), data.splits.train)] = np.nan
 
-    poisoned = _train(replace(data, features=features), model)
+    poisoned = _train(data.with_features(features), model)
 
     assert all(np.isfinite(tensor).all() for tensor in to_tensors(poisoned.module).values())
     _assert_same_weights(poisoned, _train(data, model))
@@ -76,7 +76,7 @@ def test_transductive_training_reads_the_features_of_other_nodes(architecture: s
     features = np.array(data.features)
     features[np.setdiff1d(np.arange(data.graph.nodes), data.splits.train)] = np.nan
 
-    poisoned = _train(replace(data, features=features), model, Scope.TRANSDUCTIVE)
+    poisoned = _train(data.with_features(features), model, Scope.TRANSDUCTIVE)
 
     assert not all(np.isfinite(tensor).all() for tensor in to_tensors(poisoned.module).values())
 
@@ -84,7 +84,7 @@ def test_transductive_training_reads_the_features_of_other_nodes(architecture: s
 def test_inductive_training_never_follows_the_edges_of_other_nodes() -> None:
     data, model = planted_graph(INFORMATIVE), _model(1)
 
-    pruned = _train(replace(data, graph=_without_hidden_nodes(data)), model)
+    pruned = _train(data.with_lists(_without_hidden_nodes(data)), model)
 
     _assert_same_weights(pruned, _train(data, model))
 
@@ -92,7 +92,7 @@ def test_inductive_training_never_follows_the_edges_of_other_nodes() -> None:
 def test_transductive_training_follows_the_edges_of_other_nodes() -> None:
     data, model = planted_graph(INFORMATIVE), _model(1)
 
-    pruned = _train(replace(data, graph=_without_hidden_nodes(data)), model, Scope.TRANSDUCTIVE)
+    pruned = _train(data.with_lists(_without_hidden_nodes(data)), model, Scope.TRANSDUCTIVE)
 
     assert not _same_weights(pruned, _train(data, model, Scope.TRANSDUCTIVE))
 
@@ -270,7 +270,7 @@ def test_training_nodes_without_any_visible_edge_are_trained_on() -> None:
     """An inductive split can cut every edge."""
     data = planted_graph(INFORMATIVE)
     hidden = int(data.splits.test[0])
-    cut = replace(data, graph=graph_of([[hidden]] * data.graph.nodes))
+    cut = data.with_lists(graph_of([[hidden]] * data.graph.nodes))
 
     trained = _train(cut, _model(1))
 

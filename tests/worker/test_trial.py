@@ -19,7 +19,7 @@ def few_labelled() -> GraphData:
     data = planted_graph((0, 1, 2), nodes=600, columns=6)
     noise = np.random.default_rng(1).normal(scale=3.0, size=data.features.shape)
     splits = Splits(train=np.arange(40), validation=np.arange(40, 440), test=np.arange(440, 600))
-    return dataclasses.replace(data, features=(data.features + noise).astype(np.float32), splits=splits)
+    return dataclasses.replace(data.with_features((data.features + noise).astype(np.float32)), splits=splits)
 
 
 def advise(data: GraphData, scope: str = "Inductive") -> tuple[str | None, list[Progress]]:

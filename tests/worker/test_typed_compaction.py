@@ -94,7 +94,7 @@ def assert_it_is(loaded: LoadedRevision, plain: PlainTypedGraph, replayed: Livin
 
 def assert_it_is_written(service: Service, plain: PlainTypedGraph) -> None:
     """Whether the version holds the graph built anew: lists, features and ids."""
-    data, (built, _) = service.repository.read_typed_graph(service.manifest.graph), plain.built()
+    data, (built, _) = service.repository.read_graph(service.manifest.graph), plain.built()
     for one, other in zip(data.relations, built.relations, strict=True):
         assert (one.key, one.reverse_of, one.merges, one.both_ways) == (
             other.key, other.reverse_of, other.merges, other.both_ways,
@@ -129,7 +129,7 @@ def test_folded_twice_and_changed_in_between_it_is_the_graph_built_anew(tmp_path
     service.write(living, [batch_of(plain.random_batch(draw, 9), served_by(living)) for _ in range(3)])
     service.compact()
     # The first model, whose log is cut, over the newest version.
-    target = service.repository.read_typed_graph(service.manifest.graph)
+    target = service.repository.read_graph(service.manifest.graph)
     before = load_revision(service.repository, first.revision, ROOM_BYTES)
     brought = bring(before, features, target, ROOM_BYTES, silent)
     older = msgspec.structs.replace(first, recipe="older")
@@ -192,13 +192,13 @@ def test_trained_anew_sparse_features_are_scaled_as_those_of_the_graph_built_ane
     )
 
     # What follows begins with the sparse features of that version: folding more, and an older model over the newest.
-    first, before = service.manifest, service.repository.read_typed_graph(service.manifest.graph)
+    first, before = service.manifest, service.repository.read_graph(service.manifest.graph)
     items[20] = items[5]
     body = {"overrides": [{"id": "item/20", "features": items[20].tolist()}], "removedNodes": ["item/19"]}
     living = service.opened()
     service.write(living, [batch_of(body, served_by(living))])
     loaded = service.compact()
-    target = service.repository.read_typed_graph(service.manifest.graph)
+    target = service.repository.read_graph(service.manifest.graph)
     np.testing.assert_array_equal(target.types[1].features.toarray(), np.delete(items, 19, axis=0))
     opened = load_revision(service.repository, first.revision, ROOM_BYTES)
     brought = bring(opened, [kind.features for kind in before.types], target, ROOM_BYTES, silent)
@@ -221,7 +221,7 @@ def test_a_version_keeps_features_of_each_type_in_their_form(tmp_path: Path, spa
     repository = Repository(tmp_path / "repository", "default", "shop")
     written = replace(data, types=tuple(map(given, data.types)), digest="0123abcd", made_of=made_of)
     repository.put_graph(written)
-    for kind, found in zip(written.types, repository.read_typed_graph(written.digest).types, strict=True):
+    for kind, found in zip(written.types, repository.read_graph(written.digest).types, strict=True):
         assert type(found.features) is type(kind.features)
         if isinstance(kind.features, np.ndarray):
             np.testing.assert_array_equal(found.features, kind.features)
@@ -248,7 +248,7 @@ def test_nodes_keep_their_ids_and_labels_are_those_that_changes_gave(called: Ser
     called.write(living, [batch_of(EVERYTHING, served)])
     loaded = called.compact()
     assert shown(served_revision(loaded)) == shown(served)
-    data = called.repository.read_typed_graph(called.manifest.graph)
+    data = called.repository.read_graph(called.manifest.graph)
     names = shown(served)["user"]
     assert data.labels[names.index("new")] == 1
     assert data.labels[names.index("u4")] == -1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gnnserve_api.errors import InputError
 from gnnserve_cli.commands.inspection_parts import bars, class_bars, remarks, taken_columns
 from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRoot
 from gnnserve_cli.sources import is_manifest, parse_spec
@@ -13,9 +14,11 @@ from gnnserve_cli.sources import is_manifest, parse_spec
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from gnnserve_api.spec.heterogeneous import TypedSource
     from gnnserve_api.spec.model import Model
+    from gnnserve_api.spec.task import Links
     from gnnserve_worker.generation.trial import Candidate
-    from gnnserve_worker.graph.inspection import Inspection
+    from gnnserve_worker.graph.inspection import FeatureFacts, Inspection, InspectionByType, RelationFacts, TypeFacts
     from gnnserve_worker.graph.store import GraphData
     from gnnserve_worker.progress import ProgressListener
 
@@ -60,15 +63,8 @@ def inspect(
     spec = parse_spec(source)
     wanted = spec.graph.source
     if wanted.typed is not None:
-        from gnnserve_cli.commands.typed_graph import inspect_typed_source  # noqa: PLC0415
-
-        inspect_typed_source(
-            wanted.typed,
-            spec.task.links,
-            is_task_known=is_manifest(source),
-            as_json=as_json,
-            try_out=try_out,
-        )
+        links, is_task_known = spec.task.links, is_manifest(source)
+        _inspect_by_type(wanted.typed, links, is_task_known=is_task_known, as_json=as_json, try_out=try_out)
         return
     with showing_progress() as listener:
         data = load_source(wanted, repository / DOWNLOADS, listener, learns_labels=spec.task.links is None)
@@ -121,10 +117,7 @@ def _tables(found: Inspection) -> list[RenderableType]:
     ids = ", ".join(map(repr, found.first_ids))
     odd = [f"{found.self_loops:,} from a node to itself"] * bool(found.self_loops)
     odd += [f"{found.repeated_edges:,} listed again"] * bool(found.repeated_edges)
-    kind = "sparse" if features.is_sparse else "dense"
     called = f"called {ids}{', …' * (found.nodes > len(found.first_ids))} ({found.node_ids})"
-    several = ", several per node" * found.multi_label
-    classless = f"{count(found.classless_nodes, 'node')} {'of none' if found.multi_label else 'without'}"
     classes = "1 class" if len(found.classes) == 1 else f"{len(found.classes):,} classes"
     facts = [
         ("source", found.source),
@@ -137,21 +130,34 @@ def _tables(found: Inspection) -> list[RenderableType]:
             f"median {neighbours.median:,.0f}, mean {neighbours.mean:,.1f}, p99 {neighbours.p99:,.0f}, "
             f"most {neighbours.highest:,}; {count(neighbours.isolated, 'node')} without",
         ),
-        (
-            "features",
-            f"{count(features.columns, 'column')}, {kind}, {features.nonzero_share:.1%} not zero, "
-            f"from {features.lowest:.4g} to {features.highest:.4g}",
-        ),
+        ("features", _feature_words(features)),
         *([("taken", taken_columns(found.feature_columns))] if found.feature_columns else []),
-        ("labels", f"{classes}{several}; {classless}"),
-        (
-            "split",
-            f"{found.training_nodes:,} to train on, {found.validation_nodes:,} to validate, "
-            f"{found.test_nodes:,} to test",
-        ),
+        ("labels", f"{classes}{_labelled_words(found)}"),
+        ("split", _split_words(found)),
     ]
     parts: list[RenderableType] = [facts_table(facts), "", *_pictures(found)]
     return [*parts, *remarks(found.findings, found.notes)]
+
+
+def _feature_words(features: FeatureFacts) -> str:
+    from gnnserve_cli.render import count  # noqa: PLC0415
+
+    shape = "sparse" if features.is_sparse else "dense"
+    return (
+        f"{count(features.columns, 'column')}, {shape}, {features.nonzero_share:.1%} not zero, "
+        f"from {features.lowest:.4g} to {features.highest:.4g}"
+    )
+
+
+def _labelled_words(found: Inspection | InspectionByType) -> str:
+    from gnnserve_cli.render import count  # noqa: PLC0415
+
+    several = ", several per node" * found.multi_label
+    return f"{several}; {count(found.classless_nodes, 'node')} {'of none' if found.multi_label else 'without'}"
+
+
+def _split_words(found: Inspection | InspectionByType) -> str:
+    return f"{found.training_nodes:,} to train on, {found.validation_nodes:,} to validate, {found.test_nodes:,} to test"
 
 
 def _pictures(found: Inspection) -> list[RenderableType]:
@@ -162,3 +168,117 @@ def _pictures(found: Inspection) -> list[RenderableType]:
         for (start, nodes), end in zip(histogram, ends, strict=True)
     ]
     return [bars("Neighbours", neighbours), "", *class_bars(found.classes)]
+
+
+# --- several types
+
+
+def _inspect_by_type(
+    source: TypedSource, links: Links | None, *, is_task_known: bool, as_json: bool, try_out: bool
+) -> None:
+    """`links`: what a manifest scores; `is_task_known`: it is a manifest's source, and not a folder alone, of which
+    classes are shown where it has some."""
+    from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
+    from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
+    from gnnserve_worker.graph.inspection import inspect_by_type  # noqa: PLC0415
+
+    if try_out:
+        raise InputError("--try", "trains candidates over graphs of one type alone", "leave it out")
+    with showing_progress() as listener:
+        data = _load_by_type(source, links, listener, is_task_known=is_task_known)
+    found = inspect_by_type(data)
+    if as_json:
+        print_json(found)
+        return
+    console = output()
+    for part in _parts_by_type(found, links):
+        put(console, part)
+
+
+def _load_by_type(
+    source: TypedSource, links: Links | None, listener: ProgressListener, *, is_task_known: bool
+) -> GraphData:
+    """The graph of the source, loaded as generation loads it. `links`, `is_task_known`: as of `_inspect_by_type`."""
+    from gnnserve_worker.graph.sources.assembly import NoLabelsError  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.load import load_typed_source  # noqa: PLC0415
+
+    if links is not None:
+        return load_typed_source(source, listener, needs_labels=False)
+    try:
+        return load_typed_source(source, listener)
+    except NoLabelsError:
+        if is_task_known:
+            raise
+        return load_typed_source(source, listener, needs_labels=False)
+
+
+def _parts_by_type(found: InspectionByType, links: Links | None) -> list[RenderableType]:
+    from gnnserve_cli.render import count, facts_table  # noqa: PLC0415
+
+    nodes, edges = sum(kind.nodes for kind in found.types), sum(one.edges for one in found.relations)
+    facts = [
+        ("source", found.source),
+        ("digest", found.digest),
+        ("nodes", f"{nodes:,} of {count(len(found.types), 'type')}"),
+        ("edges", f"{edges:,} of {count(len(found.relations), 'relation')}"),
+        *((kind.name, _type_words(kind)) for kind in found.types),
+    ]
+    facts += (
+        [
+            ("classified", found.target),
+            ("labels", f"{len(found.classes):,} classes{_labelled_words(found)}"),
+            ("split", _split_words(found)),
+        ]
+        if found.target
+        else [_scored(links)]
+    )
+    return [
+        facts_table(facts),
+        "",
+        _relation_table(found.relations),
+        "",
+        *(class_bars(found.classes) if found.target else ()),
+        *remarks(found.findings, found.notes),
+    ]
+
+
+def _scored(links: Links | None) -> tuple[str, str]:
+    """What there is in place of classes."""
+    if links is None:
+        return "labels", "no type has any: nothing can be classified, and links may be scored (spec.task.links)"
+    return "scored", f"links of relation {links.relation}" if links.relation else "links"
+
+
+def _type_words(kind: TypeFacts) -> str:
+    from gnnserve_cli.render import count  # noqa: PLC0415
+
+    called = f"{kind.nodes:,}, called {', '.join(kind.first_ids)}{', …' * (kind.nodes > len(kind.first_ids))}"
+    taken = "no features: embeddings are learned" if kind.features is None else _feature_words(kind.features)
+    names = f" ({taken_columns(kind.feature_columns)})" * bool(kind.feature_columns)
+    return f"{called}; {taken}{names}; {count(kind.isolated, 'node')} without neighbours"
+
+
+def _relation_table(relations: tuple[RelationFacts, ...]) -> RenderableType:
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    for header in ("Reads", "Relation", "Of type"):
+        table.add_column(header, no_wrap=True)
+    for header in ("Edges", "Median", "Most", "Without"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("An edge counts", no_wrap=True)
+    for one in relations:
+        table.add_row(
+            Text(one.target), Text(one.name), Text(one.source), f"{one.edges:,}", f"{one.neighbours.median:,.0f}",
+            f"{one.neighbours.highest:,}", f"{one.neighbours.isolated:,}", _words_of_rules(one),
+        )  # fmt: skip
+    return table
+
+
+def _words_of_rules(relation: RelationFacts) -> str:
+    """How edges of changes and overlays count, by the relation."""
+    if relation.reverse_of is not None:
+        return f"with {relation.reverse_of}"
+    return f"{'both ways' if relation.both_ways else 'one way'}, {'once' if relation.merges else 'each time'}"

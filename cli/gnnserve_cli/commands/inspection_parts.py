@@ -1,4 +1,4 @@
-"""What inspections of graphs of one type and of typed graphs show alike: columns, bars, and remarks."""
+"""Parts of inspections: columns, bars, and remarks."""
 
 from __future__ import annotations
 

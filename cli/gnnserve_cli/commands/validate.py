@@ -195,7 +195,7 @@ def _file_facts(spec: GNNServiceSpec) -> list[tuple[str, str]]:
 
 def _listed(spec: GNNServiceSpec) -> Iterator[str]:
     """Variants of one storage and the model's fan-outs."""
-    from gnnserve_api.spec.typed_rules import made_variants, reads_products  # noqa: PLC0415
+    from gnnserve_api.spec.heterogeneous_rules import made_variants, reads_products  # noqa: PLC0415
 
     variants = made_variants(spec)
     pruning = variants.pruning
@@ -241,7 +241,7 @@ def _device(worker: Worker) -> str:
 
 
 def _say_what_changes_nothing(spec: GNNServiceSpec) -> None:
-    from gnnserve_api.spec.typed_rules import made_variants  # noqa: PLC0415
+    from gnnserve_api.spec.heterogeneous_rules import made_variants  # noqa: PLC0415
 
     for field, why in (*_unread_of_workers(spec.worker), *_unread_of_variants(made_variants(spec))):
         print(f"note: spec.{field} changes nothing: spec.{why}", file=sys.stderr)

@@ -116,9 +116,7 @@ def load_subject(root: Path, service: str | None, revision: str | None) -> Subje
         classes=len(graph.classes),
         multi_label=graph.multi_label,
         profile=manifest.profile,
-        provenance=provenance_of(
-            manifest, graph.source, graph.edges, graph.train_nodes, graph.typed.relations if graph.typed else ()
-        ),
+        provenance=provenance_of(manifest, graph.source, graph.edges, graph.train_nodes, graph.schema.relations),
     )
 
 

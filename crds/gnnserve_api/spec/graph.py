@@ -7,11 +7,11 @@ from typing import Annotated, assert_never
 
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
+from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.paths import SourcePath
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.rules import rule
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
-from gnnserve_api.spec.typed import TypedSource
 
 
 class Builtin(StrEnum):

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import RoutingTable
-from gnnserve_api.spec import canary, pooled, typed_rules
+from gnnserve_api.spec import canary, pooled
+from gnnserve_api.spec import heterogeneous_rules as over_types
 from gnnserve_api.spec import task as task_rules
 from gnnserve_api.spec.audience import Audience, selection
 from gnnserve_api.spec.cascade import MAX_PERCENTS
@@ -258,12 +259,12 @@ class GNNServiceSpec(ApiModel):
     _changes_fit_memory = changes_fit_memory
     _sinks_have_secrets_of_their_own = sinks_have_secrets_of_their_own
     _log_has_a_secret_of_its_own = log_has_a_secret_of_its_own
-    _something_is_retrained, _architecture_is_of_types = something_is_retrained, typed_rules.architecture_is_of_types
-    _relations_are_typed, _relations_have_fanouts = typed_rules.relations_are_typed, typed_rules.relations_have_fanouts
-    _batches_are_of_types = typed_rules.batches_are_of_types
-    _typed_variants_are_projected = typed_rules.typed_variants_are_projected
-    _typed_scores_are_not_stored = typed_rules.typed_scores_are_not_stored
-    _typed_layers_stay = typed_rules.typed_layers_stay
+    _something_is_retrained, _architecture_is_of_types = something_is_retrained, over_types.architecture_is_of_types
+    _relations_are_typed, _relations_have_fanouts = over_types.relations_are_typed, over_types.relations_have_fanouts
+    _batches_are_of_types = over_types.batches_are_of_types
+    _typed_variants_are_projected = over_types.typed_variants_are_projected
+    _typed_scores_are_not_stored = over_types.typed_scores_are_not_stored
+    _typed_layers_stay = over_types.typed_layers_stay
     _links_are_not_propagated = task_rules.links_are_not_propagated
     _light_gcn_serves_rows = task_rules.light_gcn_serves_rows
     _light_gcn_scores_links, _light_gcn_compares = task_rules.light_gcn_scores_links, task_rules.light_gcn_compares
@@ -307,13 +308,13 @@ class GNNServiceSpec(ApiModel):
         """Variants that `routing` names and that generation may leave out. With `revision` nothing is generated."""
         if self.revision is not None:
             return ()
-        certain = () if self.variants.is_searched else typed_rules.made_variants(self).listed_names()
+        certain = () if self.variants.is_searched else over_types.made_variants(self).listed_names()
         uncertain = {*self.possible_variants()}.difference(certain)
         return tuple(name for name in self.routing.named_variants if name in uncertain)
 
     def possible_variants(self) -> tuple[str, ...]:
         """All variants that a revision may have."""
-        variants = typed_rules.made_variants(self)
+        variants = over_types.made_variants(self)
         if not variants.is_searched:
             return (*variants.listed_names(), *variants.optional_names())
         return tuple(name for searched in self._rounds() for name in searched.names)

@@ -18,7 +18,6 @@ from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import FeatureColumn, Features, GraphData
-from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -29,7 +28,7 @@ _STAGE = "apply the log of changes"
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    data: GraphData | TypedGraphData
+    data: GraphData
     kept: Kept
     """Which nodes of the revision that changes were applied to are its nodes."""
     living: LivingRevision
@@ -43,7 +42,7 @@ class Folding(Protocol):
         """To be called for each batch that is applied."""
         ...  # pragma: no cover
 
-    def data(self, digest: str, made_of: ChangedSource) -> tuple[GraphData | TypedGraphData, Kept]:
+    def data(self, digest: str, made_of: ChangedSource) -> tuple[GraphData, Kept]:
         """The graph as it is now, under that digest."""
         ...  # pragma: no cover
 
@@ -103,7 +102,7 @@ class _OneTypeFolding:
         if manifest is None or manifest.row_source is None or manifest.edge_rules is None:
             raise ValueError("a revision that cannot follow changes")
         kept = self._graph.kept
-        data = GraphData(
+        data = GraphData.of_one_type(
             source=loaded.source,
             digest=digest,
             graph=self._graph.lists.of_these(kept),

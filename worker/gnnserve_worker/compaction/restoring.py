@@ -23,7 +23,6 @@ from gnnserve_worker.compaction.source_features import SourceFeatures, features_
 from gnnserve_worker.compaction.typed_differences import bring_typed
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal
 from gnnserve_worker.graph.store import Features, GraphData
-from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
@@ -65,8 +64,7 @@ def _restore(
             f"name revision {taken}, which that made",
         )
     features = features_of(service, repository, named, progress)
-    is_typed = service.spec.graph.source.typed is not None
-    target = repository.read_typed_graph(graph) if is_typed else repository.read_graph(graph)
+    target = repository.read_graph(graph)
     progress(Progress("load revision", 0, 1))
     room_bytes = _room_bytes(named, repository.graph_of(named).nodes, target)
     loaded = load_revision(repository, named.revision, room_bytes)
@@ -78,7 +76,7 @@ def _restore(
 def bring(
     loaded: LoadedRevision,
     features: SourceFeatures,
-    target: GraphData | TypedGraphData,
+    target: GraphData,
     room_bytes: int,
     progress: ProgressListener,
 ) -> Folded:
@@ -92,7 +90,7 @@ def bring(
             raise RepositoryError(f"graph {target.digest}", f"{said.field}: {said.message}", said.remedy)
 
     progress(Progress(_STAGE, 0, 1))
-    if isinstance(target, TypedGraphData):
+    if target.schema.has_names:
         kept: Kept = bring_typed(loaded, cast("Sequence[Features | None]", features), target, living, apply)
     else:
         kept = _bring_one_type(loaded, cast("Features", features), target, living, apply)
@@ -114,7 +112,7 @@ def _bring_one_type(
     return KeptNodes(places)
 
 
-def _room_bytes(named: RevisionManifest, nodes: int, target: GraphData | TypedGraphData) -> int:
+def _room_bytes(named: RevisionManifest, nodes: int, target: GraphData) -> int:
     """Memory that changes may take, which is more than they can: every row of `nodes` nodes and of the target's, and
     every list. What is not used costs nothing."""
     rows = sum(entry.bytes for entry in named.files.values())

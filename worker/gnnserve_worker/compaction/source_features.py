@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.spec.typed import TypedSource
 from gnnserve_worker.graph.sources.load import load_source, load_typed_source, source_digest
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -27,7 +27,7 @@ def features_of(
     given = source.given()
     if made_of is not None:
         if isinstance(given, TypedSource):
-            return [kind.features for kind in repository.read_typed_graph(base.graph).types]
+            return [kind.features for kind in repository.read_graph(base.graph).types]
         return repository.read_graph(base.graph).features
     if source_digest(source) != base.graph:
         raise InputError(

@@ -56,9 +56,7 @@ class TypedFolding:
         for place, one in enumerate(graph.stored.relations):
             kind = graph.stored.place_of(one.target)
             lists = graph.lists.renumbered(graph.places.list_by(place, firsts[kind] + kept[kind]), names)
-            relations.append(
-                Relation(one.source, one.name, one.target, lists, one.reverse_of, one.merges, one.both_ways)
-            )
+            relations.append(Relation(one.source, one.name, one.target, lists, one.reverse_of, one.edge_rules))
         asked = self._changes[0]
         data = TypedGraphData(
             source=loaded.source,

@@ -10,9 +10,9 @@ from msgspec import UNSET
 from gnnserve_api.edges import Direction
 from gnnserve_api.repository import GraphManifest, RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.typed_rules import reads_products
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.expected.listed import expected_digests
 from gnnserve_worker.generation.given_variants import given_digests

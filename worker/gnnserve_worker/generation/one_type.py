@@ -141,7 +141,7 @@ def _with_model_features(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
     links = spec.task.links
     if links is not None and spec.model.learns_embeddings:
         # The embeddings, once they are learnt: as many columns are asked about before.
-        return replace(graph, features=np.zeros((graph.graph.nodes, links.dimensions), np.float32), feature_columns=())
+        return graph.with_features(np.zeros((graph.graph.nodes, links.dimensions), np.float32))
     return graph
 
 
@@ -244,7 +244,7 @@ def _learn_rows(
     from gnnserve_worker.generation.link_training.learnt_rows import learn_rows  # noqa: PLC0415
 
     learnt = learn_rows(spec, links, progress, resumption)
-    return replace(graph, features=learnt.rows), lambda data, features: learnt
+    return graph.with_features(learnt.rows), lambda data, features: learnt
 
 
 def _training(

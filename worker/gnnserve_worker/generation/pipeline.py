@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-from gnnserve_api.spec.typed import TypedSource
-from gnnserve_api.spec.typed_rules import reads_products
 from gnnserve_worker.generation.identity import RevisionIdentity, find_published, identity_of
 from gnnserve_worker.progress import OverallProgress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository

@@ -6,16 +6,15 @@ direction, classes that no training node has, constant columns) before hours go 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 
-from gnnserve_api.classes import Classes
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph.edges import row_blocks
-from gnnserve_worker.graph.store import Features, Graph, GraphData, Splits
+from gnnserve_worker.graph.store import Features, Graph, GraphData, NodeType, Relation, Splits
 from gnnserve_worker.graph.suspicion import suspicious_columns
 
 _BLOCK_ROWS = 65_536
@@ -25,6 +24,7 @@ _PROBED_EDGES = 10_000
 _SCANNED_EDGES = 1 << 28
 """Most edges that probing scans: every probe scans the row of its source, so with long rows fewer edges are probed."""
 _SHOWN_IDS = 3
+_MANY_ISOLATED = 0.2
 _FEW_NODES = 100
 _UNEVEN_SCALES = 100.0
 FEW_EDGES_SHARE = 0.25
@@ -78,11 +78,13 @@ class Noted(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Inspection(msgspec.Struct, frozen=True, rename="camel"):
+    """A graph whose nodes are of one type."""
+
     source: str
     digest: str
     nodes: int
     node_ids: NodeIdKind
-    first_ids: list[int] | list[str]
+    first_ids: list[int | str]
     edges: int
     """Directed edges: an undirected link counts twice."""
     edge_rules: EdgeRules
@@ -107,22 +109,68 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     notes: tuple[str, ...]
 
 
+class TypeFacts(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    nodes: int
+    node_ids: NodeIdKind
+    first_ids: tuple[str, ...]
+    """As requests name them: type, slash, id."""
+    isolated: int
+    """Nodes that read no neighbour by any relation."""
+    features: FeatureFacts | None
+    """None: it has none, and its nodes get embeddings."""
+    feature_columns: tuple[TakenColumn, ...]
+
+
+class RelationFacts(msgspec.Struct, frozen=True, rename="camel"):
+    source: str
+    name: str
+    target: str
+    edges: int
+    reverse_of: str | None
+    """The relation that it is the reverse of; None: it is the source's."""
+    both_ways: bool
+    """Whether an edge between two nodes of one type lets either read the other."""
+    merges: bool
+    """Whether edges between the same two nodes count once."""
+    neighbours: DegreeFacts
+    """How many nodes a node of the target type reads by it."""
+
+
+class InspectionByType(msgspec.Struct, frozen=True, rename="camel"):
+    """A graph whose types have names."""
+
+    source: str
+    digest: str
+    target: str
+    """The type that is classified; empty: no type has labels."""
+    types: tuple[TypeFacts, ...]
+    relations: tuple[RelationFacts, ...]
+    multi_label: bool
+    classes: tuple[ClassCount, ...]
+    classless_nodes: int
+    """Nodes of the target type whose class is unknown; where a node may have several, those that have none."""
+    training_nodes: int
+    validation_nodes: int
+    test_nodes: int
+    findings: tuple[Noted, ...]
+    notes: tuple[str, ...]
+
+
 def inspect(data: GraphData) -> Inspection:
-    """Inspect a graph. Reads everything once, in blocks, with little memory beside the graph."""
+    """Inspect a graph of one type. Reads everything once, in blocks, with little memory beside the graph."""
     graph, nodes = data.graph, data.graph.nodes
     self_loops, repeated = _count_odd_edges(graph)
-    has_class = data.labels.any(axis=1) if data.multi_label else data.labels >= 0
     features = feature_facts(data.features)
     neighbours = degree_facts(graph)
-    classes = class_counts(data.labels, data.classes, data.splits.train)
+    classes = _class_counts(data)
     reversed_share = _reversed_share(graph)
-    first = list(range(min(_SHOWN_IDS, nodes))) if data.ids is None else data.ids.shown(0, min(_SHOWN_IDS, nodes))
     return Inspection(
         source=data.source,
         digest=data.digest,
         nodes=nodes,
         node_ids=NodeIdKind.POSITIONS if data.ids is None else data.ids.kind,
-        first_ids=first,
+        first_ids=[*_first_ids(data.target)],
         edges=graph.edges,
         edge_rules=data.edge_rules,
         self_loops=self_loops,
@@ -130,20 +178,81 @@ def inspect(data: GraphData) -> Inspection:
         reversed_share=reversed_share,
         neighbours=neighbours,
         features=features,
-        feature_columns=tuple(TakenColumn(column.name, column.width) for column in data.feature_columns),
+        feature_columns=_taken_columns(data.target),
         multi_label=data.multi_label,
         classes=classes,
-        classless_nodes=int(nodes - has_class.sum()),
+        classless_nodes=_count_classless(data),
         training_nodes=len(data.splits.train),
         validation_nodes=len(data.splits.validation),
         test_nodes=len(data.splits.test),
-        findings=tuple(Noted(finding.what, finding.count, finding.example) for finding in data.findings),
+        findings=_noted(data),
         notes=(
             *_notes(nodes, graph.edges, neighbours, reversed_share, features, classes, data.splits),
             *_note_on_scope(graph, data.splits),
             *suspicious_columns(data),
         ),
     )
+
+
+def inspect_by_type(data: GraphData) -> InspectionByType:
+    """Inspect a graph type by type, and relation by relation."""
+    classes, types = _class_counts(data), tuple(_type_facts(data, kind) for kind in data.types)
+    return InspectionByType(
+        source=data.source,
+        digest=data.digest,
+        target=data.target.name if data.classes else "",
+        types=types,
+        relations=tuple(map(_relation_facts, data.relations)),
+        multi_label=data.multi_label,
+        classes=classes,
+        classless_nodes=_count_classless(data),
+        training_nodes=len(data.splits.train),
+        validation_nodes=len(data.splits.validation),
+        test_nodes=len(data.splits.test),
+        findings=_noted(data),
+        notes=(*_notes_by_type(types, data), *_split_notes(classes, data.splits)) if data.classes else (),
+    )
+
+
+def _type_facts(data: GraphData, kind: NodeType) -> TypeFacts:
+    reads = np.zeros(kind.nodes, dtype=bool)
+    for relation in data.read_by(kind.name):
+        reads |= np.diff(relation.lists.indptr) > 0
+    return TypeFacts(
+        name=kind.name,
+        nodes=kind.nodes,
+        node_ids=NodeIdKind.POSITIONS if kind.ids is None else kind.ids.kind,
+        first_ids=tuple(f"{kind.name}/{one}" for one in _first_ids(kind)),
+        isolated=int((~reads).sum()),
+        features=None if kind.features is None else feature_facts(kind.features),
+        feature_columns=_taken_columns(kind),
+    )
+
+
+def _relation_facts(relation: Relation) -> RelationFacts:
+    lists = relation.lists
+    return RelationFacts(
+        relation.source, relation.name, relation.target, lists.edges, relation.reverse_of, relation.both_ways,
+        relation.merges, degree_facts(lists),
+    )  # fmt: skip
+
+
+def _first_ids(kind: NodeType) -> Sequence[int | str]:
+    shown = min(_SHOWN_IDS, kind.nodes)
+    return range(shown) if kind.ids is None else kind.ids.shown(0, shown)
+
+
+def _taken_columns(kind: NodeType) -> tuple[TakenColumn, ...]:
+    return tuple(TakenColumn(column.name, column.width) for column in kind.feature_columns)
+
+
+def _count_classless(data: GraphData) -> int:
+    has_class = data.labels.any(axis=1) if data.multi_label else data.labels >= 0
+    return int((~has_class).sum())
+
+
+def _noted(data: GraphData) -> tuple[Noted, ...]:
+    return tuple(Noted(finding.what, finding.count, finding.example) for finding in data.findings)
 
 
 def _count_odd_edges(graph: Graph) -> tuple[int, int]:
@@ -248,17 +357,15 @@ def feature_facts(features: Features) -> FeatureFacts:
     )
 
 
-def class_counts(labels: np.ndarray, classes: Classes, training: np.ndarray) -> tuple[ClassCount, ...]:
-    """`labels` as in `GraphData`; `training`: positions of nodes to train on."""
-
+def _class_counts(data: GraphData) -> tuple[ClassCount, ...]:
     def counts(labels: np.ndarray) -> list[int]:
         if labels.ndim == 2:
             found: list[int] = labels.sum(axis=0, dtype=np.int64).tolist()
         else:
-            found = np.bincount(labels[labels >= 0], minlength=len(classes)).tolist()
+            found = np.bincount(labels[labels >= 0], minlength=len(data.classes)).tolist()
         return found
 
-    return tuple(map(ClassCount, classes, counts(labels), counts(labels[training])))
+    return tuple(map(ClassCount, data.classes, counts(data.labels), counts(data.labels[data.splits.train])))
 
 
 def _note_on_scope(graph: Graph, splits: Splits) -> Iterator[str]:
@@ -280,7 +387,7 @@ def _notes(
 ) -> Iterator[str]:
     if not edges:
         yield "There are no edges: every node is classified by its own features."
-    elif neighbours.isolated > 0.2 * nodes:
+    elif neighbours.isolated > _MANY_ISOLATED * nodes:
         one_way = f": {1 - reversed_share:.0%} of the edges go one way only, and direction Undirected adds the other"
         yield (
             f"{neighbours.isolated / nodes:.0%} of the nodes read no neighbour and are classified by their own features"
@@ -293,10 +400,27 @@ def _notes(
             f"Columns differ in scale: deviations go from {features.smallest_deviation:.3g} to "
             f"{features.largest_deviation:.3g}. Normalization Standardize, the default here, evens them out."
         )
-    yield from split_notes(classes, splits)
+    yield from _split_notes(classes, splits)
 
 
-def split_notes(classes: tuple[ClassCount, ...], splits: Splits) -> Iterator[str]:
+def _notes_by_type(types: tuple[TypeFacts, ...], data: GraphData) -> Iterator[str]:
+    target = types[0]
+    if target.isolated > _MANY_ISOLATED * target.nodes:
+        yield (
+            f"{target.isolated / target.nodes:.0%} of the nodes of type {target.name} read no neighbour and are "
+            "classified by their own row."
+        )
+    if target.features is None:
+        yield f"Nodes of type {target.name} have no features: those that training does not see have learnt nothing."
+    for kind in types[1:]:
+        if not any(relation.source == kind.name for relation in data.relations):
+            yield f"No relation reads nodes of type {kind.name}: they tell nothing about others."
+        if kind.features is not None and kind.features.constant_columns:
+            constant = f"{kind.features.constant_columns:,} of {kind.features.columns:,} feature columns"
+            yield f"{constant} of type {kind.name} have one value everywhere."
+
+
+def _split_notes(classes: tuple[ClassCount, ...], splits: Splits) -> Iterator[str]:
     """Notes on what is trained on and measured with."""
     untaught = [str(entry.label) for entry in classes if entry.nodes and not entry.training_nodes]
     if untaught:

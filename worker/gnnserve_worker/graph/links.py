@@ -14,12 +14,11 @@ import numpy as np
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.spec.task import Links
-from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
-from gnnserve_worker.graph.store import Finding, Graph, GraphData, Splits
-from gnnserve_worker.graph.typed import EdgeSplits, NodeType, Relation, TypedGraphData
+from gnnserve_worker.graph.store import EdgeSplits, Finding, Graph, GraphData, NodeType, Relation, Splits
 
 _FIELD = "spec.task.links"
 _TRAIN, _VALIDATION, _TEST = 0, 1, 2
@@ -84,7 +83,7 @@ class LinkSet:
         edges.add(self.others.first, self.others.second)
         return edges.to_graph()[0]
 
-    def end_types(self, graph: TypedGraphManifest) -> tuple[int, ...]:
+    def end_types(self, graph: GraphSchema) -> tuple[int, ...]:
         """Places of the types at its ends, ascending, each once."""
         return tuple(sorted({graph.place_of(end.type) for end in (self.first, self.second)}))
 
@@ -142,7 +141,7 @@ def part_links(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:
     return _link_graph(replace(data, digest=links_digest(data.digest, links)), parted), parted
 
 
-def message_relations(data: TypedGraphData, links: LinkSet, kept: np.ndarray | None = None) -> tuple[Relation, ...]:
+def message_relations(data: GraphData, links: LinkSet, kept: np.ndarray | None = None) -> tuple[Relation, ...]:
     """A graph's relations with the links that are learnt from alone: neither the scored relation nor its reverse has
     another one. `kept`: bool [links], which of them; None: all."""
     scored = next(one for one in data.relations if one.key == links.relation)
@@ -168,7 +167,7 @@ def _lists(readers: np.ndarray, read: np.ndarray, nodes: int) -> Graph:
     return Graph(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), read[order].astype(np.int32))
 
 
-def with_own_reverse(data: TypedGraphData, links: Links) -> TypedGraphData:
+def with_own_reverse(data: GraphData, links: Links) -> GraphData:
     """The graph in which a relation of the source that lists the scored one's edges the other way is known as its
     reverse, whatever it is called: what is held out of one must be held out of both."""
     scored = _relation_of(data, links)
@@ -189,7 +188,7 @@ def _distinct_keys(lists: Graph, *, turned: bool = False) -> np.ndarray:
     return np.unique((first << 32) | second)
 
 
-def part_typed_links(data: TypedGraphData, links: Links, *, reads_features: bool) -> tuple[GraphData, LinkSet]:
+def part_typed_links(data: GraphData, links: Links, *, reads_features: bool) -> tuple[GraphData, LinkSet]:
     """The same of a graph of several types, as one graph without features whose nodes are called `user/17`.
     `reads_features`: whether the network reads what the source has of types."""
     starts = np.cumsum([0, *(kind.nodes for kind in data.types)]).tolist()
@@ -211,7 +210,7 @@ def part_typed_links(data: TypedGraphData, links: Links, *, reads_features: bool
     others = Pairs(*(np.concatenate([getattr(one, end) for one in rest] or [np.empty(0, np.int64)]) for end in
                      ("first", "second")))  # fmt: skip
     parted = _part(relation.key, first, second, nodes, direction, pairs, codes, others, links)
-    graph = GraphData(
+    graph = GraphData.of_one_type(
         source=data.source,
         digest=links_digest(data.digest, links),
         graph=Graph(np.zeros(1, np.int64), np.zeros(0, np.int32)),
@@ -241,7 +240,7 @@ def _unread(types: Sequence[NodeType]) -> tuple[Finding, ...]:
     return (told,) if with_features else ()
 
 
-def _relation_of(data: TypedGraphData, links: Links) -> Relation:
+def _relation_of(data: GraphData, links: Links) -> Relation:
     own = [one for one in data.relations if one.reverse_of is None]
     there = ", ".join(one.key for one in own)
     field = f"{_FIELD}.relation"
@@ -357,8 +356,7 @@ def _link_graph(data: GraphData, links: LinkSet) -> GraphData:
     train = np.setdiff1d(np.arange(links.nodes), np.concatenate([validation, of_test]))
     held_out = len(links.validation) + len(links.test)
     return replace(
-        data,
-        graph=links.message_graph(),
+        data.with_lists(links.message_graph()),
         labels=np.full(links.nodes, -1, np.int64),
         classes=(),
         splits=Splits(train, validation, test),

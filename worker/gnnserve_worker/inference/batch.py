@@ -19,7 +19,6 @@ import numpy as np
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay, number_overlay
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.graph.typed_overlay import smallest_typed_overlay
 from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.network import Activations, copy_rows
@@ -27,9 +26,8 @@ from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop, sample_neighbours
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
-from gnnserve_worker.sampling.relations import sample_relations
 from gnnserve_worker.tables.gather import gathered_bytes
 from gnnserve_worker.tables.table import RowsBehind
 
@@ -198,7 +196,7 @@ def warm_up(revision: LoadedRevision) -> None:
 def _smallest_overlay(revision: LoadedRevision) -> Overlay:
     """One new node that reads another one."""
     nodes = revision.graph.nodes
-    if isinstance(revision.graph, TypedGraph):
+    if revision.graph.schema.has_names:
         return smallest_typed_overlay(revision.graph)
     features, edge = np.zeros((1, revision.features), np.float32), np.array([[0, nodes]])
     number_overlay(np.array([0, -1]), features.ravel(), 1, 2, nodes)  # as it is in the body of a request
@@ -269,27 +267,14 @@ def draw_sample(
 ) -> NeighbourSample:  # fmt: skip
     """What the variant gathers for these seeds, with what neighbours weigh where its layers read that; in scratch."""
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
-    if isinstance(graph, TypedGraph):
-        fanouts = _by_relation(variant.fanouts, variant.relation_fanouts, len(graph.typed.relations))
-        return sample_relations(
-            graph.indptr, graph.indices, graph.layout, seeds, fanouts, key, scratch, share=share, view=view
-        )
     names_leaves = is_weighed or (variant.rows is not None and variant.rows.names_leaves)
-    sample = sample_neighbours(
-        graph.indptr, graph.indices, seeds, variant.fanouts, key, scratch, share=share, view=view,
-        names_leaves=names_leaves,
+    sample = revision.sample(
+        graph.indptr, graph.indices, seeds, variant.relation_fanouts or variant.fanouts, key, scratch, share=share,
+        view=view, names_leaves=names_leaves,
     )  # fmt: skip
     if is_weighed and revision.neighbour_roots is not None:
         return weigh(sample, graph.indptr, revision.neighbour_roots, weights, view)
     return sample
-
-
-@lru_cache(256)
-def _by_relation(fanouts: tuple[int, ...], own: tuple[tuple[int, ...], ...], relations: int) -> np.ndarray:
-    """Fan-outs of each layer and relation, int64. `own`: those of each relation; empty: the same by all."""
-    if own:
-        return np.ascontiguousarray(np.array(own, dtype=np.int64).T)
-    return np.repeat(np.array(fanouts, dtype=np.int64)[:, None], relations, axis=1)
 
 
 def make_rows(

@@ -84,7 +84,7 @@ def table_of(variant: VariantManifest, table: TableManifest) -> str:
 def made_up_graph(nodes: int, degree: int, columns: int, classes: int) -> GraphData:
     """Every node has that many random neighbours."""
     draw = np.random.default_rng(0)
-    return GraphData(
+    return GraphData.of_one_type(
         source="made up",
         digest="5eed",
         graph=Graph(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
@@ -45,7 +46,9 @@ def made_up_typed_graph(nodes: int, degree: int, columns: int, classes: int) -> 
             NodeType("item", nodes, None),
         ),
         relations=(
-            Relation("user", "knows", "user", random_lists(), both_ways=True),
+            Relation(
+                "user", "knows", "user", random_lists(), edge_rules=EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP)
+            ),
             Relation("item", "rev_buys", "user", random_lists(), reverse_of="buys"),
             Relation("user", "buys", "item", random_lists()),
         ),

@@ -14,7 +14,6 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.graph.typed_overlay import arrange_stand_in, arrange_typed_overlay
 from gnnserve_worker.models.rows import RowMaker, keeper_of
 from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
@@ -77,13 +76,13 @@ def why_no_overlays(manifest: RevisionManifest, *, is_typed: bool) -> str:
 
 def typed_support(loaded: LoadedRevision) -> TypedOverlaySupport | None:
     """None: the graph has one type, or nothing of how rows are made was kept."""
-    if not isinstance(loaded.graph, TypedGraph) or not loaded.type_rows:
+    if not loaded.type_rows:
         return None
     widths = [0 if one.columns is None else one.columns.features for one in loaded.type_rows]
     widths += [len(one.default) for one in loaded.type_rows if one.default is not None]
     graph, width = loaded.graph, max(widths)
     return TypedOverlaySupport(
-        graph.typed,
+        graph.schema,
         loaded.type_rows,
         width,
         partial(arrange_typed_overlay, graph),

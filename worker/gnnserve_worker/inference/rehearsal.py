@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -167,7 +166,7 @@ def _revisions(root: Path) -> Iterator[LoadedRevision]:
     plain = made_up_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     # Not another revision for each kind of ids: what finds nodes knows nothing of networks.
     ids = (None, integer_ids(np.arange(_NODES)), string_ids(*lay_out([f"node {i}" for i in range(_NODES)])))
-    graphs = [replace(plain, ids=found) for found in ids]
+    graphs = [plain.with_ids(found) for found in ids]
     for architecture in OF_ONE_TYPE:
         for graph, sampled in zip(graphs, _FANOUTS, strict=True):
             repository, revision = _publish(root, architecture, graph, sampled, _variants())

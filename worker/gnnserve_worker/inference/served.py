@@ -26,7 +26,6 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds, look_up_one
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.batch import Infer, infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
@@ -258,7 +257,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     """`replica`: what applies changes to it, where it was opened for them."""
     if loaded.manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
-    no_overlays = why_no_overlays(loaded.manifest, is_typed=isinstance(loaded.graph, TypedGraph))
+    no_overlays = why_no_overlays(loaded.manifest, is_typed=loaded.graph.schema.has_names)
     infer = with_cascades(partial(infer_batch, loaded), loaded.manifest.cascades)
     indexes = _indexes_of(loaded, loaded.manifest)
     edges = loaded.graph.edges if replica is None else replica.first_edges
@@ -272,7 +271,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
             loaded.source,
             edges,
             len(loaded.splits.train),
-            loaded.graph.typed.relations if isinstance(loaded.graph, TypedGraph) else (),
+            loaded.graph.schema.relations,
         ),
         infer=infer if replica is None else replica.guarded(infer),
         warm_up=partial(_warm_up, loaded),
@@ -294,7 +293,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         neighbours_of=loaded.graph.list_of,
         readers_of=loaded.graph.readers_of if replica is None and isinstance(loaded.graph, Graph) else None,
         lists_by_relation=(
-            loaded.graph.lists_by_relation if isinstance(loaded.graph, TypedGraph) and loaded.decoder is None else None
+            loaded.graph.lists_by_relation if loaded.graph.schema.has_names and loaded.decoder is None else None
         ),
         labels=loaded.labels,
     )
@@ -305,7 +304,7 @@ def _types_of(loaded: LoadedRevision) -> TypedGraphManifest | None:
         return None
     if isinstance(loaded.living, LivingTypedGraph):
         return loaded.living.stored
-    return loaded.graph.typed if isinstance(loaded.graph, TypedGraph) else None
+    return loaded.graph.schema if loaded.graph.schema.has_names else None
 
 
 def _type_ids_of(loaded: LoadedRevision) -> Mapping[str, NodeIds | LivingIds | None]:

@@ -30,7 +30,6 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph, Splits
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Layer, Network
@@ -46,7 +45,7 @@ from gnnserve_worker.opening.draft import Draft, draft_of
 from gnnserve_worker.opening.followed import correction_of, followed_layers, followed_of, made_of_features
 from gnnserve_worker.opening.living_graphs import draft_graph, living_graph, roots_with_room
 from gnnserve_worker.repository import checks, paths
-from gnnserve_worker.repository.graph_files import open_ids
+from gnnserve_worker.repository.graph_files import open_graph, open_ids
 from gnnserve_worker.repository.revision_files import (
     RevisionFiles,
     RowRecipe,
@@ -55,7 +54,8 @@ from gnnserve_worker.repository.revision_files import (
     read_tensors,
 )
 from gnnserve_worker.repository.watched import WatchedFiles
-from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.sampling.neighbours import effective_nodes, sample_neighbours
+from gnnserve_worker.sampling.samplers import Sampler, sampler_of
 from gnnserve_worker.tables.table import Table
 
 
@@ -156,30 +156,29 @@ class LoadedRevision:
 
     type_rows: tuple[TypeRowRecipe, ...] = ()
     """How rows of new nodes are made, of each type; empty where nodes are of one, or none are made."""
+    sample: Sampler = sample_neighbours
+    """Draws neighbours in the graph."""
 
     @property
     def answered_nodes(self) -> int:
         """Nodes that can be asked about, which are the first ones: of several types, those of the one that is
         classified, or all where links are scored."""
-        if not isinstance(self.graph, TypedGraph) or self.decoder is not None:
-            return self.graph.nodes
-        return self.graph.typed.target.nodes
+        return self.graph.schema.target.nodes if self.decoder is None else self.graph.nodes
 
     @property
     def answered_type(self) -> str:
         """Their type; empty where all nodes are of one."""
-        return self.graph.typed.target.name if isinstance(self.graph, TypedGraph) else ""
+        return self.graph.schema.target.name
 
 
 def open_one_type(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevision:
     """A revision over a graph whose nodes are of one type."""
     graph = revision.graph
     mapped = partial(open_graph_array, revision)
-    indptr = mapped(paths.INDPTR, np.int64, graph.nodes + 1)
-    indices = mapped(paths.INDICES, np.int32, graph.edges)
+    rules = None if revision.manifest is None else revision.manifest.edge_rules
+    stored = open_graph(graph, mapped, revision.graph_folder / paths.INDICES, revision.graph_remedy, rules)
     tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
-    stored_ids = open_ids(graph, mapped)
-    stored = Graph(indptr, indices)
+    stored_ids = open_ids(graph, mapped)[graph.schema.target.name]
     living = None if revision.room is None else _open_living(revision, stored, stored_ids)
     roots = cache(partial(roots_with_room, stored, revision.node_room))
     opened = stored if living is None else living.graph
@@ -191,7 +190,8 @@ def open_one_type(revision: RevisionFiles, build: NetworkBuilder) -> LoadedRevis
     return LoadedRevision(
         source=graph.source,
         graph=parts.graph,
-        effective_nodes=effective_nodes(indptr),
+        sample=sampler_of(parts.graph),
+        effective_nodes=effective_nodes(stored.indptr),
         variants=variants,
         tables=tables,
         ids=stored_ids,

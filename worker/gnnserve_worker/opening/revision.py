@@ -21,4 +21,4 @@ def load_revision(
 
 def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network) -> LoadedRevision:
     """Open a revision, published or staged. `build`: makes the networks of graphs of one type."""
-    return open_typed_revision(revision) if revision.graph.typed else open_one_type(revision, build)
+    return open_typed_revision(revision) if revision.graph.schema.has_names else open_one_type(revision, build)

@@ -28,19 +28,19 @@ from gnnserve_worker.opening.followed import followed_of
 from gnnserve_worker.opening.loaded import CORRECTION, LoadedRevision, LoadedVariant, TypeRowRecipe
 from gnnserve_worker.opening.typed_room import SpreadTable, living_typed_graphs, spread_table, with_room
 from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array, open_table, read_tensors
-from gnnserve_worker.repository.typed_files import open_names, open_type_ids, open_typed_graph
 from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.sampling.samplers import sampler_of
 
 
 def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
     manifest = revision.graph
-    assert manifest.typed  # noqa: S101 - only such revisions come here
     mapped = partial(open_graph_array, revision)
     path = revision.graph_folder / paths.INDICES
-    stored = open_typed_graph(manifest, mapped, path, revision.graph_remedy)
-    asked = manifest.typed.target.nodes
-    ids = open_type_ids(manifest, mapped)
+    stored = open_graph(manifest, mapped, path, revision.graph_remedy)
+    asked = manifest.schema.target.nodes
+    ids = open_ids(manifest, mapped)
     recipe = _open_recipe(revision, stored)
     if revision.room is None:
         living = draft = None
@@ -74,9 +74,10 @@ def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
         effective_nodes=effective_nodes(stored.indptr),
         variants=variants,
         tables={name: spread.table for name, spread in tables.items()},
-        ids=open_names(manifest, mapped) or ids[manifest.typed.target.name],
+        ids=open_names(manifest, mapped) or ids[manifest.schema.target.name],
         type_ids=ids,
         type_rows=() if recipe is None else recipe.types,
+        sample=sampler_of(graph),
         classes=manifest.classes,
         multi_label=manifest.multi_label,
         labels=(

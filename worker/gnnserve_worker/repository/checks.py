@@ -71,7 +71,7 @@ def read_graph_manifest(folder: Path) -> GraphManifest:
     _require_safe(path, manifest.files, remedy(folder))
     _require_safe(path, {} if manifest.version is UNSET else manifest.version.files, remedy(folder))
     _require_listed(path, manifest.files, (*paths.GRAPH_FILES, *paths.ID_FILES[manifest.node_ids]), remedy(folder))
-    for kind in manifest.typed.types[1:] if manifest.typed else ():
+    for kind in manifest.schema.types[1:]:
         own = [paths.of_type(kind.name, name) for name in paths.ID_FILES[NodeIdKind(kind.node_ids)]]
         _require_listed(path, manifest.files, own, remedy(folder))
     if paths.has_names(manifest.files):

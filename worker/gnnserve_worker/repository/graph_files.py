@@ -1,21 +1,30 @@
-"""The arrays of a graph's folder, from a graph in memory and back.
+"""The arrays of a graph's folder, from a graph in memory and back, and the checks that kernels rely on.
 
-Features are kept of graphs that a log of changes is part of alone: what else there is can be imported again.
+Lists of all nodes are one array, as `graph/relation_lists.py` has them. Labels, splits, and the ids and features
+without a folder are of the type that is classified; those of the other types lie in `types/<name>/`. Features are kept
+of graphs that a log of changes is part of alone: what else there is can be imported again.
+
+Types and relations without names are not written: the files of a graph of one type are as they were before there were
+several (`GraphManifest.schema` reads both).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import DamagedError
+from gnnserve_api.graph_schema import GraphSchema, TypeManifest
 from gnnserve_api.repository import (
     CHANGED_GRAPH_SCHEMA_VERSION,
     GRAPH_SCHEMA_VERSION,
+    TYPED_SCHEMA_VERSION,
     FileEntry,
     GraphManifest,
     GraphVersion,
@@ -23,54 +32,35 @@ from gnnserve_api.repository import (
     SourceColumn,
 )
 from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
-from gnnserve_worker.graph.store import FeatureColumn, Features, Graph, GraphData, Splits
+from gnnserve_worker.graph.relation_lists import merged_lists, parted_lists
+from gnnserve_worker.graph.store import FeatureColumn, Features, Graph, GraphData, NodeType, Relation, Splits
+from gnnserve_worker.kernel_cache import kernel
+from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.repository import checks, files, paths
 from gnnserve_worker.repository.positions import positions_of
 
+Mapped = Callable[..., np.ndarray]
+"""Opens an array of the graph's folder by file, dtype and shape."""
 
-def arrays_of(data: GraphData) -> dict[str, np.ndarray]:
-    """All but its features, by file."""
-    labels_dtype = np.uint8 if data.multi_label else np.int64
-    return {
-        paths.INDPTR: np.asarray(data.graph.indptr, dtype=np.int64),
-        paths.INDICES: np.asarray(data.graph.indices, dtype=np.int32),
-        paths.LABELS: np.asarray(data.labels, dtype=labels_dtype),
-        paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
-        paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
-        paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
-        **id_arrays(data.ids),
-    }
-
-
-def id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
-    if ids is None:
-        return {}
-    arrays = {paths.IDS: ids.values, paths.ID_OFFSETS: ids.offsets, paths.ID_SLOTS: ids.slots}
-    return {name: arrays[name] for name in paths.ID_FILES[ids.kind]}
-
-
-def feature_arrays(features: Features) -> dict[str, np.ndarray]:
-    """What is kept of features, by file: sparse ones stay sparse, since `Auto` scales these in a way of their own."""
-    if isinstance(features, np.ndarray):
-        return {paths.FEATURES: np.asarray(features, np.float32)}
-    parts = (np.asarray(features.data, np.float32), features.indices, features.indptr)
-    return dict(zip(paths.SPARSE_FEATURES, parts, strict=True))
+# --- writing
 
 
 def write_graph(folder: Path, data: GraphData) -> GraphManifest:
     """Write all that is kept of it; the manifest, which is not sealed yet, names it."""
-    arrays = arrays_of(data)
-    features = {} if data.made_of is None else feature_arrays(data.features)
+    schema = data.schema
+    arrays, features = _arrays_of(data, schema), _feature_arrays(data)
     files.require_free(folder, sum(array.nbytes for array in (*arrays.values(), *features.values())))
-    version = write_version(folder, data, features)
+    for parent in sorted({(folder / name).parent for name in (*arrays, *features)} - {folder}):
+        files.make_folder(parent)
+    version = _write_version(folder, data, schema, features)
     return GraphManifest(
-        schema_version=GRAPH_SCHEMA_VERSION if version is UNSET else CHANGED_GRAPH_SCHEMA_VERSION,
+        schema_version=_schema_version(data, schema),
         digest=data.digest,
         source=data.source,
-        nodes=data.graph.nodes,
-        edges=data.graph.edges,
-        features=data.features.shape[1],
-        node_ids=NodeIdKind.POSITIONS if data.ids is None else data.ids.kind,
+        nodes=data.nodes,
+        edges=data.edges,
+        features=max(kind.features or 0 for kind in schema.types),
+        node_ids=NodeIdKind(schema.target.node_ids),
         classes=data.classes,
         multi_label=data.multi_label,
         train_nodes=len(data.splits.train),
@@ -78,27 +68,86 @@ def write_graph(folder: Path, data: GraphData) -> GraphManifest:
         test_nodes=len(data.splits.test),
         files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
         version=version,
+        named=schema if schema.has_names else UNSET,
     )
 
 
-def write_version(folder: Path, data: GraphData, features: Mapping[str, np.ndarray]) -> GraphVersion | UnsetType:
-    """Write what `feature_arrays` gave. UNSET: it is the graph of its source."""
+def _schema_version(data: GraphData, schema: GraphSchema) -> int:
+    """The lowest version that has all that is written of it, for readers of earlier releases."""
+    if schema.has_names:
+        return TYPED_SCHEMA_VERSION
+    return GRAPH_SCHEMA_VERSION if data.made_of is None else CHANGED_GRAPH_SCHEMA_VERSION
+
+
+def _arrays_of(data: GraphData, schema: GraphSchema) -> dict[str, np.ndarray]:
+    """All but its features, by file."""
+    indptr, indices = merged_lists(schema, [relation.lists for relation in data.relations])
+    arrays = {
+        paths.INDPTR: indptr,
+        paths.INDICES: indices,
+        paths.LABELS: np.asarray(data.labels, dtype=np.uint8 if data.multi_label else np.int64),
+        paths.TRAIN: np.asarray(data.splits.train, dtype=np.int64),
+        paths.VALIDATION: np.asarray(data.splits.validation, dtype=np.int64),
+        paths.TEST: np.asarray(data.splits.test, dtype=np.int64),
+    }
+    for kind in data.types:
+        path_of = _path_in(kind.name, data.target.name)
+        arrays |= {path_of(name): array for name, array in _id_arrays(kind.ids).items()}
+    return arrays | {paths.of_all(name): array for name, array in _id_arrays(data.names).items()}
+
+
+def _id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
+    if ids is None:
+        return {}
+    arrays = {paths.IDS: ids.values, paths.ID_OFFSETS: ids.offsets, paths.ID_SLOTS: ids.slots}
+    return {name: arrays[name] for name in paths.ID_FILES[ids.kind]}
+
+
+def _path_in(kind: str, target: str) -> Callable[[str], str]:
+    """Gives the path of a type's file by its name. `target`: the type that is classified."""
+    return str if kind == target else partial(paths.of_type, kind)
+
+
+def _feature_arrays(data: GraphData) -> dict[str, np.ndarray]:
+    """What is kept of its features, by file: sparse ones stay sparse, since `Auto` scales these in a way of their
+    own."""
+    if data.made_of is None:
+        return {}
+    arrays: dict[str, np.ndarray] = {}
+    for kind in data.types:
+        if kind.features is not None:
+            path_of = _path_in(kind.name, data.target.name)
+            arrays |= {path_of(name): array for name, array in _arrays_of_features(kind.features).items()}
+    return arrays
+
+
+def _arrays_of_features(features: Features) -> dict[str, np.ndarray]:
+    if isinstance(features, np.ndarray):
+        return {paths.FEATURES: np.asarray(features, np.float32)}
+    parts = (np.asarray(features.data, np.float32), features.indices, features.indptr)
+    return dict(zip(paths.SPARSE_FEATURES, parts, strict=True))
+
+
+def _write_version(
+    folder: Path, data: GraphData, schema: GraphSchema, features: Mapping[str, np.ndarray]
+) -> GraphVersion | UnsetType:
+    """Write what `_feature_arrays` gave. UNSET: it is the graph of its source."""
     if data.made_of is None:
         return UNSET
     return GraphVersion(
         made_of=data.made_of,
-        columns=described_columns(data.feature_columns),
-        edge_rules=data.edge_rules,
+        columns=tuple(
+            SourceColumn(column.name, column.width, column.fill)
+            for kind in data.types
+            for column in kind.feature_columns
+        ),
+        edge_rules=None if schema.has_names else data.edge_rules,
         files={name: files.write_array(folder / name, array) for name, array in features.items()},
+        type_columns=tuple(len(kind.feature_columns) for kind in data.types) if schema.has_names else UNSET,
     )
 
 
-def described_columns(columns: Sequence[FeatureColumn]) -> tuple[SourceColumn, ...]:
-    return tuple(SourceColumn(column.name, column.width, column.fill) for column in columns)
-
-
-def columns_of(described: Sequence[SourceColumn]) -> tuple[FeatureColumn, ...]:
-    return tuple(FeatureColumn(column.name, column.width, column.fill) for column in described)
+# --- reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,35 +192,80 @@ def verify_version(folder: Path) -> VerifiedVersion:
 
 
 def read_graph(found: VerifiedVersion) -> GraphData:
-    """The graph, its arrays mapped. DamagedError: arrays do not fit the manifest."""
-    manifest, version, mapped = found.manifest, found.version, found.mapped
-    if version.edge_rules is None:
-        raise ValueError(f"{found.folder} holds a graph of several types")
+    """The graph, its arrays mapped, but for lists of several relations. DamagedError: arrays do not fit the
+    manifest."""
+    manifest, version, schema = found.manifest, found.version, found.manifest.schema
+    graph = open_graph(manifest, found.mapped, found.folder / paths.INDICES, found.remedy)
+    ids = open_ids(manifest, found.mapped)
+    counts = (len(version.columns),) if version.type_columns is UNSET else version.type_columns
+    types, columns = [], list(version.columns)
+    for kind, count in zip(schema.types, counts, strict=True):
+        own, columns = columns[:count], columns[count:]
+        features = None
+        if kind.features is not None:
+            features = _read_features(found, kind.nodes, kind.features, _path_in(kind.name, schema.target.name))
+        types.append(NodeType(kind.name, kind.nodes, features, columns_of(own), ids[kind.name]))
+    relations = tuple(
+        Relation(one.source, one.name, one.target, lists, one.reverse_of, one.edge_rules)
+        for one, lists in zip(schema.relations, parted_lists(graph), strict=True)
+    )
     return GraphData(
         source=manifest.source,
         digest=manifest.digest,
-        graph=Graph(
-            mapped(paths.INDPTR, np.int64, manifest.nodes + 1),
-            mapped(paths.INDICES, np.int32, manifest.edges),
-        ),
-        features=read_features(found, manifest.nodes, manifest.features),
-        labels=found.labels(manifest.nodes),
+        types=tuple(types),
+        relations=relations,
+        labels=found.labels(schema.target.nodes),
         classes=manifest.classes,
         splits=found.splits(),
-        edge_rules=version.edge_rules,
-        ids=open_ids(manifest, mapped),
-        feature_columns=columns_of(version.columns),
         made_of=version.made_of,
     )
 
 
-def open_ids(manifest: GraphManifest, mapped: Callable[..., np.ndarray]) -> NodeIds | None:
-    """`mapped` opens an array by file, dtype and shape. None: nodes are called by position."""
-    return open_ids_of(manifest.node_ids, manifest.nodes, mapped)
+def columns_of(described: Sequence[SourceColumn]) -> tuple[FeatureColumn, ...]:
+    return tuple(FeatureColumn(column.name, column.width, column.fill) for column in described)
 
 
-def open_ids_of(kind: NodeIdKind, nodes: int, mapped: Callable[..., np.ndarray]) -> NodeIds | None:
-    """The same of so many nodes."""
+def open_graph(
+    manifest: GraphManifest, mapped: Mapped, path: Path, remedy: str, rules: EdgeRules | None = None
+) -> Graph:
+    """The lists of a graph. `path`: of its entries, for messages; `rules`: as of `GraphManifest.schema_by`.
+    DamagedError: a list names a node of another type than its relation reads, which kernels would take for one of that
+    type."""
+    schema = manifest.schema_by(rules)
+    indptr = mapped(paths.INDPTR, np.int64, schema.lists + 1)
+    opened = Graph(indptr, mapped(paths.INDICES, np.int32, manifest.edges), schema)
+    # Of one type all nodes are: that entries are nodes was seen when the file was verified.
+    wrong = int(_first_wrong_entry(opened.indptr, opened.indices, opened.layout)) if len(schema.types) > 1 else -1
+    if wrong >= 0:
+        found = f"holds node {int(opened.indices[wrong]):,} at position {wrong:,}"
+        raise DamagedError(path, f"{found}, which is of another type than its relation reads", remedy)
+    return opened
+
+
+def open_ids(manifest: GraphManifest, mapped: Mapped) -> Mapping[str, NodeIds | None]:
+    """The source's own ids of the nodes of each type, by name; None: it numbers them from 0."""
+    target, *others = manifest.schema.types
+
+    def ids_of(kind: TypeManifest, opened: Mapped) -> NodeIds | None:
+        return _open_ids(NodeIdKind(kind.node_ids), kind.nodes, opened)
+
+    def inside(name: str) -> Mapped:
+        return lambda file, dtype, *shape: mapped(paths.of_type(name, file), dtype, *shape)
+
+    return {target.name: ids_of(target, mapped), **{kind.name: ids_of(kind, inside(kind.name)) for kind in others}}
+
+
+def open_names(manifest: GraphManifest, mapped: Mapped) -> NodeIds | None:
+    """What all nodes are called, with their types, where links are scored; None: as their types call them."""
+    if not paths.has_names(manifest.files):
+        return None
+    return _open_ids(
+        NodeIdKind.STRINGS, manifest.nodes, lambda file, dtype, *shape: mapped(paths.of_all(file), dtype, *shape)
+    )
+
+
+def _open_ids(kind: NodeIdKind, nodes: int, mapped: Mapped) -> NodeIds | None:
+    """Ids of so many nodes; None: nodes are called by position."""
     if kind is NodeIdKind.POSITIONS:
         return None
     slots = mapped(paths.ID_SLOTS, np.int32, slot_count(nodes))
@@ -181,7 +275,7 @@ def open_ids_of(kind: NodeIdKind, nodes: int, mapped: Callable[..., np.ndarray])
     return NodeIds(kind, mapped(paths.IDS, np.uint8, int(offsets[-1])), offsets, slots)
 
 
-def read_features(found: VerifiedVersion, nodes: int, columns: int, path_of: Callable[[str], str] = str) -> Features:
+def _read_features(found: VerifiedVersion, nodes: int, columns: int, path_of: Callable[[str], str]) -> Features:
     """Features of so many nodes, mapped: float32 [nodes, columns], or CSR where they were sparse. `path_of`: the path
     of one of their files in the folder. DamagedError: arrays do not fit."""
     if path_of(paths.FEATURES) in found.version.files:
@@ -195,3 +289,18 @@ def read_features(found: VerifiedVersion, nodes: int, columns: int, path_of: Cal
     except (KeyError, ValueError) as error:
         path = found.folder / path_of(paths.FEATURE_DATA)
         raise DamagedError(path, f"is no matrix of {nodes:,} by {columns:,}: {error}", found.remedy) from error
+
+
+@kernel
+def _first_wrong_entry(indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray) -> int:
+    """The first entry that is no node of the type that its relation reads; -1: there is none."""
+    types, stride, first_nodes, first_lists, slots, relation_of, source_of = unpack_layout(layout)
+    for kind in range(types):
+        if slots[kind] == 0:
+            continue
+        for one in range(first_lists[kind], first_lists[kind + 1]):
+            source = source_of[relation_of[kind * stride + (one - first_lists[kind]) % slots[kind]]]
+            for entry in range(indptr[one], indptr[one + 1]):
+                if indices[entry] < first_nodes[source] or indices[entry] >= first_nodes[source + 1]:
+                    return int(entry)
+    return -1

@@ -35,7 +35,7 @@ class Positions:
 
 def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
     """The positions that a graph's files hold, by path. Tables and weights hold none."""
-    asked = graph.typed.target.nodes if graph.typed else graph.nodes
+    asked = graph.schema.target.nodes
     has_names = paths.has_names(graph.files)
     node = Positions(np.dtype(np.int64), 0, (graph.nodes if has_names else asked) - 1)
     found = {
@@ -46,7 +46,7 @@ def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
         paths.TEST: node,
         **_of_ids(graph, graph.node_ids, asked, lambda name: name),
     }
-    for kind in graph.typed.types[1:] if graph.typed else ():
+    for kind in graph.schema.types[1:]:
         found |= _of_ids(graph, NodeIdKind(kind.node_ids), kind.nodes, partial(paths.of_type, kind.name))
     if has_names:
         found |= _of_ids(graph, NodeIdKind.STRINGS, graph.nodes, paths.of_all)

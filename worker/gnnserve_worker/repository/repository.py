@@ -31,7 +31,6 @@ from gnnserve_api.repository import (
     sealed,
 )
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.repository import checks, files, graph_files, paths
 from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.lock import ServiceLock
@@ -39,7 +38,6 @@ from gnnserve_worker.repository.positions import positions_of
 from gnnserve_worker.repository.revision_files import RevisionFiles
 from gnnserve_worker.repository.room import room_of
 from gnnserve_worker.repository.staged import StagedRevision, to_json
-from gnnserve_worker.repository.typed_files import read_typed_graph, write_typed_graph
 from gnnserve_worker.repository.watched import FileChange, WatchedFiles, stamp_at
 
 _log = logging.getLogger(__name__)
@@ -164,10 +162,6 @@ class Repository:
         """One of `graph_versions`, with its features. DamagedError: it is not what was written."""
         return graph_files.read_graph(graph_files.verify_version(self._layout.graph(digest)))
 
-    def read_typed_graph(self, digest: str) -> TypedGraphData:
-        """The same of several types."""
-        return read_typed_graph(graph_files.verify_version(self._layout.graph(digest)))
-
     def read_file(self, manifest: RevisionManifest, name: str) -> bytes:
         """One of a revision's files. DamagedError: it is not what was published."""
         folder = self._layout.revision(manifest.revision)
@@ -244,7 +238,7 @@ class Repository:
         """The same, unless another process is writing; tells whether others are excluded."""
         return self._lock.held_if_free()
 
-    def put_graph(self, data: GraphData | TypedGraphData) -> GraphManifest:
+    def put_graph(self, data: GraphData) -> GraphManifest:
         """Write a graph. Idempotent: a graph that exists stays as it is."""
         if not paths.is_name(data.digest):
             raise ValueError(f"digest {data.digest!r} is not safe as a folder name")
@@ -254,11 +248,7 @@ class Repository:
                 return checks.read_graph_manifest(folder)
             files.remove_uncommitted(self._layout.graphs, paths.GRAPH_COMMIT)
             with files.discarding_unfinished(folder, paths.GRAPH_COMMIT):
-                manifest = sealed(
-                    write_typed_graph(folder, data)
-                    if isinstance(data, TypedGraphData)
-                    else graph_files.write_graph(folder, data)
-                )
+                manifest = sealed(graph_files.write_graph(folder, data))
                 files.commit(folder / paths.GRAPH_COMMIT, to_json(manifest))
             return manifest
 

@@ -266,7 +266,7 @@ class StagedRevision:
             raise RuntimeError(problem)
         manifest = sealed(
             RevisionManifest(
-                schema_version=TYPED_SCHEMA_VERSION if self._graph.typed else SCHEMA_VERSION,
+                schema_version=TYPED_SCHEMA_VERSION if self._graph.schema.has_names else SCHEMA_VERSION,
                 revision=self.revision,
                 recipe=self._recipe,
                 graph=self._graph.digest,

@@ -21,7 +21,6 @@ from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Layer
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
@@ -70,7 +69,7 @@ def embedding_blocks(
     variant = revision.variants[name]
     if neighbours is Neighbours.SAMPLED or not any(variant.fanouts):
         return _served_blocks(revision, name, nodes, seed)
-    if isinstance(revision.graph, TypedGraph):
+    if revision.graph.schema.has_names:
         return _served_blocks(_reading_all(revision, variant), name, nodes, seed)
     return _whole_blocks(revision, variant, nodes, scratch)
 

@@ -10,7 +10,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.repository import NodeIdKind, RevisionManifest
 from gnnserve_worker.generation.embeddings.sink import Ids
 from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.opening.loaded import LoadedRevision
 
 _INT64 = 2**63
@@ -67,7 +67,7 @@ def nodes_to_embed(revision: LoadedRevision, wanted: str | None) -> EmbeddedNode
     manifest = revision.manifest
     assert manifest is not None  # noqa: S101  (a published one has it)
     every = EmbeddedNodes("", 0, revision.answered_nodes, revision.ids)
-    graph = revision.graph if isinstance(revision.graph, TypedGraph) and manifest.links is None else None
+    graph = revision.graph if revision.graph.schema.has_names and manifest.links is None else None
     given = _of_ends(revision, manifest) if graph is None else _of_types(revision, graph)
     if wanted is None:
         return every if graph is None else given[0]
@@ -76,7 +76,7 @@ def nodes_to_embed(revision: LoadedRevision, wanted: str | None) -> EmbeddedNode
             return each
     if not given:
         raise InputError("--type", "the nodes of this graph are of one type", "leave it out")
-    known = set() if graph is None else {kind.name for kind in graph.typed.types}
+    known = set() if graph is None else {kind.name for kind in graph.schema.types}
     remedy = f"name one of {', '.join(each.type for each in given)}"
     if wanted in known:
         problem = f"nodes of type {wanted} have no embeddings: no node that is classified reads them"
@@ -84,10 +84,10 @@ def nodes_to_embed(revision: LoadedRevision, wanted: str | None) -> EmbeddedNode
     raise InputError("--type", f"there are no nodes of type {wanted!r} with embeddings", remedy)
 
 
-def _of_types(revision: LoadedRevision, graph: TypedGraph) -> list[EmbeddedNodes]:
+def _of_types(revision: LoadedRevision, graph: Graph) -> list[EmbeddedNodes]:
     """The type that is classified, and those that it reads: their last hidden layer was trained. What the network
     computes of others there reaches no score."""
-    typed = graph.typed
+    typed = graph.schema
     read = {relation.source for relation in typed.relations if relation.target == typed.target.name}
     return [
         EmbeddedNodes(kind.name, first, kind.nodes, revision.type_ids[kind.name])

@@ -16,9 +16,9 @@ import numpy as np
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
+from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.typed import TypedSource
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
 from gnnserve_worker.generation.attempts import training_of
@@ -157,7 +157,7 @@ def _compare(
 
 
 def _read_version(repository: Repository, digest: str) -> TypedGraphData:
-    data = repository.read_typed_graph(digest)
+    data = repository.read_graph(digest)
     for kind in data.types:
         if not kind.nodes:
             raise InputError(

@@ -27,7 +27,7 @@ def load(digest: str) -> GraphData:
     nearest = kneighbors_graph(features, NEIGHBOURS)
     links = sp.csr_array(nearest.maximum(nearest.T))
     links.sort_indices()
-    return GraphData(
+    return GraphData.of_one_type(
         source="builtin Digits",
         digest=digest,
         graph=Graph(links.indptr.astype(np.int64), links.indices.astype(np.int32)),

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gnnserve_api.spec.graph import GraphSource
+from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.task import Links
-from gnnserve_api.spec.typed import TypedSource
 from gnnserve_worker.graph.links import LinkSet, part_links, part_typed_links, with_own_reverse
 from gnnserve_worker.graph.sources.load import load_source, load_typed_source
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.progress import ProgressListener, silent
 
 
@@ -19,7 +18,7 @@ class LoadedLinks(NamedTuple):
     graph: GraphData
     """Without held-out links. A graph of several types is as one of one type here, without features."""
     links: LinkSet
-    typed: TypedGraphData | None
+    typed: GraphData | None
     """The graph of several types as it was imported, held-out links in it; None: it has one type."""
 
 

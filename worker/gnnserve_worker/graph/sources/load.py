@@ -8,14 +8,13 @@ from typing import assert_never
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource
+from gnnserve_api.spec.heterogeneous import HeteroDataFile, TypedCsv, TypedFolder, TypedParquet, TypedSource
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
-from gnnserve_api.spec.typed import HeteroDataFile, TypedCsv, TypedFolder, TypedParquet, TypedSource
 from gnnserve_worker.graph.sources import digits, npz
 from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.progress import ProgressListener, silent
 
 IMPORTER_VERSION = 1
@@ -94,7 +93,7 @@ def load_source(
 
 def load_typed_source(
     source: TypedSource, progress: ProgressListener = silent, *, needs_labels: bool = True
-) -> TypedGraphData:
+) -> GraphData:
     """Read and check a typed graph. `needs_labels`: refuse one without labels.
 
     Raises InputError that names the place, the value and what there is.
@@ -102,15 +101,15 @@ def load_typed_source(
     digest = source_digest(GraphSource(typed=source))
     match given := source.given():
         case TypedFolder():
-            from gnnserve_worker.graph.sources.typed_folder import load as load_folder  # noqa: PLC0415
+            from gnnserve_worker.graph.sources.npz_folder import load as load_folder  # noqa: PLC0415
 
             return load_folder(source, given, digest, progress, needs_labels=needs_labels)
         case HeteroDataFile():
-            from gnnserve_worker.graph.sources.typed_hetero import load as load_hetero  # noqa: PLC0415
+            from gnnserve_worker.graph.sources.hetero_data import load as load_hetero  # noqa: PLC0415
 
             return load_hetero(source, given, digest, progress, needs_labels=needs_labels)
         case TypedParquet() | TypedCsv():
-            from gnnserve_worker.graph.sources.typed_tables import load as load_typed_tables  # noqa: PLC0415
+            from gnnserve_worker.graph.sources.tables_by_type import load as load_typed_tables  # noqa: PLC0415
 
             return load_typed_tables(source, given, digest, progress, needs_labels=needs_labels)
         case _:
@@ -120,15 +119,15 @@ def load_typed_source(
 def _typed_identity(source: TypedSource) -> str:
     match given := source.given():
         case TypedFolder():
-            from gnnserve_worker.graph.sources.typed_folder import identity as folder_identity  # noqa: PLC0415
+            from gnnserve_worker.graph.sources.npz_folder import identity as folder_identity  # noqa: PLC0415
 
             files = folder_identity(given)
         case HeteroDataFile():
-            from gnnserve_worker.graph.sources.typed_hetero import identity as hetero_identity  # noqa: PLC0415
+            from gnnserve_worker.graph.sources.hetero_data import identity as hetero_identity  # noqa: PLC0415
 
             files = hetero_identity(given)
         case TypedParquet() | TypedCsv():
-            from gnnserve_worker.graph.sources.typed_tables import identity as tables_identity  # noqa: PLC0415
+            from gnnserve_worker.graph.sources.tables_by_type import identity as tables_identity  # noqa: PLC0415
 
             files = tables_identity(given)
         case _:

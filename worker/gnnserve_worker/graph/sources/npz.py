@@ -52,7 +52,7 @@ def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str, *, learns_l
     found = arrays.labels(graph.nodes, are_learnt=learns_labels)
     splits = arrays.splits(found.known)
     findings += (*found.findings, *arrays.unread_of_edges(given_lists.edges, _READ))
-    return GraphData(
+    return GraphData.of_one_type(
         str(source.uri), digest, graph, features, found.labels, found.classes, splits, rules, findings=findings
     )
 

@@ -208,7 +208,9 @@ def _checked(source: OgbSource | PygSource, digest: str, raw: RawGraph) -> Graph
         classes = tuple(int(label) for label in distinct)
     splits = random_splits(known) if raw.splits is None else _splits(where, raw.splits, known)
     rules = EdgeRules(source.direction, self_loops=raw.self_loops)
-    return GraphData(where, digest, raw.graph, raw.features, labels, classes, splits, rules, findings=raw.findings)
+    return GraphData.of_one_type(
+        where, digest, raw.graph, raw.features, labels, classes, splits, rules, findings=raw.findings
+    )
 
 
 def _splits(where: str, given: tuple[np.ndarray, np.ndarray, np.ndarray], known: np.ndarray) -> Splits:

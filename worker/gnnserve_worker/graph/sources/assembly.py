@@ -1,4 +1,4 @@
-"""From the parts of a typed source to a checked graph: the same for every layout that the parts may have.
+"""Assembly of a checked graph from the types and relations of a source: the same for every layout that they may have.
 
 A source hands over its types and the ends of its edges; which type is classified, which relations get a reverse and
 what does not fit together is decided here, in words that name the place and what there is.
@@ -12,14 +12,13 @@ from itertools import starmap
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.typed import ReverseRelations, TypedSource
+from gnnserve_api.spec.heterogeneous import ReverseRelations, TypedSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.sources.checks import check_node_count, unread_edge_data
 from gnnserve_worker.graph.sources.table_nodes import Labelled
-from gnnserve_worker.graph.store import Finding, Graph, Splits
-from gnnserve_worker.graph.typed import EdgeSplits, NodeType, Relation, TypedGraphData
+from gnnserve_worker.graph.store import EdgeSplits, Finding, Graph, GraphData, NodeType, Relation, Splits
 
 FIELD = "spec.graph.source.typed"
 _REVERSE = "rev_"
@@ -70,7 +69,7 @@ def assemble(
     findings: Sequence[Finding] = (),
     *,
     needs_labels: bool = True,
-) -> TypedGraphData:
+) -> GraphData:
     """Raises InputError for parts that do not fit together. `needs_labels`: and where no type has labels; without them
     the first type comes first."""
     by_name = {given.kind.name: given for given in types}
@@ -85,7 +84,7 @@ def assemble(
     order = [kind.name for kind in kinds]
     alone = [name for name in order if all(name not in {one.source, one.target} for one in built)]
     found += [Finding("types of nodes without a relation", len(alone), ", ".join(alone))] if alone else []
-    return TypedGraphData(
+    return GraphData(
         source=source.described(),
         digest=digest,
         types=kinds,
@@ -200,27 +199,15 @@ def _with_reverses(
     for relation in relations:
         findings += unread_edge_data(relation.unread, relation.key)
         sizes = types[relation.source].kind.nodes, types[relation.target].kind.nodes
-        if relation.source == relation.target:
-            direction = Direction.UNDIRECTED if adds else Direction.DIRECTED
+        if relation.source == relation.target and adds:
             # A link that is listed both ways would count twice, were its reverse added and repeats kept.
-            duplicates = Duplicates.MERGE if adds else relation.duplicates
+            rules = EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE)
         else:
-            direction, duplicates = Direction.DIRECTED, relation.duplicates
-        lists, told = _lists(relation.sources, relation.targets, sizes, direction, duplicates)
+            rules = EdgeRules(Direction.DIRECTED, relation.duplicates)
+        lists, told = _lists(relation.sources, relation.targets, sizes, rules)
         findings += starmap(Finding, ((f"{what} ({relation.key})", count) for what, count in told))
-        merges, both_ways = duplicates is Duplicates.MERGE, direction is Direction.UNDIRECTED
         given = None if relation.parts is None else EdgeSplits(relation.sources, relation.targets, relation.parts)
-        built.append(
-            Relation(
-                relation.source,
-                relation.name,
-                relation.target,
-                lists,
-                merges=merges,
-                both_ways=both_ways,
-                edge_splits=given,
-            )
-        )
+        built.append(Relation(relation.source, relation.name, relation.target, lists, None, rules, given))
         if not adds or relation.source == relation.target:
             continue
         reverse = f"{_REVERSE}{relation.name}"
@@ -229,16 +216,16 @@ def _with_reverses(
                 f"{FIELD}.reverse", f"is Add, and the reverse {key!r} of {relation.place} is a relation of the source",
                 "set it to Disabled, or leave that relation out of the source",
             )  # fmt: skip
-        lists, _ = _lists(relation.targets, relation.sources, sizes[::-1], direction, duplicates)
-        built.append(Relation(relation.target, reverse, relation.source, lists, relation.name, merges))
+        lists, _ = _lists(relation.targets, relation.sources, sizes[::-1], rules)
+        built.append(Relation(relation.target, reverse, relation.source, lists, relation.name, rules))
     return built
 
 
 def _lists(
-    sources: np.ndarray, targets: np.ndarray, sizes: tuple[int, int], direction: Direction, duplicates: Duplicates
+    sources: np.ndarray, targets: np.ndarray, sizes: tuple[int, int], rules: EdgeRules
 ) -> tuple[Graph, list[tuple[str, int]]]:
     """Lists of the targets, ascending. `sizes`: nodes of the source's type and of the target's."""
-    edges = EdgeList(max(sizes), direction, duplicates)
+    edges = EdgeList(max(sizes), rules.direction, rules.duplicates, rules.self_loops)
     edges.add(sources, targets)
     graph, counts = edges.to_graph()
     told = [(finding.what, finding.count) for finding in counts.findings()]

@@ -1,4 +1,4 @@
-"""Typed graphs from torch_geometric's HeteroData, written as a safetensors file and a JSON file of the same name.
+"""Graphs of several types from torch_geometric's HeteroData: a safetensors file, and a JSON file of the same name.
 
 Tensors are called `TYPE/x`, `TYPE/y`, `TYPE/train_mask` … and `SOURCE/RELATION/TARGET/edge_index`; the JSON has the
 number of nodes of every type, which a type without features does not show. docs/data.md has the exporter.
@@ -16,14 +16,13 @@ import safetensors
 
 from gnnserve_api import decoding
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.typed import HeteroDataFile, TypedSource
+from gnnserve_api.spec.heterogeneous import HeteroDataFile, TypedSource
 from gnnserve_worker.graph.sources.archive import Header
+from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
 from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
-from gnnserve_worker.graph.sources.typed_assembly import FIELD, GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.sources.typed_folder import check_name, read_type
-from gnnserve_worker.graph.store import Finding
-from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.sources.npz_folder import check_name, read_type
+from gnnserve_worker.graph.store import Finding, GraphData
 from gnnserve_worker.progress import ProgressListener
 
 _FIELD = f"{FIELD}.heteroData.uri"
@@ -47,7 +46,7 @@ def identity(given: HeteroDataFile) -> str:
 
 def load(
     source: TypedSource, given: HeteroDataFile, digest: str, progress: ProgressListener, *, needs_labels: bool = True
-) -> TypedGraphData:
+) -> GraphData:
     path, beside = _paths(given)
     counts = _read_counts(beside)
     with (

@@ -1,4 +1,4 @@
-"""Typed graphs from a folder of `.npz` files: `nodes_TYPE.npz`, and `edges_SOURCE__RELATION__TARGET.npz`.
+"""Graphs of several types from a folder of `.npz` files: `nodes_TYPE.npz`, and `edges_SOURCE__RELATION__TARGET.npz`.
 
 A file of nodes has `num_nodes`, features as in a graph of one type (dense, or a CSR matrix) or none, and `labels` with
 masks where the type has classes. A file of edges has `src` and `dst`, positions within the two types.
@@ -12,15 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.typed import TYPE_PATTERN, TypedFolder, TypedSource
+from gnnserve_api.spec.heterogeneous import TYPE_PATTERN, TypedFolder, TypedSource
 from gnnserve_worker.graph.sources import archive
+from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.checked_arrays import MASKS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.sources.table_nodes import Labelled
-from gnnserve_worker.graph.sources.typed_assembly import FIELD, GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.store import Features, Finding
-from gnnserve_worker.graph.typed import NodeType, TypedGraphData
+from gnnserve_worker.graph.store import Features, Finding, GraphData, NodeType
 from gnnserve_worker.progress import Progress, ProgressListener
 
 _FIELD = f"{FIELD}.npz.uri"
@@ -35,7 +34,7 @@ def identity(folder: TypedFolder) -> str:
 
 def load(
     source: TypedSource, folder: TypedFolder, digest: str, progress: ProgressListener, *, needs_labels: bool = True
-) -> TypedGraphData:
+) -> GraphData:
     paths = _files(folder)
     types, relations, findings = [], [], []
     for done, path in enumerate(paths):

@@ -1,54 +1,33 @@
-"""Typed graphs from tables of the user's own: one of nodes for each type, one of edges for each relation."""
+"""Graphs of several types from tables of the user's own: one of nodes for each type, one of edges for each relation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.typed import (
-    TypedCsv,
-    TypedCsvEdgeTable,
-    TypedCsvNodeTable,
-    TypedEdgeTable,
-    TypedNodeTable,
-    TypedParquet,
-    TypedSource,
-)
-from gnnserve_worker.graph.sources.files import digest_of
-from gnnserve_worker.graph.sources.table_csv import CSV_SUFFIXES, CsvTable
+from gnnserve_api.spec.heterogeneous import TypedCsv, TypedEdgeTable, TypedParquet, TypedSource
+from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.table_edges import End, read_ends, unread_columns
-from gnnserve_worker.graph.sources.table_files import SourceTable, table_paths
+from gnnserve_worker.graph.sources.table_files import SourceTable
+from gnnserve_worker.graph.sources.table_formats import TableOptions, file_digests, format_of
 from gnnserve_worker.graph.sources.table_ids import NodeOrder
 from gnnserve_worker.graph.sources.table_nodes import read_nodes
-from gnnserve_worker.graph.sources.table_parquet import PARQUET_SUFFIXES, ParquetTable
-from gnnserve_worker.graph.sources.tables import checked_delimiter
-from gnnserve_worker.graph.sources.typed_assembly import FIELD, GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.store import Finding
-from gnnserve_worker.graph.typed import NodeType, TypedGraphData
-from gnnserve_worker.parallel import map_parallel, thread_count
+from gnnserve_worker.graph.store import Finding, GraphData, NodeType
+from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.progress import ProgressListener
 
 
 def identity(given: TypedParquet | TypedCsv) -> str:
     """Identity of the files' content and of every option, independent of the files' location."""
-    suffixes = CSV_SUFFIXES if isinstance(given, TypedCsv) else PARQUET_SUFFIXES
-    files: list[tuple[str, str, Path]] = []
-    nodes, edges = [one.uri.path for one in given.nodes], [one.uri.path for one in given.edges]
-    for part, tables in (("nodes", nodes), ("edges", edges)):
-        for place, table in enumerate(tables):
-            is_folder = table.is_dir()
-            where = f"{_field(given)}.{part}[{place}]"
-            paths = table_paths(where, table, suffixes)
-            files += [(f"{part}[{place}]/{path.name if is_folder else ''}", f"{where}.uri", path) for path in paths]
-    digests = map_parallel(lambda each: digest_of(*files[each][1:]), len(files))
+    tables: list[tuple[str, TableOptions]] = [(f"nodes[{place}]", table) for place, table in enumerate(given.nodes)]
+    tables += [(f"edges[{place}]", table) for place, table in enumerate(given.edges)]
     without_uris = {part: {"__all__": {"uri"}} for part in ("nodes", "edges")}
     options = given.model_dump_json(exclude=without_uris, exclude_defaults=True)
-    return "\n".join([options, *(f"{name} {digest}" for (name, *_), digest in zip(files, digests, strict=True))])
+    return "\n".join([options, *file_digests(format_of(FIELD, given), tables)])
 
 
 def load(
@@ -58,17 +37,17 @@ def load(
     progress: ProgressListener,
     *,
     needs_labels: bool = True,
-) -> TypedGraphData:
+) -> GraphData:
     pa.set_cpu_count(thread_count())
-    orders: dict[str, NodeOrder] = {}
+    tables, orders = format_of(FIELD, given), dict[str, NodeOrder]()
     types: list[GivenType] = []
     findings: list[Finding] = []
     for place, table in enumerate(given.nodes):
-        where = f"{_field(given)}.nodes[{place}]"
+        where = f"{tables.field}.nodes[{place}]"
         if table.type in orders:
             raise InputError(f"{where}.type", f"is {table.type!r} again", "give every type one table, or a folder")
         order, data = read_nodes(
-            _table(given, where, table), table, progress, needs_features=bool(table.features),
+            tables.open(where, table), table, progress, needs_features=bool(table.features),
             learns_labels=needs_labels and source.target in {None, table.type},
         )  # fmt: skip
         orders[table.type] = order
@@ -77,8 +56,8 @@ def load(
         findings += [Finding(f"{one.what} ({table.type})", one.count, one.example) for one in data.findings]
     relations = []
     for place, edges in enumerate(given.edges):
-        where = f"{_field(given)}.edges[{place}]"
-        relation, found = _read_relation(_table(given, where, edges), edges, orders, progress)
+        where = f"{tables.field}.edges[{place}]"
+        relation, found = _read_relation(tables.open(where, edges), edges, orders, progress)
         relations.append(relation)
         findings += found
     return assemble(source, digest, types, relations, findings, needs_labels=needs_labels)
@@ -130,14 +109,3 @@ class _Pairs:
         sources, targets = zip(*self._parts, strict=True) if self._parts else ((), ())
         empty = np.zeros(0, np.int32)
         return np.concatenate([empty, *sources]), np.concatenate([empty, *targets])
-
-
-def _table(given: TypedParquet | TypedCsv, where: str, table: TypedNodeTable | TypedEdgeTable) -> SourceTable:
-    if isinstance(given, TypedParquet):
-        return ParquetTable(where, table.uri.path)
-    own = table.delimiter if isinstance(table, (TypedCsvNodeTable, TypedCsvEdgeTable)) else None
-    return CsvTable(where, table.uri.path, checked_delimiter(_field(given), given.delimiter, where, own), given.decimal)
-
-
-def _field(given: TypedParquet | TypedCsv) -> str:
-    return f"{FIELD}.{'csv' if isinstance(given, TypedCsv) else 'parquet'}"
