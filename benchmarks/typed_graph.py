@@ -22,8 +22,7 @@ from benchmarks.shapes import FANOUTS, Tensors
 from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.model import Architecture
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed import Relation, TypedGraphData
-from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.graph.store import GraphData, Relation
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 
@@ -143,11 +142,11 @@ def _probe_edges(sources: int, targets: int, steps: tuple[int, ...]) -> tuple[np
     )
 
 
-def random_weights(data: TypedGraphData) -> Tensors:
+def random_weights(data: GraphData) -> Tensors:
     """Weights of a HeteroConv of SAGEConv in each of two layers, under torch_geometric's keys, uniform within 1/√inputs
     as torch begins."""
     draw = np.random.default_rng(_SEED + 1)
-    shape = RelationalShape(describe_typed(data), HIDDEN, CLASSES, len(FANOUTS))
+    shape = RelationalShape(data.schema, HIDDEN, CLASSES, len(FANOUTS))
     sizes = relational_spec_of(Architecture.GRAPHSAGE).shapes(shape)
     return {key: (draw.uniform(-1, 1, size) / np.sqrt(size[-1])).astype(np.float32) for key, size in sizes.items()}
 
@@ -157,7 +156,7 @@ def _write_weights(checkpoint: Path, archive: Path, weights: Tensors) -> None:
     np.savez(archive, **weights)
 
 
-def exact_scores(data: TypedGraphData, weights: Tensors) -> np.ndarray:
+def exact_scores(data: GraphData, weights: Tensors) -> np.ndarray:
     """Scores of the probes of the target type in float64, over all of their neighbours."""
     states = {
         kind.name: np.asarray(kind.features)[kind.nodes - _PROBES[kind.name] :].astype(np.float64)
@@ -179,7 +178,7 @@ def exact_scores(data: TypedGraphData, weights: Tensors) -> np.ndarray:
 _OF_SAGE = ("lin_l.weight", "lin_l.bias", "lin_r.weight")
 
 
-def _means(relation: Relation, data: TypedGraphData) -> Any:
+def _means(relation: Relation, data: GraphData) -> Any:
     """A matrix that takes the mean over the lists of the probes, which name probes alone."""
     rows, columns = _PROBES[relation.target], _PROBES[relation.source]
     first = data.type_named(relation.target).nodes - rows

@@ -20,7 +20,7 @@ from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 
@@ -75,7 +75,7 @@ def _write_graph(folder: Path) -> None:
 def _write_weights(path: Path, source: dict[str, Any]) -> None:
     data = load_typed_source(TypedSource.model_validate(source))
     layers = Model(hidden=_HIDDEN, fanouts=_FANOUTS).network(_CLASSES).layers
-    shape = RelationalShape(describe_typed(data), _HIDDEN, _CLASSES, layers)
+    shape = RelationalShape(data.schema, _HIDDEN, _CLASSES, layers)
     draw = np.random.default_rng(1)
     shapes = relational_spec_of(Architecture.GRAPHSAGE).shapes(shape)
     safetensors.numpy.save_file(
@@ -87,19 +87,19 @@ class TypedStream:
     """Batches of edges that come and as many that leave, the same for the same seed; each of one relation, relations by
     their numbers of edges. Small ones have new users and other features of items too."""
 
-    def __init__(self, graph: TypedGraph, seed: int) -> None:
+    def __init__(self, graph: Graph, seed: int) -> None:
         """`graph`: as generated."""
         self._draw = np.random.default_rng(seed)
-        self._width = max(kind.features or 0 for kind in graph.typed.types)
-        self._relations = [one for one in graph.typed.relations if one.reverse_of is None]
+        self._width = max(kind.features or 0 for kind in graph.schema.types)
+        self._relations = [one for one in graph.schema.relations if one.reverse_of is None]
         edges = np.array([_EDGES[one.source, one.name, one.target] for one in self._relations], np.float64)
         self._shares = edges / edges.sum()
         self._next_user = _NODES["user"]
         self._pools = [self._entries(graph, one.source, one.name) for one in self._relations]
         """Edges that are there, positions of source and target within their types: int64 [edges, 2]."""
 
-    def _entries(self, graph: TypedGraph, source: str, relation: str) -> np.ndarray:
-        typed = graph.typed
+    def _entries(self, graph: Graph, source: str, relation: str) -> np.ndarray:
+        typed = graph.schema
         place = next(p for p, one in enumerate(typed.relations) if (one.source, one.name) == (source, relation))
         target = typed.place_of(typed.relations[place].target)
         firsts = typed.first_nodes[typed.place_of(source)], typed.first_nodes[target]

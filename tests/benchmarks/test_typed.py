@@ -17,7 +17,7 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.store import GraphData
 
 PROGRAMS = Path(__file__).parents[2] / "benchmarks/peers/programs"
 
@@ -28,13 +28,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TypedFiles:
 
 
 @pytest.fixture(scope="module")
-def data(files: TypedFiles) -> TypedGraphData:
+def data(files: TypedFiles) -> GraphData:
     return load_typed_source(TypedSource.model_validate(files.source))
 
 
-def test_probes_scores_are_those_of_torch_geometric_over_all_neighbours(
-    files: TypedFiles, data: TypedGraphData
-) -> None:
+def test_probes_scores_are_those_of_torch_geometric_over_all_neighbours(files: TypedFiles, data: GraphData) -> None:
     states = {kind.name: torch.from_numpy(np.asarray(kind.features)) for kind in data.types}
     lists = {
         (one.source, one.name, one.target): torch.from_numpy(
@@ -56,7 +54,7 @@ def test_probes_scores_are_those_of_torch_geometric_over_all_neighbours(
 
 
 def test_probes_neighbourhoods_fit_every_fan_out_and_load_asks_for_other_nodes(
-    files: TypedFiles, data: TypedGraphData
+    files: TypedFiles, data: GraphData
 ) -> None:
     probes = {kind.name: kind.nodes for kind in data.types}
     for one in data.relations:

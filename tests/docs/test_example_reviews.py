@@ -13,14 +13,14 @@ from gnnserve_api.manifest import load_manifest
 from gnnserve_api.protocol import TypedOverlay
 from gnnserve_cli.commands.predict import read_any_overlay
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.store import GraphData
 
 FOLDER = ROOT / "examples" / "reviews"
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def graph() -> TypedGraphData:
+def graph() -> GraphData:
     """The graph as generation reads it."""
     source = load_manifest(FOLDER / "reviews.yaml").spec.graph.source.typed
     assert source is not None
@@ -33,7 +33,7 @@ def test_tables_are_those_that_the_script_writes(name: str, tmp_path: Path) -> N
     assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
 
 
-def test_the_graph_is_what_the_page_says(graph: TypedGraphData) -> None:
+def test_the_graph_is_what_the_page_says(graph: GraphData) -> None:
     users, products = graph.types
     reviews = graph.relations[0].lists.edges
     assert f"{users.nodes:,} users, {products.nodes:,} products and {reviews:,} reviews" in PAGE
@@ -45,7 +45,7 @@ def test_the_graph_is_what_the_page_says(graph: TypedGraphData) -> None:
     assert users.ids.find_texts(asked).min() >= 0
 
 
-def test_the_new_user_reviews_products_of_the_graph(graph: TypedGraphData) -> None:
+def test_the_new_user_reviews_products_of_the_graph(graph: GraphData) -> None:
     brought = read_any_overlay(FOLDER / "new-user.json")
     assert isinstance(brought, TypedOverlay)
     users, products = graph.types

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.store import Graph, GraphData
 
 Id = int | str
 
@@ -18,7 +17,7 @@ class PlainTypedGraph:
     """What a graph is after changes, by its clients' ids: rows of features, or embeddings, and edges as pairs of reader
     and sender, of each relation."""
 
-    def __init__(self, data: TypedGraphData, model: Any, begins: dict[str, str] | None = None) -> None:
+    def __init__(self, data: GraphData, model: Any, begins: dict[str, str] | None = None) -> None:
         """`begins`: what ids of a type begin with, where they are texts."""
         self._data, self._model, self._begins = data, model, begins or {}
         self.rows: dict[str, dict[Id, np.ndarray]] = {}
@@ -115,7 +114,7 @@ class PlainTypedGraph:
         ids = [*self.rows[kind]]
         return [ids[place] for place in draw.choice(len(ids), min(count, len(ids) - 3), replace=False).tolist()]
 
-    def built(self) -> tuple[TypedGraphData, dict[str, np.ndarray]]:
+    def built(self) -> tuple[GraphData, dict[str, np.ndarray]]:
         """The graph built anew, nodes in the order of `rows`, and what is read of those of each type."""
         places = {kind: {id_: place for place, id_ in enumerate(rows)} for kind, rows in self.rows.items()}
         inputs = {kind: np.stack([*rows.values()]).astype(np.float32) for kind, rows in self.rows.items()}

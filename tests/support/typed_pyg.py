@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from gnnserve_worker.generation import networks
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.graph.store import Graph, GraphData
 
 pyg = networks.pyg  # imported there without its warnings
 HIDDEN, CLASSES = 8, 2
@@ -21,7 +19,7 @@ HIDDEN, CLASSES = 8, 2
 class HeteroModel(nn.Module):
     """What a user of torch_geometric writes: embeddings where a type has no features, and a HeteroConv a layer."""
 
-    def __init__(self, data: TypedGraphData, layers: int = 2) -> None:
+    def __init__(self, data: GraphData, layers: int = 2) -> None:
         super().__init__()
         self.embeddings = nn.ModuleDict(
             {kind.name: nn.Embedding(kind.nodes, HIDDEN) for kind in data.types if kind.features is None}
@@ -35,10 +33,10 @@ class HeteroModel(nn.Module):
             for width in widths
         )
 
-    def forward(self, data: TypedGraphData) -> torch.Tensor:
+    def forward(self, data: GraphData) -> torch.Tensor:
         return self.outputs(data)[data.target.name]
 
-    def outputs(self, data: TypedGraphData) -> dict[str, torch.Tensor]:
+    def outputs(self, data: GraphData) -> dict[str, torch.Tensor]:
         """What the last layer gives for all nodes, by type."""
         states = inputs_of(self, data)
         edges = {(one.source, one.name, one.target): edges_of(one.lists) for one in data.relations}
@@ -54,7 +52,7 @@ class AttentionModel(HeteroModel):
 
     HEADS, OUTPUT_HEADS = 2, 3
 
-    def __init__(self, data: TypedGraphData, layers: int = 2) -> None:
+    def __init__(self, data: GraphData, layers: int = 2) -> None:
         super().__init__(data, layers)
         heads = [(HIDDEN // self.HEADS, self.HEADS, True)] * (layers - 1) + [(CLASSES, self.OUTPUT_HEADS, False)]
         self.convs = nn.ModuleList(
@@ -71,7 +69,7 @@ class AttentionModel(HeteroModel):
         )
 
 
-def inputs_of(model: Any, data: TypedGraphData) -> dict[str, torch.Tensor]:
+def inputs_of(model: Any, data: GraphData) -> dict[str, torch.Tensor]:
     return {
         kind.name: model.embeddings[kind.name].weight
         if kind.features is None
@@ -87,7 +85,7 @@ def edges_of(lists: Any) -> torch.Tensor:
 class RelationalModel(nn.Module):
     """RGCN as a user writes it: all nodes in one numbering, their features brought to one width."""
 
-    def __init__(self, data: TypedGraphData, bases: int | None) -> None:
+    def __init__(self, data: GraphData, bases: int | None) -> None:
         super().__init__()
         self.embeddings = nn.ModuleDict(
             {kind.name: nn.Embedding(kind.nodes, HIDDEN) for kind in data.types if kind.features is None}
@@ -100,16 +98,16 @@ class RelationalModel(nn.Module):
             pyg.RGCNConv(HIDDEN, width, relations, num_bases=bases) for width in (HIDDEN, CLASSES)
         )
 
-    def forward(self, data: TypedGraphData) -> torch.Tensor:
+    def forward(self, data: GraphData) -> torch.Tensor:
         return self.outputs(data)[data.target.name]
 
-    def outputs(self, data: TypedGraphData) -> dict[str, torch.Tensor]:
+    def outputs(self, data: GraphData) -> dict[str, torch.Tensor]:
         states = {
             name: self.encoders[name](rows) if name in self.encoders else rows
             for name, rows in inputs_of(self, data).items()
         }
         hidden = torch.cat([states[kind.name] for kind in data.types])
-        firsts = dict(zip([kind.name for kind in data.types], describe_typed(data).first_nodes, strict=False))
+        firsts = dict(zip([kind.name for kind in data.types], data.schema.first_nodes, strict=False))
         edges, numbers = [], []
         for number, one in enumerate(data.relations):
             own = edges_of(one.lists)
@@ -122,8 +120,8 @@ class RelationalModel(nn.Module):
 
 
 def with_overlay(
-    data: TypedGraphData, features: dict[str, np.ndarray], edges: dict[tuple[str, str, str], np.ndarray]
-) -> TypedGraphData:
+    data: GraphData, features: dict[str, np.ndarray], edges: dict[tuple[str, str, str], np.ndarray]
+) -> GraphData:
     """The graph with more nodes and edges, as if its source had them. `features`: all rows of each type, new ones
     behind; `edges`: those that relations of the source gain, int64 [edges, 2]: positions of source and target."""
     types = tuple(

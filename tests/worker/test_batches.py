@@ -26,7 +26,6 @@ from gnnserve_worker.generation.typed.forward import Block, drawn_weights, embed
 from gnnserve_worker.generation.typed.optimizer import NetworkOptimizer, Rate
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_training_set
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.progress import Progress
@@ -44,7 +43,7 @@ def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def subject_of(folder: Path, parts: TypedParts | None = None, scope: Scope = Scope.TRANSDUCTIVE) -> TypedTrainingSet:
     data = load_typed_source(typed_source(write_folder(folder / "graph", parts or shop())))
-    return typed_training_set(data, describe_typed(data), Normalization.DISABLED, scope, "accuracy")
+    return typed_training_set(data, data.schema, Normalization.DISABLED, scope, "accuracy")
 
 
 def model_of(**given: Any) -> Model:

@@ -17,7 +17,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository.repository import Repository
 
 
@@ -26,7 +26,7 @@ def given(tmp_path: Path) -> dict[str, Any]:
     return write_folder(tmp_path / "graph", shop())
 
 
-def _data(given: dict[str, Any]) -> TypedGraphData:
+def _data(given: dict[str, Any]) -> GraphData:
     return load_typed_source(typed_source(given))
 
 
@@ -46,7 +46,7 @@ def _generate(folder: Path, given: dict[str, Any], model: nn.Module, scores: np.
     return generate(GNNService.model_validate(body), Repository(folder / "repository", "default", "shop"))
 
 
-def _scores(model: nn.Module, data: TypedGraphData) -> np.ndarray:
+def _scores(model: nn.Module, data: GraphData) -> np.ndarray:
     with torch.no_grad():
         return model.eval()(data).numpy()
 

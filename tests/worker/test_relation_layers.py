@@ -8,7 +8,7 @@ from tests.support.graphs import dense_features, network_manifest, projected_tab
 from tests.support.pyg import assert_close
 from tests.support.serving_path import SHARE, infer, sample_of
 
-from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
+from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.kernels.layout import pack_layout
 from gnnserve_worker.models.build import build_network
@@ -37,7 +37,7 @@ def test_over_one_relation_they_answer_as_graphsage_does(fanouts: tuple[int, ...
     for number in range(1, len(fanouts)):
         layer = RelationalLayer({0: of_neighbours[number]}, {0: of_itself[number]}, {0: biases[number]})
         later |= layer_tensors(number, layer)
-    schema = TypedGraphManifest(
+    schema = GraphSchema(
         (TypeManifest("paper", NODES, WIDTH, "Positions"),),
         (RelationManifest("paper", "cites", "paper", graph.edges, None, merges=False, both_ways=False),),
     )

@@ -15,7 +15,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_worker.graph.inspection import inspect_by_type
 from gnnserve_worker.graph.sources.load import load_source, load_typed_source, source_digest
-from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.store import GraphData
 
 LAYOUTS: dict[str, Callable[[Path, TypedParts], Any]] = {
     "npz": write_folder,
@@ -25,11 +25,11 @@ LAYOUTS: dict[str, Callable[[Path, TypedParts], Any]] = {
 }
 
 
-def _load(folder: Path, parts: TypedParts, layout: str = "npz", **options: Any) -> TypedGraphData:
+def _load(folder: Path, parts: TypedParts, layout: str = "npz", **options: Any) -> GraphData:
     return load_typed_source(typed_source(LAYOUTS[layout](folder, parts), **options))
 
 
-def _pairs(data: TypedGraphData, source: str, name: str, target: str) -> set[tuple[int, int]]:
+def _pairs(data: GraphData, source: str, name: str, target: str) -> set[tuple[int, int]]:
     (lists,) = [one.lists for one in data.relations if (one.source, one.name, one.target) == (source, name, target)]
     return set(zip(lists.indices.tolist(), lists.targets().tolist(), strict=True))
 

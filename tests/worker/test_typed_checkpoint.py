@@ -18,19 +18,18 @@ from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.typed.checkpoint import check_typed
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> TypedGraphData:
+def data(tmp_path_factory: pytest.TempPathFactory) -> GraphData:
     folder = tmp_path_factory.mktemp("typed")
     return load_typed_source(typed_source(write_folder(folder / "graph", shop())))
 
 
-def _state(model: nn.Module, data: TypedGraphData) -> Tensors:
+def _state(model: nn.Module, data: GraphData) -> Tensors:
     with torch.no_grad():
         model(data)  # lazy widths
     return {key: tensor.numpy() for key, tensor in model.state_dict().items()}
@@ -47,7 +46,7 @@ def _to_hetero(state: Tensors) -> Tensors:
     )  # fmt: skip
 
 
-_FILES: dict[str, tuple[Callable[[TypedGraphData], Tensors], str]] = {
+_FILES: dict[str, tuple[Callable[[GraphData], Tensors], str]] = {
     "as it is": (lambda data: _state(HeteroModel(data), data), ""),
     "a prefix": (
         lambda data: {f"module.{key}": tensor for key, tensor in _state(HeteroModel(data), data).items()},
@@ -100,17 +99,17 @@ _FILES: dict[str, tuple[Callable[[TypedGraphData], Tensors], str]] = {
 }  # fmt: skip
 
 
-def _check(state: Tensors, data: TypedGraphData, fields: dict[str, Any]) -> Tensors:
+def _check(state: Tensors, data: GraphData, fields: dict[str, Any]) -> Tensors:
     model = Model(
         **{"hidden": HIDDEN, "fanouts": (-1, -1), **fields}, checkpoint=Checkpoint(uri="file:///data/m.safetensors")
     )
     network = model.network(CLASSES)
-    shape = RelationalShape(describe_typed(data), model.hidden, CLASSES, network.layers, model.bases, network.attention)
+    shape = RelationalShape(data.schema, model.hidden, CLASSES, network.layers, model.bases, network.attention)
     return check_typed(state, relational_spec_of(model.architecture), shape, model)
 
 
 @pytest.mark.parametrize("name", _FILES)
-def test_advice_about_a_file_over_types_is_not_refused_next(data: TypedGraphData, name: str) -> None:
+def test_advice_about_a_file_over_types_is_not_refused_next(data: GraphData, name: str) -> None:
     make, said = _FILES[name]
     state = make(data)
     try:

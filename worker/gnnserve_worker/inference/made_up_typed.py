@@ -8,6 +8,7 @@ import numpy as np
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.families import FamilyName
+from gnnserve_api.graph_schema import GraphSchema, RowsByRelation, TypeRows
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
     NOT_RANKED,
@@ -18,10 +19,7 @@ from gnnserve_api.repository import (
     VariantManifest,
 )
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.typed import TypedGraphManifest, TypedTableManifest, TypeRows
-from gnnserve_worker.graph.store import Graph, Splits
-from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
-from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Relation, Splits
 from gnnserve_worker.inference.made_up import MadeUpVariant, invented_profile
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_tensors
@@ -29,7 +27,7 @@ from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 
 
-def made_up_typed_graph(nodes: int, degree: int, columns: int, classes: int) -> TypedGraphData:
+def made_up_typed_graph(nodes: int, degree: int, columns: int, classes: int) -> GraphData:
     """Users, who are classified, and items without features, so many of either. Every user reads that many random users
     and items, and every item that many users."""
     draw = np.random.default_rng(0)
@@ -38,7 +36,7 @@ def made_up_typed_graph(nodes: int, degree: int, columns: int, classes: int) -> 
         drawn = np.sort(draw.integers(0, nodes, (nodes, degree), dtype=np.int32), axis=1)
         return Graph(np.arange(0, nodes * degree + 1, degree, dtype=np.int64), drawn.ravel())
 
-    return TypedGraphData(
+    return GraphData(
         source="made up",
         digest="5eed",
         types=(
@@ -59,10 +57,10 @@ def made_up_typed_graph(nodes: int, degree: int, columns: int, classes: int) -> 
 
 
 def publish_made_up_typed(
-    repository: Repository, data: TypedGraphData, network: NetworkManifest, variants: Sequence[MadeUpVariant]
+    repository: Repository, data: GraphData, network: NetworkManifest, variants: Sequence[MadeUpVariant]
 ) -> RevisionManifest:
     """`variants`: of kind `projected`, computed in float32 where the network attends."""
-    typed, architecture = describe_typed(data), relational_spec_of(network.architecture)
+    typed, architecture = data.schema, relational_spec_of(network.architecture)
     shape = RelationalShape(typed, network.hidden, network.classes, network.layers, attention=network.attention)
     draw = np.random.default_rng(1)
     tensors = {
@@ -113,14 +111,14 @@ def publish_made_up_typed(
         )
 
 
-def _rows_of_all(typed: TypedGraphManifest) -> TypedTableManifest:
+def _rows_of_all(typed: GraphSchema) -> RowsByRelation:
     """A table with rows of every relation and every node."""
     counts = [typed.types[typed.place_of(relation.source)].nodes for relation in typed.relations]
     firsts = np.cumsum([0, *counts]).tolist()
-    return TypedTableManifest(firsts[-1], tuple(firsts[:-1]), typed.first_nodes[-1])
+    return RowsByRelation(firsts[-1], tuple(firsts[:-1]), typed.first_nodes[-1])
 
 
-def _rows_of_new_nodes(typed: TypedGraphManifest) -> tuple[TypeRows, ...]:
+def _rows_of_new_nodes(typed: GraphSchema) -> tuple[TypeRows, ...]:
     """The source names no columns, and features are not scaled."""
     return tuple(TypeRows(0, None if kind.features is None else Normalization.DISABLED) for kind in typed.types)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_api.typed import TypedGraphManifest
-from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.growth import room_for, scratch_for
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.layout import unpack_layout
@@ -43,7 +43,7 @@ class NamedRows:
 class RelationTable:
     """Where a table has the rows of each relation."""
 
-    schema: TypedGraphManifest
+    schema: GraphSchema
     layout: np.ndarray
     """`kernels.layout.pack_layout` of the graph."""
     first_rows: np.ndarray
@@ -59,9 +59,9 @@ class RelationTable:
         object.__setattr__(self, "stride", int(self.layout[1]))
 
     @staticmethod
-    def of(graph: TypedGraph, first_rows: Sequence[int | None]) -> RelationTable:
+    def of(graph: Graph, first_rows: Sequence[int | None]) -> RelationTable:
         """`first_rows`: None where the table has no rows of a relation."""
-        schema = graph.typed
+        schema = graph.schema
         return RelationTable(
             schema,
             graph.layout,

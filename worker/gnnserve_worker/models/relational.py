@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gnnserve_api.graph_schema import GraphSchema, RelationManifest
 from gnnserve_api.repository import AttentionManifest
-from gnnserve_api.typed import RelationManifest, TypedGraphManifest
 from gnnserve_worker.models.architecture import ArchitectureSpec
 
 Array = Any
@@ -114,7 +114,7 @@ def layer_of(number: int, tensors: Mapping[str, np.ndarray]) -> RelationalLayer:
 class RelationalShape:
     """What the shapes of a network's tensors follow from."""
 
-    graph: TypedGraphManifest
+    graph: GraphSchema
     hidden: int
     classes: int
     layers: int

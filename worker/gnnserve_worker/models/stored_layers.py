@@ -13,7 +13,6 @@ import numpy as np
 
 from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.living_sums import LivingSums
@@ -126,7 +125,7 @@ class StoredRelationMaker:
     """Places of the types that the layer gives nothing for: their hidden states are 0."""
     source: Table
     """Products of features, in float32."""
-    graph: TypedGraph
+    graph: Graph
 
     def make(self, nodes: np.ndarray) -> RenewedRows:
         """Rows of these nodes (numbers, int64, distinct), over all of their neighbours as they are now."""

@@ -8,7 +8,6 @@ import threading
 import numpy as np
 
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed_lists import TypedGraph
 from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.network import Activations
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
@@ -37,7 +36,7 @@ class LayerScratch(threading.local):
         )  # fmt: skip
         return sample if roots is None else weigh(sample, graph.indptr, roots, self._weights, view)
 
-    def sample_relations(self, graph: TypedGraph, nodes: np.ndarray) -> NeighbourSample:
+    def sample_relations(self, graph: Graph, nodes: np.ndarray) -> NeighbourSample:
         """All neighbours of these nodes (int64) by all relations."""
-        whole = np.full((1, len(graph.typed.relations)), -1, np.int64)
+        whole = np.full((1, len(graph.schema.relations)), -1, np.int64)
         return sample_relations(graph.indptr, graph.indices, graph.layout, nodes, whole, 0, self._scratch, share=True)

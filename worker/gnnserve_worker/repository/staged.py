@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.edges import EdgeRules
 from gnnserve_api.given_weights import ComparedScores, LabelMisfit
+from gnnserve_api.graph_schema import RowsByRelation
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
@@ -36,7 +37,6 @@ from gnnserve_api.repository import (
     sealed,
 )
 from gnnserve_api.training import TrainingManifest
-from gnnserve_api.typed import TypedTableManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.repository import checks, files, paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table
@@ -81,7 +81,7 @@ class StagedRevision:
         own: Iterable[np.ndarray] | None = None,
         source_columns: tuple[int, ...] | None = None,
         made_by: str = "",
-        typed: TypedTableManifest | UnsetType = UNSET,
+        typed: RowsByRelation | UnsetType = UNSET,
     ) -> TableManifest:
         """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them, or to
         as many rows as `typed` says. `source_columns`, `made_by` and `typed`: as in the manifest.

@@ -6,15 +6,14 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.links import LinkSet
-from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 
 
-def check_ends_are_reached(model: Model, task: Links, links: LinkSet, data: TypedGraphData) -> None:
+def check_ends_are_reached(model: Model, task: Links, links: LinkSet, data: GraphData) -> None:
     """Raises InputError for an end of links whose nodes read nothing that has a hidden state."""
-    architecture, typed = relational_spec_of(model.architecture), describe_typed(data)
+    architecture, typed = relational_spec_of(model.architecture), data.schema
     if architecture.gives_own_part:
         return
     network = model.network(task.dimensions)

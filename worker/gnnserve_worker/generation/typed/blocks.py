@@ -23,8 +23,8 @@ from gnnserve_worker.generation.networks import Rows, SparseRows, rows_of
 from gnnserve_worker.generation.typed.forward import Block, BlockLayer, means_of, rows_of_types
 from gnnserve_worker.generation.typed.plan import fanouts_by_relation
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet, mean_rows, means_by_relation
-from gnnserve_worker.graph.typed import Relation, TypedGraphData
-from gnnserve_worker.graph.typed_lists import TypedGraph, merged_lists, typed_graph
+from gnnserve_worker.graph.relation_lists import merged_lists
+from gnnserve_worker.graph.store import Graph, GraphData, Relation
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.relations import sample_relations
@@ -65,7 +65,7 @@ class WholeGraph:
     trained_by: ClassVar[TrainedBy] = "WholeGraph"
     reads_few: ClassVar[bool] = False
 
-    data: TypedGraphData
+    data: GraphData
     shape: RelationalShape
     relations: Sequence[Relation]
     features: Sequence[Rows | None]
@@ -129,7 +129,7 @@ class SampledBlocks:
         self._model, self._shape, self._features, self._device = model, shape, features, device
         self._relations = relations
         graph = shape.graph
-        self._graph: TypedGraph = typed_graph(graph, *merged_lists(graph, [one.lists for one in relations]))
+        self._graph: Graph = Graph(*merged_lists(graph, [one.lists for one in relations]), graph)
         # A last hop that draws nothing: rows for what the hop before has drawn.
         drawn = np.array(fanouts_by_relation(model, graph), dtype=np.int64).T
         self._fanouts = np.ascontiguousarray(np.concatenate([drawn, np.zeros((1, drawn.shape[1]), np.int64)]))

@@ -15,10 +15,10 @@ import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FamilyName
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import FollowedManifest, LayerTables, NetworkManifest, StoredManifest, VariantManifest
 from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_api.variants import Storage, fanouts_name, projected_name, stored_layer_name, stored_name
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, storages_of
 from gnnserve_worker.generation.tensors import Tensors
@@ -89,7 +89,7 @@ def plan_variants(
     return FamilyPlan(tables=tables, variants=variants)
 
 
-def fanouts_by_relation(model: Model, graph: TypedGraphManifest) -> Sequence[Sequence[int]]:
+def fanouts_by_relation(model: Model, graph: GraphSchema) -> Sequence[Sequence[int]]:
     """Fan-outs of the model's layers by each relation of the graph. Raises InputError for a relation that is not
     there."""
     found = [list(model.fanouts) for _ in graph.relations]

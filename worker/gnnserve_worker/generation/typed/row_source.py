@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gnnserve_api.graph_schema import TypeRows
 from gnnserve_api.repository import RowSource, SourceColumn
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_api.typed import TypeRows
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
 from gnnserve_worker.generation.typed.tables import States
 from gnnserve_worker.models.relational import RelationalLayer, default_key, layer_tensors, moment_key

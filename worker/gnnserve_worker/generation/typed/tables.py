@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from gnnserve_api.typed import TypedGraphManifest, TypedTableManifest
+from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import PlannedTable
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet
@@ -23,7 +23,7 @@ States = Sequence[Features]
 
 
 def plan_table(
-    name: str, storage: Storage, graph: TypedGraphManifest, layer: RelationalLayer, states: States, *,
+    name: str, storage: Storage, graph: GraphSchema, layer: RelationalLayer, states: States, *,
     is_last: bool,
 ) -> PlannedTable:  # fmt: skip
     """The products of a layer. `is_last`: only nodes of the first type read it, so that it has rows for these alone."""
@@ -41,12 +41,12 @@ def plan_table(
         layer.columns,
         rows=partial(_relation_blocks, graph, layer, states, wanted),
         own=partial(_own_blocks, graph, layer, states, kinds),
-        typed=TypedTableManifest(sum(sizes), tuple(first_rows), sum(graph.types[kind].nodes for kind in kinds)),
+        typed=RowsByRelation(sum(sizes), tuple(first_rows), sum(graph.types[kind].nodes for kind in kinds)),
     )
 
 
 def plan_embeddings(
-    name: str, storage: Storage, graph: TypedGraphManifest, embeddings: States, ends: Collection[int]
+    name: str, storage: Storage, graph: GraphSchema, embeddings: States, ends: Collection[int]
 ) -> PlannedTable:
     """A row for each node, which is read of the node itself: its embedding; zeros for types that are not among
     `ends`."""
@@ -57,7 +57,7 @@ def plan_embeddings(
         int(embeddings[0].shape[1]),
         rows=lambda: iter(()),
         own=partial(_embedding_blocks, embeddings, ends),
-        typed=TypedTableManifest(0, (None,) * len(graph.relations), graph.first_nodes[-1]),
+        typed=RowsByRelation(0, (None,) * len(graph.relations), graph.first_nodes[-1]),
     )
 
 
@@ -70,7 +70,7 @@ def _embedding_blocks(embeddings: States, ends: Collection[int]) -> Iterator[np.
 
 
 def _relation_blocks(
-    graph: TypedGraphManifest, layer: RelationalLayer, states: States, wanted: Sequence[int]
+    graph: GraphSchema, layer: RelationalLayer, states: States, wanted: Sequence[int]
 ) -> Iterator[np.ndarray]:
     for place in wanted:
         source = graph.place_of(graph.relations[place].source)
@@ -78,7 +78,7 @@ def _relation_blocks(
 
 
 def _own_blocks(
-    graph: TypedGraphManifest, layer: RelationalLayer, states: States, kinds: Sequence[int]
+    graph: GraphSchema, layer: RelationalLayer, states: States, kinds: Sequence[int]
 ) -> Iterator[np.ndarray]:
     for kind in kinds:
         bias = layer.biases.get(kind) if layer.heads is None else None
