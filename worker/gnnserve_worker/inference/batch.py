@@ -26,8 +26,9 @@ from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import limit_blas_to_one_thread, map_parallel, thread_count
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
 from gnnserve_worker.sampling.distinct import DistinctScratch, find_distinct
-from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, distinct_share, most_by_hop
+from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.normalised import WeightScratch, weigh
+from gnnserve_worker.sampling.repeats import distinct_share, most_by_hop
 from gnnserve_worker.tables.gather import gathered_bytes
 from gnnserve_worker.tables.table import RowsBehind
 
@@ -267,7 +268,7 @@ def draw_sample(
 ) -> NeighbourSample:  # fmt: skip
     """What the variant gathers for these seeds, with what neighbours weigh where its layers read that; in scratch."""
     graph, is_weighed = revision.graph, variant.network.weighs_neighbours
-    names_leaves = is_weighed or (variant.rows is not None and variant.rows.names_leaves)
+    names_leaves = view is not None and (is_weighed or (variant.rows is not None and variant.rows.names_leaves))
     sample = revision.sample(
         graph.indptr, graph.indices, seeds, variant.relation_fanouts or variant.fanouts, key, scratch, share=share,
         view=view, names_leaves=names_leaves,

@@ -44,7 +44,7 @@ from gnnserve_worker.nearest.parts import index_parts
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.repository.watched import WatchedFiles
-from gnnserve_worker.sampling.neighbours import most_by_hop
+from gnnserve_worker.sampling.repeats import most_by_hop
 
 MEAN_OVER_NODES = "accuracy"
 """The metric of a profile that is a mean over nodes, so that a stream of labelled nodes can be compared with it."""

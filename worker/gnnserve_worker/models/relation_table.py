@@ -26,11 +26,11 @@ class NamedRows:
 
     def __init__(self) -> None:
         self.rows = np.empty(0, dtype=np.int32)
-        """Of each neighbour."""
+        """Row of each neighbour."""
         self.weights = np.empty(0, dtype=np.float32)
-        """Of each neighbour: one over the neighbours of its relation."""
+        """Weight of each neighbour: one over the neighbours of its relation."""
         self.ones = np.empty(0, dtype=np.float32)
-        """Of each row of the sample."""
+        """Weight of each row of the sample itself."""
 
     def reserve(self, rows: int, edges: int) -> None:
         if len(self.rows) < edges:

@@ -54,7 +54,8 @@ from gnnserve_worker.repository.revision_files import (
     read_tensors,
 )
 from gnnserve_worker.repository.watched import WatchedFiles
-from gnnserve_worker.sampling.neighbours import effective_nodes, sample_neighbours
+from gnnserve_worker.sampling.neighbours import sample_neighbours
+from gnnserve_worker.sampling.repeats import effective_nodes
 from gnnserve_worker.sampling.samplers import Sampler, sampler_of
 from gnnserve_worker.tables.table import Table
 
@@ -110,7 +111,7 @@ class LoadedRevision:
     """Name of the graph's source, for messages."""
     graph: Graph
     effective_nodes: float
-    """`sampling.neighbours.effective_nodes` of the graph: how soon draws meet the same node again."""
+    """`sampling.repeats.effective_nodes` of the graph: how soon draws meet the same node again."""
     variants: Mapping[str, LoadedVariant]
     """Variants by name, in the order of the profile."""
     ids: NodeIds | None

@@ -30,7 +30,7 @@ from gnnserve_worker.opening.typed_room import SpreadTable, living_typed_graphs,
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array, open_table, read_tensors
-from gnnserve_worker.sampling.neighbours import effective_nodes
+from gnnserve_worker.sampling.repeats import effective_nodes
 from gnnserve_worker.sampling.samplers import sampler_of
 
 
