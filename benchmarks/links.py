@@ -27,11 +27,11 @@ from gnnserve_cli.progress import showing_progress
 from gnnserve_worker.generation.links.judge import average_precision, roc_auc
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.links import ServedLinks, served_links
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.http.pairs import form_pairs
+from gnnserve_worker.tasks.score_links.links import ServedLinks, served_links
+from gnnserve_worker.tasks.score_links.pairs import form_pairs
 
 SHARED = Path(os.environ.get("SHARED", Path(__file__).resolve().parents[2] / "shared"))
 K = 20

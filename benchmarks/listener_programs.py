@@ -18,7 +18,7 @@ from granian.constants import Interfaces
 from granian.server.embed import Server as GranianServer
 
 from gnnserve_api.manifest import load_manifest
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.engine import Engine
@@ -91,7 +91,7 @@ def main() -> None:
     if published is None:
         raise SystemExit(f"{repository} holds no revision of {manifest}")
     revision = served_revision(load_revision(stored, published.revision))
-    revision.warm_up()
+    revision.compute.warm_up()
     metrics = ServingMetrics(service.metadata.name)
     metrics.show_revision(revision.manifest, 0.0)
     engine = Engine({service.metadata.name: metrics})

@@ -25,7 +25,7 @@ from gnnserve_worker.generation.embeddings.index import Origin, build_index
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.nearest.files import index_folder, open_index
 from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.opening.revision import load_revision
@@ -67,7 +67,7 @@ def measure_gowalla(run: Run) -> dict[str, Any] | None:
         published = publish_embeddings(repository, "default/gowalla", revision, None, {}, "bench", silent)
         loaded = load_revision(repository, revision)
         served = served_revision(loaded)
-        links, manifest = served.links, published.indexes[1]
+        links, manifest = served.task.links, published.indexes[1]
         assert links is not None and links.decoder.folding is not None  # noqa: S101
         ends, shares = links.manifest, links.decoder.folding.shares
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.listening_socket import bind

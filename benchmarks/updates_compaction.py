@@ -30,7 +30,7 @@ from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.followed_log import FollowedLog

@@ -104,7 +104,7 @@ def follow_request() -> list[str]:
     from gnnserve_api.spec.model import Architecture  # noqa: PLC0415
     from gnnserve_api.variants import Storage  # noqa: PLC0415
     from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up  # noqa: PLC0415
-    from gnnserve_worker.inference.served import served_revision  # noqa: PLC0415
+    from gnnserve_worker.inference.opening import served_revision  # noqa: PLC0415
     from gnnserve_worker.opening.revision import load_revision  # noqa: PLC0415
     from gnnserve_worker.repository.repository import Repository  # noqa: PLC0415
     from gnnserve_worker.serving.listening_socket import bind  # noqa: PLC0415

@@ -31,7 +31,6 @@ from gnnserve_worker.pods import device
 from gnnserve_worker.repository.memory_fault import exit_on_memory_fault
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving import listening_socket, server
-from gnnserve_worker.serving.http.pairs import example_pair
 from gnnserve_worker.serving.security.credentials import Credentials
 from gnnserve_worker.serving.served_service import ServedService, ServiceSettings
 
@@ -247,7 +246,7 @@ class Offered:
 
     def show_opened(self, revision: ServedRevision) -> None:
         self.on_opened()
-        _say_device(revision.device_stats(), was_asked=self.service.spec.worker.gpu is not None)
+        _say_device(revision.compute.device_stats(), was_asked=self.service.spec.worker.gpu is not None)
 
     def offer(self, revision: ServedRevision | None, log: FollowedLog | None, problem: str) -> server.Offer:
         """`problem`: why there is no revision."""
@@ -340,7 +339,11 @@ def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
 
 def example_request(revision: ServedRevision) -> dict[str, Any]:
     """A prediction of what the service answers about, with ids that the graph has."""
-    return {"nodes": revision.shown_ids(0, 3)} if revision.links is None else {"pairs": [example_pair(revision)]}
+    return (
+        {"nodes": revision.graph.naming.shown(0, 3)}
+        if revision.task.links is None
+        else json.loads(revision.task.example())
+    )
 
 
 def announce_unserved(sockets: Sockets, credentials: Credentials, name: str) -> None:

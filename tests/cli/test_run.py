@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.support import serving
 from tests.support.profiles import profile, revision_manifest
 from tests.support.waiting import WAIT_S
 from tests.worker.test_serving_pairs import of_links
@@ -114,12 +115,8 @@ class FakeWorker:
 
     def open(self, _revision: Any, settings: DeviceSettings) -> Any:
         self.settings = settings
-        return SimpleNamespace(
-            device_stats=lambda: self.stats, shown_ids=self.shown_ids, links=None, files=None, would_gain=lambda: False
-        )
-
-    def shown_ids(self, start: int, end: int) -> list[int | str]:
-        return [*range(start, min(end, self.nodes))] if self.ids is None else [*self.ids.shown(start, end)]
+        revision = serving.FakeWorker(nodes=self.nodes, ids=self.ids).revision()
+        return serving.with_compute(revision, device_stats=lambda: self.stats)
 
     def serve(self, offers: Sequence[Any], ready: Callable[[Any], None]) -> None:
         self.steps.append("serve")

@@ -15,8 +15,8 @@ from tests.support.grpc_worker import GrpcClient, listening
 from tests.support.serving import Client, FakeWorker, running
 
 from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.asking.question import ErrorCode
 from gnnserve_worker.scheduling.refusal import RefusalReason
-from gnnserve_worker.serving.http.question import ErrorCode
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
 
 LENGTH = "Inference-Header-Content-Length"

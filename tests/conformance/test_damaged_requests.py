@@ -18,10 +18,10 @@ from tests.support.serving import FakeWorker
 from tests.worker.test_serving_overlay import NAMED, POSITIONS
 
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
+from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, read_path
-from gnnserve_worker.serving.http.question import Question, RequestError
 from gnnserve_worker.serving.http.wishes import NO_WISHES, Wishes
 
 REQUESTS = 3000

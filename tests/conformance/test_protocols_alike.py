@@ -22,12 +22,12 @@ from tests.worker.test_serving_overlay import ARRAYS, NAMED, POSITIONS, arrays, 
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
+from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
-from gnnserve_worker.serving.http.question import Question, RequestError
 from gnnserve_worker.serving.http.wishes import NO_WISHES
 from gnnserve_worker.serving.requests import Answer, Outcome
 

@@ -18,11 +18,11 @@ from gnnserve_api.manifest import load_manifest
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.repository import NodeIdKind, SourceColumn
 from gnnserve_cli.commands.predict import read_any_overlay
+from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.wishes import NO_WISHES
 

@@ -54,6 +54,7 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_cli.changes.rows import Kind
 from gnnserve_cli.exits import MEANINGS
 from gnnserve_cli.main import app
+from gnnserve_worker.asking.question import MAX_LATENCY_MS, ErrorCode
 from gnnserve_worker.generation import networks as _networks  # noqa: F401  (torch_geometric, its warnings silenced)
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
@@ -68,7 +69,6 @@ from gnnserve_worker.scheduling.refusal import RefusalReason
 from gnnserve_worker.serving.durations import LATENCY_BUCKETS_S
 from gnnserve_worker.serving.http.changes.reading import MOST_JSON_VALUES
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
-from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, ErrorCode
 from gnnserve_worker.serving.http.replies import ERROR_STATUS, REFUSAL_STATUS
 from gnnserve_worker.serving.index_renewal import RenewalFigures
 from gnnserve_worker.serving.metrics import ServingMetrics

@@ -19,7 +19,7 @@ from gnnserve_worker.gpu.memory import Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.cascade import confidences, with_cascades
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 
 pytestmark = pytest.mark.usefixtures("chunks_of_4")
 
@@ -69,8 +69,8 @@ def test_a_gpu_serves_and_measures_cascades(accelerator: Accelerator, monkeypatc
     )  # fmt: skip
 
     seeds = np.arange(5, dtype=np.int64)
-    expected = served.infer("x1", seeds, 3).scores
-    np.testing.assert_allclose(served.infer(cascade.name, seeds, 3).scores, expected, rtol=1e-5, atol=1e-5)
+    expected = served.compute.infer("x1", seeds, 3).scores
+    np.testing.assert_allclose(served.compute.infer(cascade.name, seeds, 3).scores, expected, rtol=1e-5, atol=1e-5)
     read = {each.name: each.latency[0].gathered_bytes for each in served.manifest.profile.variants}
     assert read[cascade.name] == read["x1"] + read["x2"]
-    assert served.manifest.profile.machine == served.device_stats().device
+    assert served.manifest.profile.machine == served.compute.device_stats().device

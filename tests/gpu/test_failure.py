@@ -22,7 +22,7 @@ import torch
 from tests.support.gpu_revisions import NODES, projected_revision, published, revision, some_seeds, use_small_chunks
 from tests.support.interposed import Interposed
 from tests.support.interpreter import skip_overflow_checks
-from tests.support.serving import FakeWorker, running
+from tests.support.serving import FakeWorker, running, with_overlays
 
 import gnnserve_worker.gpu.failure as failure_module
 import gnnserve_worker.gpu.served as served_module
@@ -32,6 +32,7 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DeviceError, DeviceLostError, RepositoryError
 from gnnserve_api.pods import PodExit
 from gnnserve_api.variants import Storage
+from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.gpu.cache import FeatureCache
 from gnnserve_worker.gpu.engine import GpuEngine
 from gnnserve_worker.gpu.failure import MOST_FAILED, Trust
@@ -40,8 +41,8 @@ from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
-from gnnserve_worker.inference.overlay_support import OverlaySupport
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.pods.device import DeviceSettings, open_served
 from gnnserve_worker.pods.environment import exit_of
@@ -92,7 +93,7 @@ class Process:
         self, loaded: LoadedRevision, *, may_fall_back: bool = True, limit_bytes: int | None = None
     ) -> ServedRevision:
         arrange = partial(arrange_overlay, loaded.graph, EdgeRules(Direction.DIRECTED))
-        by_cpu = replace(served_revision(loaded), overlays=OverlaySupport(FeatureColumns(loaded.features, ()), arrange))
+        by_cpu = with_overlays(served_revision(loaded), OverlaySupport(FeatureColumns(loaded.features, ()), arrange))
         return serve_on_gpu(
             loaded, by_cpu, CachePolicy.DEGREE, limit_bytes, may_fall_back=may_fall_back,
             use=lambda: self.gpu, ledger=self.ledger, host=HostMemory(), trust=self.trust,
@@ -114,7 +115,7 @@ def no_cycles() -> Iterator[None]:
 
 
 def _engine_of(served: ServedRevision) -> GpuEngine:
-    guarded: Any = served.infer
+    guarded: Any = served.compute.infer
     engine = guarded.__self__._engine
     assert isinstance(engine, GpuEngine)
     return engine
@@ -142,9 +143,9 @@ def test_a_gpu_serves_with_its_own_latencies_and_the_revisions_accuracies(
     assert [point.seeds for point in after.variants[0].latency] == [point.seeds for point in before.variants[0].latency]
     assert after.variants[0].latency[0].runs == 1
     assert after.variants[0].latency[0].p50_ms != before.variants[0].latency[0].p50_ms
-    stats = served.device_stats()
+    stats = served.compute.device_stats()
     assert (stats.device, stats.problem) == (process.gpu.name, None)
-    assert served.overlays is not None
+    assert served.compute.overlays.plain is not None
     assert set(stats.memory_bytes) == {"graph", "tables", "weights", "buffers", "cache"}
     assert sum(stats.memory_bytes.values()) <= stats.memory_budget_bytes
 
@@ -155,10 +156,10 @@ def test_a_batch_with_a_request_that_has_a_seed_is_answered_as_by_the_cpu(
     served, seeds = process.serve(loaded), some_seeds(5)
     view = view_of(NODES, [Part(2, None, None), Part(3, None, 17)], seeds)
 
-    answer = served.infer("x1", seeds, 9, view=view)
+    answer = served.compute.infer("x1", seeds, 9, view=view)
 
     _assert_alike(answer, infer_batch(loaded, "x1", seeds, 9, view=view))
-    assert served.device_stats().device == process.gpu.name
+    assert served.compute.device_stats().device == process.gpu.name
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
@@ -169,10 +170,10 @@ def test_under_auto_the_cpu_answers_the_very_batch_that_failed(
     process.gpu.failures = [failure]
     seeds = some_seeds(7)
 
-    answer = served.infer("x1", seeds, 9)
+    answer = served.compute.infer("x1", seeds, 9)
 
     _assert_alike(answer, infer_batch(loaded, "x1", seeds, 9))
-    stats = served.device_stats()
+    stats = served.compute.device_stats()
     assert stats.device == "CPU"
     assert str(failure).splitlines()[0] in (stats.problem or "")
     assert "asynchronously" not in (stats.problem or "")
@@ -182,10 +183,10 @@ def test_under_auto_the_cpu_answers_the_very_batch_that_failed(
 def test_after_a_loss_nothing_of_the_process_uses_the_gpu(process: Process, loaded: LoadedRevision) -> None:
     served = process.serve(loaded)
     process.gpu.failures = [LAUNCH_FAILURE]
-    served.infer("x1", some_seeds(1), 1)
+    served.compute.infer("x1", some_seeds(1), 1)
     captured = list(process.gpu.captured)
 
-    served.infer("x2", some_seeds(2), 1)
+    served.compute.infer("x2", some_seeds(2), 1)
     with pytest.raises(DeviceLostError, match="unspecified launch failure"):
         process.serve(loaded)
 
@@ -200,13 +201,13 @@ def test_a_loss_by_one_revision_holds_for_the_other(process: Process, loaded: Lo
         process.serve(loaded)
     captured, seeds = list(process.gpu.captured), some_seeds(3)
 
-    assert served.device_stats().device == "CPU", "said before the next batch"
-    _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+    assert served.compute.device_stats().device == "CPU", "said before the next batch"
+    _assert_alike(served.compute.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
     with pytest.raises(DeviceLostError, match="unspecified launch failure"):
         alone.infer("x1", seeds, 1)
 
     assert process.gpu.captured == captured
-    assert "start the worker anew" in (served.device_stats().problem or "")
+    assert "start the worker anew" in (served.compute.device_stats().problem or "")
 
 
 def test_the_memory_of_a_gpu_that_failed_is_free_while_the_cpu_answers(
@@ -222,7 +223,7 @@ def test_the_memory_of_a_gpu_that_failed_is_free_while_the_cpu_answers(
     served = process.serve(loaded)
     engine = weakref.ref(_engine_of(served))
     process.gpu.failures = [MEMORY["torch's"]]
-    served.infer("x1", some_seeds(1), 1)
+    served.compute.infer("x1", some_seeds(1), 1)
 
     assert kept == [None]
 
@@ -232,7 +233,7 @@ def test_with_the_gpu_alone_a_loss_is_an_error_that_ends_the_process(process: Pr
     process.gpu.failures = [LAUNCH_FAILURE]
 
     with pytest.raises(DeviceLostError, match=r"no GPU can be used: the GPU failed .*unspecified launch") as raised:
-        served.infer("x1", some_seeds(3), 1)
+        served.compute.infer("x1", some_seeds(3), 1)
 
     assert exit_of(raised.value) is PodExit.DEVICE
 
@@ -246,10 +247,10 @@ def test_a_batch_that_is_refused_once_is_answered_by_the_gpu_at_the_second_try(
     captured = len(process.gpu.captured)
     process.gpu.failures = [refusal]
 
-    answer = served.infer("x1", seeds, 1)
+    answer = served.compute.infer("x1", seeds, 1)
 
     _assert_alike(answer, infer_batch(loaded, "x1", seeds, 1))
-    assert (served.device_stats().device, served.device_stats().problem) == (process.gpu.name, None)
+    assert (served.compute.device_stats().device, served.compute.device_stats().problem) == (process.gpu.name, None)
     assert len(process.gpu.captured) > captured, "nothing that was captured is relied on"
     assert process.trust.lost is None
 
@@ -261,11 +262,15 @@ def test_a_batch_that_is_refused_twice_is_the_cpus_and_the_next_one_is_the_gpus(
     for times in range(2 * MOST_FAILED):
         process.gpu.failures = [REFUSED, REFUSED]
 
-        _assert_alike(served.infer("x1", seeds, times), infer_batch(loaded, "x1", seeds, times))
-        assert "the CPU has answered a batch that the GPU did not carry out" in (served.device_stats().problem or "")
-        served.infer("x1", seeds, times)
+        _assert_alike(served.compute.infer("x1", seeds, times), infer_batch(loaded, "x1", seeds, times))
+        assert "the CPU has answered a batch that the GPU did not carry out" in (
+            served.compute.device_stats().problem or ""
+        )
+        served.compute.infer("x1", seeds, times)
 
-        assert served.device_stats().device == process.gpu.name, "batches in a row are counted, and this one succeeded"
+        assert served.compute.device_stats().device == process.gpu.name, (
+            "batches in a row are counted, and this one succeeded"
+        )
 
 
 def test_a_gpu_that_carries_out_no_batch_any_more_is_left_by_its_revision_alone(
@@ -275,11 +280,11 @@ def test_a_gpu_that_carries_out_no_batch_any_more_is_left_by_its_revision_alone(
     process.gpu.failures = [REFUSED] * (2 * MOST_FAILED)
 
     for times in range(MOST_FAILED):
-        assert served.device_stats().device == process.gpu.name
-        _assert_alike(served.infer("x1", seeds, times), infer_batch(loaded, "x1", seeds, times))
+        assert served.compute.device_stats().device == process.gpu.name
+        _assert_alike(served.compute.infer("x1", seeds, times), infer_batch(loaded, "x1", seeds, times))
 
-    assert served.device_stats().device == "CPU"
-    assert "did not carry out batches" in (served.device_stats().problem or "")
+    assert served.compute.device_stats().device == "CPU"
+    assert "did not carry out batches" in (served.compute.device_stats().problem or "")
     other.infer("x1", seeds, 1)
     assert other.device_stats().device == process.gpu.name
 
@@ -291,7 +296,7 @@ def test_with_the_gpu_alone_a_batch_that_is_refused_twice_ends_the_process(
     process.gpu.failures = [REFUSED, REFUSED]
 
     with pytest.raises(DeviceLostError, match="did not carry out batches") as raised:
-        served.infer("x1", some_seeds(2), 1)
+        served.compute.infer("x1", some_seeds(2), 1)
 
     assert exit_of(raised.value) is PodExit.DEVICE
 
@@ -307,9 +312,9 @@ def test_a_context_that_turns_out_to_be_lost_at_the_second_try_is_not_used_again
     served, seeds = process.serve(loaded), some_seeds(2)
     process.gpu.failures, process.gpu.on_settle = [REFUSED], fail
 
-    _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+    _assert_alike(served.compute.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
 
-    assert served.device_stats().device == "CPU"
+    assert served.compute.device_stats().device == "CPU"
     assert "unspecified launch failure" in (process.trust.lost or "")
 
 
@@ -317,9 +322,9 @@ def test_of_a_card_that_is_broken_more_is_said_than_to_start_anew(process: Proce
     served = process.serve(loaded)
     process.gpu.failures = [RuntimeError("CUDA error: uncorrectable ECC error encountered")]
 
-    served.infer("x1", some_seeds(2), 1)
+    served.compute.infer("x1", some_seeds(2), 1)
 
-    assert "look at nvidia-smi, and for Xid" in (served.device_stats().problem or "")
+    assert "look at nvidia-smi, and for Xid" in (served.compute.device_stats().problem or "")
 
 
 def test_what_was_refused_while_loading_is_no_loss(process: Process, loaded: LoadedRevision) -> None:
@@ -330,8 +335,8 @@ def test_what_was_refused_while_loading_is_no_loss(process: Process, loaded: Loa
         process.serve(loaded, may_fall_back=False)
 
     assert not isinstance(raised.value, DeviceLostError)
-    served.infer("x1", some_seeds(1), 1)
-    assert served.device_stats().device == process.gpu.name
+    served.compute.infer("x1", some_seeds(1), 1)
+    assert served.compute.device_stats().device == process.gpu.name
 
 
 def test_copies_that_cannot_be_forgotten_are_not_answered_from(
@@ -344,16 +349,16 @@ def test_copies_that_cannot_be_forgotten_are_not_answered_from(
     def fail(_: object) -> None:
         raise LAUNCH_FAILURE
 
-    served.forget_copies()
-    assert served.device_stats().device == process.gpu.name
+    served.compute.forget_copies()
+    assert served.compute.device_stats().device == process.gpu.name
     monkeypatch.setattr(FeatureCache, "invalidate_all", fail)
-    served.forget_copies()
-    served.forget_copies()
+    served.compute.forget_copies()
+    served.compute.forget_copies()
 
-    assert served.device_stats().device == "CPU", "said before the next batch"
-    _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
-    served.forget_copies()
-    assert not served.would_gain()
+    assert served.compute.device_stats().device == "CPU", "said before the next batch"
+    _assert_alike(served.compute.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+    served.compute.forget_copies()
+    assert not served.compute.would_gain()
 
 
 def test_lack_of_memory_beside_another_revision_may_be_over_when_that_one_is_gone(
@@ -381,10 +386,10 @@ def test_without_a_cache_lack_of_memory_moves_one_revision_to_the_cpu(process: P
     process.gpu.failures = [MEMORY["torch's"]]
     seeds = some_seeds(3)
 
-    _assert_alike(served.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+    _assert_alike(served.compute.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
 
-    assert served.device_stats().device == "CPU"
-    assert "memory ran out" in (served.device_stats().problem or "")
+    assert served.compute.device_stats().device == "CPU"
+    assert "memory ran out" in (served.compute.device_stats().problem or "")
     other.infer("x1", seeds, 1)
     assert other.device_stats().device == process.gpu.name
 
@@ -393,7 +398,7 @@ class TestWithCache:
     @pytest.fixture
     def served(self, process: Process) -> ServedRevision:
         served = process.serve(self._loaded(), limit_bytes=11_500_000)
-        assert served.device_stats().memory_bytes["cache"] > 0
+        assert served.compute.device_stats().memory_bytes["cache"] > 0
         return served
 
     def _loaded(self) -> LoadedRevision:
@@ -403,10 +408,10 @@ class TestWithCache:
         process.gpu.failures = [MEMORY["torch's"]]
         seeds = some_seeds(5)
 
-        answer = served.infer("x1", seeds, 1)
+        answer = served.compute.infer("x1", seeds, 1)
 
         _assert_alike(answer, infer_batch(self._loaded(), "x1", seeds, 1))
-        stats = served.device_stats()
+        stats = served.compute.device_stats()
         assert stats.device == process.gpu.name
         assert stats.memory_bytes["cache"] == 0
         assert "the cache was given back" in (stats.problem or "")
@@ -419,7 +424,7 @@ class TestWithCache:
         kept: list[object] = []
         process.gpu.on_give_back = lambda: kept.append(cache())
 
-        served.infer("x1", some_seeds(5), 1)
+        served.compute.infer("x1", some_seeds(5), 1)
 
         assert kept == [None]
 
@@ -427,9 +432,9 @@ class TestWithCache:
         process.gpu.failures = [MEMORY["torch's"], MEMORY["Triton's"]]
         seeds = some_seeds(2)
 
-        _assert_alike(served.infer("x1", seeds, 1), infer_batch(self._loaded(), "x1", seeds, 1))
+        _assert_alike(served.compute.infer("x1", seeds, 1), infer_batch(self._loaded(), "x1", seeds, 1))
 
-        assert served.device_stats().device == "CPU"
+        assert served.compute.device_stats().device == "CPU"
 
 
 @pytest.mark.parametrize("may_fall_back", [True, False])
@@ -451,9 +456,9 @@ def test_what_the_gpu_did_not_say_is_no_loss(process: Process, loaded: LoadedRev
         process.serve(loaded, may_fall_back=False)
 
     assert not isinstance(raised.value, DeviceLostError)
-    served.infer("x1", some_seeds(1), 1)
-    assert served.device_stats().device == process.gpu.name
-    assert process.serve(loaded, may_fall_back=False).device_stats().device == process.gpu.name
+    served.compute.infer("x1", some_seeds(1), 1)
+    assert served.compute.device_stats().device == process.gpu.name
+    assert process.serve(loaded, may_fall_back=False).compute.device_stats().device == process.gpu.name
 
 
 def test_lack_of_memory_while_loading_may_be_over_at_the_next_attempt(process: Process, loaded: LoadedRevision) -> None:
@@ -463,12 +468,12 @@ def test_lack_of_memory_while_loading_may_be_over_at_the_next_attempt(process: P
         process.serve(loaded)
 
     assert not isinstance(raised.value, DeviceLostError)
-    assert process.serve(loaded).device_stats().device == process.gpu.name
+    assert process.serve(loaded).compute.device_stats().device == process.gpu.name
 
 
 def test_what_keeps_a_revision_from_its_memory_is_said(process: Process, loaded: LoadedRevision) -> None:
     served = process.serve(loaded)
-    limit = sum(served.device_stats().memory_bytes.values())
+    limit = sum(served.compute.device_stats().memory_bytes.values())
     alone = Process(process.gpu)
     alone.ledger.claim(limit)
 
@@ -491,7 +496,7 @@ def test_whole_neighbourhoods_are_not_for_the_gpu(process: Process) -> None:
 
 def test_with_the_gpu_alone_every_variant_has_to_be_on_it(process: Process, loaded: LoadedRevision) -> None:
     table_bytes = loaded.variants["x1"].table.rows.values.nbytes
-    taken = process.serve(loaded).device_stats().memory_bytes
+    taken = process.serve(loaded).compute.device_stats().memory_bytes
     process.gpu.refuse = lambda _size, _read_only: "CUDA_ERROR_OUT_OF_MEMORY"
     limit = sum(taken.values()) - table_bytes
     process.ledger.claims.clear()
@@ -514,13 +519,13 @@ def test_variants_that_are_left_to_the_cpu_are_measured_warm(process: Process, m
     assert steps == [], "all of them are on the GPU"
     projected = projected_revision("GraphSAGE", (2, 2), Storage.FLOAT32).variants["projected"]
     both = published(replace(loaded, variants={**loaded.variants, "x9": replace(projected, name="x9")}))
-    needed = process.serve(both).device_stats().memory_bytes
+    needed = process.serve(both).compute.device_stats().memory_bytes
     room = loaded.variants["x1"].table.rows.values.nbytes - needed["tables"]
     process.gpu.refuse = lambda _size, _read_only: "CUDA_ERROR_OUT_OF_MEMORY"
     process.ledger.claims.clear()
     steps.clear()
 
-    stats = process.serve(both, limit_bytes=sum(needed.values()) + room).device_stats()
+    stats = process.serve(both, limit_bytes=sum(needed.values()) + room).compute.device_stats()
 
     assert "x9 is computed on the CPU" in (stats.problem or "")
     assert steps[0] == "warm up"
@@ -609,7 +614,7 @@ def test_where_a_gpu_is_seen_the_door_opens(
 
     served = open_served(loaded, DeviceSettings(), {}, tmp_path)
 
-    assert served.device_stats().device == "CPU"
-    assert "no driver" in (served.device_stats().problem or "")
+    assert served.compute.device_stats().device == "CPU"
+    assert "no driver" in (served.compute.device_stats().problem or "")
     with pytest.raises(DeviceError, match="no driver"):
         open_served(loaded, DeviceSettings(Device.GPU), {}, tmp_path)

@@ -33,7 +33,7 @@ from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
@@ -338,17 +338,17 @@ def test_a_served_revision_follows_changes_on_the_gpu(
         loaded, by_cpu, CachePolicy.FREQUENCY, None, may_fall_back=False, use=lambda: accelerator,
         ledger=Ledger(), host=HostMemory(), trust=Trust(),
     )  # fmt: skip
-    assert served.device_stats().device == accelerator.name
-    before = served.infer("x1", np.array([2]), 3).scores
+    assert served.compute.device_stats().device == accelerator.name
+    before = served.compute.infer("x1", np.array([2]), 3).scores
     world.change()
-    assert served.applied_offset is not None
-    assert served.applied_offset() == 3
+    assert served.changes.applied_offset is not None
+    assert served.changes.applied_offset() == 3
     seeds = np.concatenate(([2], world.seeds()))
-    found = served.infer("x1", seeds, 3)
+    found = served.compute.infer("x1", seeds, 3)
     assert_alike(found, infer_batch(world.loaded, "x1", seeds, 3))
     assert np.abs(found.scores[0] - before[0]).max() > 0
     with world.living._computing:
-        waiting = threading.Thread(target=served.infer, args=("x1", seeds, 3))
+        waiting = threading.Thread(target=served.compute.infer, args=("x1", seeds, 3))
         waiting.start()
         waiting.join(0.05)
         assert waiting.is_alive(), "no batch runs while changes are applied"

@@ -38,7 +38,7 @@ from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -364,19 +364,21 @@ def test_a_revision_from_its_files_is_served_with_overlays(
         [(2, 4 * FEATURES * 2, 1)], []
     ]  # fmt: skip
     assert 0 < profiled[0][0].overlay_ms < profiled[0][0].p50_ms != 99
-    assert served.overlays is not None
+    assert served.compute.overlays.plain is not None
     features = np.random.default_rng(1).normal(size=(3, FEATURES)).astype(np.float32)
     edges = np.array([[NODES, 4], [5, NODES], [6, 4], [NODES + 1, NODES]])
-    overlay, asked = served.overlays.arrange(features, np.array([9]), edges, np.array([NODES, 4, 9, NODES + 1]))
+    overlay, asked = served.compute.overlays.plain.arrange(
+        features, np.array([9]), edges, np.array([NODES, 4, 9, NODES + 1])
+    )
 
     for variant in loaded.variants:
         seeds = np.concatenate([asked, [7]])
         view = view_of(NODES, [Part(4, overlay, None), Part(1, None, None)], seeds)
-        answer = served.infer(variant, seeds, 3, view=view)
+        answer = served.compute.infer(variant, seeds, 3, view=view)
 
         _assert_alike(answer, infer_batch(loaded, variant, seeds, 3, view=view))
         assert answer.times.overlay_ms > 0
-    assert served.device_stats().link_bytes > 0
+    assert served.compute.device_stats().link_bytes > 0
 
 
 def _measured_at_one_seed(loaded: LoadedRevision) -> LoadedRevision:

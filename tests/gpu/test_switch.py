@@ -13,7 +13,7 @@ import pytest
 from tests.support.gpu_revisions import engine_of, published, revision, use_small_chunks
 from tests.support.interpreter import skip_overflow_checks
 from tests.support.loading import DEADLINE_S
-from tests.support.serving import Client, FakeWorker, running
+from tests.support.serving import Client, FakeWorker, running, with_compute
 
 import gnnserve_worker.gpu.served as served_module
 import gnnserve_worker.gpu.sharing as sharing_module
@@ -26,7 +26,8 @@ from gnnserve_worker.gpu.failure import Trust
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.inference.batch import Inference
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 
 LARGE_NODES, LARGE_WIDTH = 20_000, 160
@@ -108,9 +109,9 @@ class Loads:
 
         def infer(variant: str, seeds: np.ndarray, key: int, *, with_embeddings: bool = True) -> Inference:
             with self._lock:
-                return served.infer(variant, seeds, key, with_embeddings=with_embeddings)
+                return served.compute.infer(variant, seeds, key, with_embeddings=with_embeddings)
 
-        return replace(served, infer=infer)
+        return with_compute(served, infer=infer)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_a_revision_gets_its_memory_once_the_one_before_has_given_it_back(
                         continue
                     answer = await client.predict([1, 2, 3])
                     assert answer.status_code == 200, answer.text
-                    stats = client.model.lane.revision.device_stats()
+                    stats = client.model.lane.revision.compute.device_stats()
                     problems.add(stats.problem or "")
                     if until(client.model.lane.revision):
                         return dict(stats.memory_bytes)
@@ -152,7 +153,7 @@ def test_a_revision_gets_its_memory_once_the_one_before_has_given_it_back(
             assert problems == {""}
             loader.declare(RoutingTable(SECOND, "recipe"))
             second = await answers(
-                lambda served: served.manifest.revision == SECOND and served.device_stats().problem is None
+                lambda served: served.manifest.revision == SECOND and served.compute.device_stats().problem is None
             )
             assert await asyncio.to_thread(loader.stop, DEADLINE_S)
             return first, second

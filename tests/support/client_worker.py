@@ -12,9 +12,9 @@ from tests.support.updates import FakeUpdates
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import SourceColumn
+from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
-from gnnserve_worker.inference.overlay_support import OverlaySupport
 
 FEATURES = 64
 _GRAPH = graph_of([[]] * NODES)

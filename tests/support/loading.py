@@ -7,10 +7,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.serving import FakeWorker
+from tests.support.serving import FakeWorker, with_compute
 
 from gnnserve_api.batching import Batching
 from gnnserve_api.objective import Objective
@@ -84,7 +84,7 @@ class FakeRepository:
         served = FakeWorker(name=revision).revision()
         left = self.stats.get(revision)
         stats = left.pop(0) if left else ON_CPU
-        return replace(
+        return with_compute(
             served, files=self.files.get(revision), forget_copies=self.forget_copies, device_stats=lambda: stats
         )
 

@@ -10,7 +10,8 @@ from tests.support.graphs import network_manifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository

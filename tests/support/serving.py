@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -28,12 +28,15 @@ from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
+from gnnserve_worker.asking.changed_features import PlainFeatures, UnknownFeatures
+from gnnserve_worker.asking.overlay import NoOverlays, OverlaySupport, PlainOverlays
+from gnnserve_worker.asking.served_graph import ServedGraph, plain_graph
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.batch import Inference, StageTimes
-from gnnserve_worker.inference.links import ServedLinks
-from gnnserve_worker.inference.overlay_support import OverlaySupport
-from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.inference.served import ServedCompute, ServedRevision
+from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine
@@ -44,10 +47,14 @@ from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Outcome, Pending
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.server import serve_revision
+from gnnserve_worker.tasks.opening import TaskParts
+from gnnserve_worker.tasks.score_links.links import ServedLinks
+from gnnserve_worker.tasks.serving import opener_of
 
 NODES = 1000
 CLASSES = (10, 20, 30, 40)
 HIDDEN = 3
+NO_SPLITS = Splits(*(np.zeros(0, np.int64) for _ in range(3)))
 HELD_NODE = 999
 """Node for which, in `main`, a batch waits for a line on standard input."""
 
@@ -151,29 +158,50 @@ class FakeWorker:
     def __post_init__(self) -> None:
         self.gate.set()
 
+    def graph(self, *, joins_types: bool) -> ServedGraph:
+        return plain_graph(self.ids, self.nodes, joins_types=joins_types)
+
     def revision(self) -> ServedRevision:
         manifest = msgspec.structs.replace(
             revision_manifest(self.name), edge_rules=self.edge_rules, assumptions=self.assumptions
         )
         network = msgspec.structs.replace(NETWORK, fanouts=(25, 10, 5)[: self.layers])
         variants = tuple(
-            msgspec.structs.replace(variant, thresholds=self.thresholds)
+            msgspec.structs.replace(
+                variant,
+                thresholds=self.thresholds,
+                calibration=None if self.links is None else self.links.calibrations[variant.name],
+            )
             for variant in variants_of(self.profile, network)
         )
-        return ServedRevision(
-            manifest=msgspec.structs.replace(manifest, profile=self.profile, variants=variants),
-            nodes=self.nodes,
+        manifest = msgspec.structs.replace(manifest, profile=self.profile, variants=variants)
+        of_task = manifest if self.links is None else msgspec.structs.replace(manifest, links=self.links.manifest)
+        opener = opener_of(of_task)
+        graph = self.graph(joins_types=opener.joins_types(of_task))
+        parts = TaskParts(
+            manifest=of_task,
+            graph=graph,
+            provenance=provenance_of(manifest, "builtin Digits", 18, 9),
             classes=self.classes,
             multi_label=self.multi_label,
-            provenance=provenance_of(manifest, "builtin Digits", 18, 9),
-            ids=self.ids,
-            links=self.links,
-            infer=self.infer,
-            warm_up=lambda: None,
-            overlays=self.overlays,
-            applied_offset=None if self.updates is None else self.updates.offset,
-            is_gone=self.is_gone,
-            would_wait=lambda: self.is_changing,
+            splits=NO_SPLITS,
+            decoder=None if self.links is None else self.links.decoder,
+        )
+        return ServedRevision(
+            manifest=manifest,
+            graph=graph,
+            task=opener.open(parts),
+            compute=ServedCompute(
+                infer=self.infer,
+                warm_up=lambda: None,
+                overlays=NoOverlays("") if self.overlays is None else PlainOverlays(graph.naming, self.overlays),
+            ),
+            changes=ServedChanges(
+                features=UnknownFeatures("") if self.overlays is None else PlainFeatures(self.overlays.columns),
+                applied_offset=None if self.updates is None else self.updates.offset,
+                is_gone=self.is_gone,
+                would_wait=lambda: self.is_changing,
+            ),
         )
 
     def infer(
@@ -195,6 +223,17 @@ class FakeWorker:
 
     async def batch_started(self) -> None:
         await asyncio.to_thread(self.started.acquire)
+
+
+def with_compute(revision: ServedRevision, **parts: Any) -> ServedRevision:
+    """The same revision, of which other parts compute."""
+    return replace(revision, compute=replace(revision.compute, **parts))
+
+
+def with_overlays(revision: ServedRevision, support: OverlaySupport | None, why: str = "") -> ServedRevision:
+    """The same revision, to which requests bring what `support` reads; None: nothing, and `why`."""
+    overlays = NoOverlays(why) if support is None else PlainOverlays(revision.graph.naming, support)
+    return with_compute(revision, overlays=overlays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.cascade import confidences, with_cascades
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.checks import cascade_misfit
@@ -74,7 +75,7 @@ def answers_of(
     served: ServedRevision, cascade: CascadeManifest, seeds: np.ndarray, view: BatchView | None = None
 ) -> tuple[Inference, Inference, Inference]:
     """The cascade's answers to the same batch, and those of its stages."""
-    found = [served.infer(name, seeds, 7, view=view) for name in (cascade.name, cascade.first, cascade.then)]
+    found = [served.compute.infer(name, seeds, 7, view=view) for name in (cascade.name, cascade.first, cascade.then)]
     return found[0], found[1], found[2]
 
 
@@ -156,7 +157,7 @@ def test_the_profile_says_what_both_stages_take(manifest: RevisionManifest) -> N
 
 def test_the_profile_is_of_what_is_served(manifest: RevisionManifest, served: ServedRevision) -> None:
     nodes = GRAPH.splits.validation
-    scores = served.infer(MLP2, nodes, key=0).scores
+    scores = served.compute.infer(MLP2, nodes, key=0).scores
     assert manifest.profile.variant(MLP2).validation_accuracy == np.mean(scores.argmax(axis=1) == GRAPH.labels[nodes])
 
 
@@ -173,8 +174,8 @@ def test_each_answer_is_that_of_a_stage(served: ServedRevision, name: str) -> No
 @pytest.mark.parametrize(("threshold", "stage"), [(0.0, 1), (2.0, 2)], ids=["nothing", "everything"])
 def test_nothing_or_everything_may_be_passed_on(served: ServedRevision, threshold: float, stage: int) -> None:
     cascade = msgspec.structs.replace(cascade_named(served.manifest, MLP2), threshold=threshold, name="changed")
-    infer = with_cascades(served.infer, [cascade])
-    stages = [served.infer(name, SEEDS, 7) for name in (cascade.first, cascade.then)]
+    infer = with_cascades(served.compute.infer, [cascade])
+    stages = [served.compute.infer(name, SEEDS, 7) for name in (cascade.first, cascade.then)]
     answer = infer("changed", SEEDS, 7)
     np.testing.assert_array_equal(answer.scores, stages[stage - 1].scores)
     assert answer.gathered_bytes == sum(each.gathered_bytes for each in stages[:stage])
@@ -205,8 +206,8 @@ def test_a_requests_seed_draws_for_both_stages_whatever_the_batch_is(served: Ser
 
     def asked(before: int, key: int) -> np.ndarray:
         seeds = np.concatenate([SEEDS[100 : 100 + before], SEEDS[:60]])
-        view = view_of(served.nodes, [*([Part(before, None, None)] if before else []), Part(60, None, 5)], seeds)
-        return served.infer(cascade.name, seeds, key, view=view).scores[before:]
+        view = view_of(served.graph.nodes, [*([Part(before, None, None)] if before else []), Part(60, None, 5)], seeds)
+        return served.compute.infer(cascade.name, seeds, key, view=view).scores[before:]
 
     np.testing.assert_allclose(asked(0, key=1), asked(30, key=2), rtol=1e-5, atol=1e-6)
 
@@ -226,7 +227,7 @@ def test_overlays_are_seen_by_both_stages(served: ServedRevision, loaded: Loaded
         parts.append(Part(len(numbered), overlay, None))
         seeds.append(numbered)
     both = np.concatenate(seeds)
-    view = view_of(served.nodes, parts, both)
+    view = view_of(served.graph.nodes, parts, both)
     cascade = cascade_named(served.manifest, MLP0)
     passed_on = assert_each_is_a_stages(served, cascade, *answers_of(served, cascade, both, view))
     for request in range(2):
@@ -237,7 +238,7 @@ def test_networks_are_answered_for_as_they_were(served: ServedRevision, loaded: 
     plain = partial(infer_batch, loaded)
     assert with_cascades(plain, ()) is plain
     expected = infer_batch(loaded, "x1", SEEDS, 7)
-    answer = served.infer("x1", SEEDS, 7)
+    answer = served.compute.infer("x1", SEEDS, 7)
     np.testing.assert_array_equal(answer.scores, expected.scores)
     assert answer.embeddings is not None
 

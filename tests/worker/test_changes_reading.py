@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,6 +13,9 @@ from tests.support.serving import FakeWorker
 
 from gnnserve_api.changes import CHANGES_TYPE, ChangesRequest
 from gnnserve_api.repository import SourceColumn
+from gnnserve_worker.asking.changed_features import UnknownFeatures
+from gnnserve_worker.asking.overlay import OverlaySupport
+from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.graph.change_batch import (
     ChangeBatch,
     ChangeCounts,
@@ -24,13 +27,13 @@ from gnnserve_worker.graph.change_batch import (
 )
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, lay_out, string_ids
-from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.serving.http.changes import checks, reading
 from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.mistakes import place_of_id, place_of_label
-from gnnserve_worker.serving.http.changes.reading import columns_of, read_changes, refusal_error
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError
+from gnnserve_worker.serving.http.changes.plain_batches import columns_of
+from gnnserve_worker.serving.http.changes.reading import read_changes, refusal_error
 
 NODES = 8
 COLUMNS = (
@@ -301,7 +304,7 @@ def test_large_batches_in_json_are_refused_before_they_are_decoded(monkeypatch: 
 
 
 def test_a_revision_that_keeps_nothing_of_how_rows_are_made_takes_no_changes() -> None:
-    old = dataclasses.replace(POSITIONS, overlays=None, no_overlays="an earlier gnnserve made it")
+    old = replace(POSITIONS, changes=ServedChanges(features=UnknownFeatures("an earlier gnnserve made it")))
     code, _, message = refused({"removedNodes": [1]}, old)
     assert (code, "an earlier gnnserve made it" in message) == ("NoUpdates", True)
 

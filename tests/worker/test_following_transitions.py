@@ -42,7 +42,7 @@ SHORTEST_S, LONGEST_S = 1.0, 30.0
 @dataclass(eq=False)
 class FakeRevision:
     name: str
-    files: object | None
+    compute: Any
 
     @property
     def manifest(self) -> Any:
@@ -106,7 +106,7 @@ class World:
                     self.rehearsed.append(revision)
                 self.tell(Verified(is_intact=error is None))
             case Load(table):
-                loaded = cast("ServedRevision", FakeRevision(table.revision, files=object()))
+                loaded = cast("ServedRevision", FakeRevision(table.revision, SimpleNamespace(files=object())))
                 try:
                     loaded.check(table)
                 except TableError as refused:

@@ -42,7 +42,7 @@ from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
-from gnnserve_worker.inference.thresholds import decisive_scores
+from gnnserve_worker.models.thresholds import decisive_scores
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress

@@ -33,10 +33,10 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed_lists import describe_typed, merged_lists, typed_graph
 from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.links import served_links
 from gnnserve_worker.models.decoder import build_decoder, probabilities
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.score_links.links import served_links
 
 GRAPH = planted_graph([2, 5, 9], nodes=200, columns=12)
 TASK = Links(dimensions=16)

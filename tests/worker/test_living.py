@@ -34,7 +34,7 @@ from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
 NODES = 40
@@ -226,14 +226,16 @@ def test_an_overlay_is_answered_over_the_graph_as_it_is_now(tmp_path: Path) -> N
         plain.add_edge(other, -1)
     rebuilt = generated(tmp_path, "rebuilt", "GraphSAGE", plain.built())
     served = served_revision(living._loaded, living)
-    room, positions = served.nodes, living.graph.ids.find(ids_of(known))
-    assert served.overlays is not None
+    room, positions = served.graph.nodes, living.graph.ids.find(ids_of(known))
+    assert served.compute.overlays.plain is not None
     edges = np.array([[positions[-1 - i], room] for i in range(len(ends))])
     seeds = np.array([*positions, room])
     for name in rebuilt.variants:
-        overlay, numbered = served.overlays.arrange(row.copy(), np.zeros(0, np.int64), edges, seeds.copy())
+        overlay, numbered = served.compute.overlays.plain.arrange(
+            row.copy(), np.zeros(0, np.int64), edges, seeds.copy()
+        )
         view = view_of(room, [Part(len(seeds), overlay, None)], numbered)
-        found = served.infer(name, numbered, 1, view=view).scores
+        found = served.compute.infer(name, numbered, 1, view=view).scores
         expected = infer_batch(rebuilt, name, np.arange(len(seeds)), 1).scores
         np.testing.assert_allclose(found, expected, atol=CLOSE, rtol=CLOSE, err_msg=name)
     assert arrange_overlay  # the same function arranges over both
@@ -320,7 +322,10 @@ def test_a_revision_that_is_half_changed_answers_nothing(tmp_path: Path, monkeyp
     with pytest.raises(MemoryError):
         living.apply(1, [batch_of(row, overrides=[3])])
     monkeypatch.undo()
-    for call in (lambda: living.apply(2, [batch_of(row, overrides=[4])]), lambda: served.infer("x1", np.arange(2), 0)):
+    for call in (
+        lambda: living.apply(2, [batch_of(row, overrides=[4])]),
+        lambda: served.compute.infer("x1", np.arange(2), 0),
+    ):
         with pytest.raises(RuntimeError, match="applied in part: start the worker anew"):
             call()
 
@@ -350,12 +355,12 @@ def test_changes_end_where_their_memory_does_and_predictions_go_on(tmp_path: Pat
     assert living.offset == offset
     assert living.delta_bytes >= 100_000
     served = served_revision(living._loaded, living)
-    assert np.isfinite(served.infer("x1", np.arange(NODES), 0).scores).all()
+    assert np.isfinite(served.compute.infer("x1", np.arange(NODES), 0).scores).all()
 
 
 def test_what_is_warmed_up_is_all_that_changes_compile(tmp_path: Path) -> None:
     living = opened(tmp_path, PlainGraph(NODES, 14, UNDIRECTED))
     served = served_revision(living._loaded, living)
-    served.warm_up()
-    assert served.node_count == NODES
-    assert served.nodes > NODES
+    served.compute.warm_up()
+    assert served.graph.count() == NODES
+    assert served.graph.nodes > NODES

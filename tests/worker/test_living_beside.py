@@ -26,7 +26,8 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
 from gnnserve_worker.inference.drafting import Group
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 
 NODES = 40
 CLOSE = 1e-5
@@ -48,7 +49,7 @@ def opened(
 
 def scores_of(served: ServedRevision) -> Scores:
     nodes = np.arange(NODES)
-    return {each.name: served.infer(each.name, nodes, 0).scores for each in served.manifest.variants}
+    return {each.name: served.compute.infer(each.name, nodes, 0).scores for each in served.manifest.variants}
 
 
 def groups_of(plain: PlainGraph, seed: int, count: int, size: int) -> list[list[ChangeBatch]]:
@@ -80,7 +81,7 @@ def test_nothing_of_a_group_is_seen_before_all_of_it(
             nonlocal looks
             done, looks = work(*arguments, **named), looks + 1
             scores, nodes, offset = published[-1]
-            assert (living.nodes, served.node_count, living.offset) == (nodes, nodes, offset)
+            assert (living.nodes, served.graph.count(), living.offset) == (nodes, nodes, offset)
             for name, now in scores_of(served).items():
                 np.testing.assert_array_equal(now, scores[name], err_msg=name)
             return done
@@ -136,7 +137,7 @@ def test_whoever_reads_meanwhile_sees_the_graph_of_an_offset(
         while not done.is_set():
             for name in states[0]:
                 offset = living.offset
-                scores = served.infer(name, np.arange(NODES), 0).scores
+                scores = served.compute.infer(name, np.arange(NODES), 0).scores
                 seen.append((name, scores, states[offset : living.offset + 1]))
 
     reader = threading.Thread(target=read)

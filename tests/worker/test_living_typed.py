@@ -23,6 +23,7 @@ from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import sealed
 from gnnserve_cli.changes.batches import batches_of, may_be_integers, request_of
 from gnnserve_cli.changes.files import read_changes as read_rows
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
     Applied,
@@ -36,14 +37,14 @@ from gnnserve_worker.graph.change_batch import (
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.staged import to_json
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.changes.content import content_of
-from gnnserve_worker.serving.http.changes.reading import columns_by_id, read_changes
-from gnnserve_worker.serving.http.question import RequestError
+from gnnserve_worker.serving.http.changes.reading import read_changes
 
 ROOM_BYTES = 1 << 22
 CLOSE = 2e-5
@@ -78,7 +79,7 @@ def batch_of(body: dict[str, Any], served: ServedRevision) -> ChangeBatch:
 
 
 def numbers_of(served: ServedRevision, ids: list[Any]) -> np.ndarray:
-    name = served.types.target.name if served.types is not None else ""
+    name = served.graph.typed.target.name if served.graph.typed is not None else ""
     return read(served, {"nodes": [f"{name}/{id_}" for id_ in ids]}).nodes
 
 
@@ -86,7 +87,7 @@ def assert_answers_are_those_of(living: LivingRevision, plain: PlainTypedGraph) 
     served, expected = served_by(living), plain.scores()
     seeds = numbers_of(served, plain.target_ids)
     for name in living._loaded.variants:
-        found = served.infer(name, seeds.copy(), 0).scores
+        found = served.compute.infer(name, seeds.copy(), 0).scores
         close = 0.05 * float(np.abs(expected).max()) if name.endswith("int8") else CLOSE
         np.testing.assert_allclose(found, expected, atol=close, rtol=close, err_msg=name)
 
@@ -104,9 +105,11 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tupl
     batches = [batch_of(plain.random_batch(draw, 5), served) for _ in range(6)]
     living.apply(living.offset + 1, batches)
     assert_answers_are_those_of(living, plain)
-    assert served.node_count == len(plain.target_ids)
-    assert served.types is not None
-    assert [served.nodes_of(kind) for kind in served.types.types] == [len(rows) for rows in plain.rows.values()]
+    assert served.graph.count() == len(plain.target_ids)
+    assert served.graph.typed is not None
+    assert [served.graph.ids.nodes_of(kind) for kind in served.graph.typed.types] == [
+        len(rows) for rows in plain.rows.values()
+    ]
 
 
 def test_an_overlay_is_answered_over_the_graph_as_it_is_now(given: tuple[Path, Given]) -> None:
@@ -125,8 +128,8 @@ def test_an_overlay_is_answered_over_the_graph_as_it_is_now(given: tuple[Path, G
     }  # fmt: skip
     question = read(served, body)
     seeds = question.nodes.copy()
-    view = view_of(served.first_new, [Part(len(seeds), question.overlay, None)], seeds)
-    found = served.infer("projected", seeds, 0, view=view).scores
+    view = view_of(served.graph.first_new, [Part(len(seeds), question.overlay, None)], seeds)
+    found = served.compute.infer("projected", seeds, 0, view=view).scores
     plain.rows["user"][5000] = row
     relations = [(one.source, one.name, one.target) for one in data.relations]
     plain.change_edge(relations.index(("user", "buys", "item")), 5000, items[-1], adds=True)
@@ -176,11 +179,11 @@ EVERYTHING: dict[str, Any] = {
 def test_nodes_are_called_by_texts_and_integers_with_their_types(shops: Path) -> None:
     living = opened(shops)
     served = served_by(living)
-    assert served.types is not None
+    assert served.graph.typed is not None
     batch = batch_of(EVERYTHING, served)
     (said,) = living.apply(1, [batch])
     assert isinstance(said, Applied)
-    shown = {kind.name: served.shown_ids_of(kind, 0, 100) for kind in served.types.types}
+    shown = {kind.name: served.graph.ids.shown(kind, 0, 100) for kind in served.graph.typed.types}
     assert shown["user"][-1] == "new"
     assert shown["tag"] == ["t0", "t1", "t3", "t4", "sale"]
     assert 7 not in shown["item"]
@@ -228,7 +231,7 @@ def test_predictions_go_on_while_publishing_waits_for_a_check(unchanged: LivingR
 def test_content_of_a_batch_is_what_makes_it(shops: Path) -> None:
     served = served_by(opened(shops))
     batch = batch_of(EVERYTHING, served)
-    content = msgspec.json.encode(content_of(decode_batch(encode_batch(batch)), columns_by_id(served)))
+    content = msgspec.json.encode(content_of(decode_batch(encode_batch(batch)), served.changes.features.columns_of))
     again = read_changes(content, JSON, served)[1]
     assert encode_batch(again) == encode_batch(batch)
     told = msgspec.json.decode(content)
@@ -263,8 +266,8 @@ def test_batches_together_are_as_one_after_the_other(shops: Path) -> None:
     assert lists_of(one.graph) == lists_of(all_.graph) == lists_of(one.drafting.graph)
     seeds = numbers_of(served, ["u1", "new"])
     np.testing.assert_array_equal(
-        served.infer("stored1-float16", seeds.copy(), 0).scores,
-        served_by(all_).infer("stored1-float16", seeds.copy(), 0).scores,
+        served.compute.infer("stored1-float16", seeds.copy(), 0).scores,
+        served_by(all_).compute.infer("stored1-float16", seeds.copy(), 0).scores,
     )
 
 
@@ -327,7 +330,7 @@ def test_a_batch_about_a_graph_of_one_type_is_passed_over(shops: Path) -> None:
     assert isinstance(refusal, ChangeRefusal)
     assert refusal.problem not in OF_THIS_WORKER
     assert living.offset == 1
-    told = content_of(batch, columns_by_id(served_by(living)))
+    told = content_of(batch, served_by(living).changes.features.columns_of)
     assert (told.nodes[0].id, told.nodes[0].features) == (17, None)
 
 
@@ -416,11 +419,11 @@ def test_changes_end_where_their_memory_does(shops: Path) -> None:
         offset += 1
         assert offset < 100
     assert said.problem == "NoRoom"
-    assert np.isfinite(served.infer("projected-float16", np.arange(30), 0).scores).all()
+    assert np.isfinite(served.compute.infer("projected-float16", np.arange(30), 0).scores).all()
 
 
 def test_stored_layers_behind_the_first_are_not_chosen_over_a_graph_that_changes(shops: Path) -> None:
     served = served_by(opened(shops))
-    able = {name for name, one in served.capabilities.items() if one.cover(served.needed)}
+    able = {name for name, one in served.capabilities.items() if one.cover(served.changes.needed)}
     assert able == {"projected-float16", "stored1-float16"}
-    served.warm_up()
+    served.compute.warm_up()

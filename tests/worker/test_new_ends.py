@@ -19,6 +19,7 @@ from tests.worker.test_typed_overlays import changed_by, drawn_overlay, embeddin
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import TrainingRun
+from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.link_training import typed_networks
 from gnnserve_worker.generation.pipeline import generate
@@ -26,14 +27,14 @@ from gnnserve_worker.graph.links import LinkSet, message_relations
 from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
-from gnnserve_worker.serving.http.pairs import PairForm
-from gnnserve_worker.serving.http.question import Question, RequestError
+from gnnserve_worker.tasks.score_links.pairs import PairForm
 
 _RELATION = np.linspace(0.5, 1.5, CLASSES, dtype=np.float32)
 """Weights of the decoder, DistMult."""
@@ -120,7 +121,7 @@ def expected_of(given: Given, body: dict[str, Any]) -> tuple[np.ndarray, float]:
 
 def answered(given: Given, variant: str, questions: list[Question]) -> list[np.ndarray]:
     """Scores of one batch, as the engine makes it."""
-    links, loaded = given.served().links, given.loaded
+    links, loaded = given.served().task.links, given.loaded
     assert links is not None
     parts = [Part(len(one.nodes), one.overlay, one.seed) for one in questions]
     seeds = np.concatenate([one.nodes for one in questions])

@@ -29,7 +29,7 @@ from gnnserve_worker.generation.train import Lesson, Trained, train
 from gnnserve_worker.generation.training_set import training_set, visible_nodes
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
@@ -100,7 +100,7 @@ def test_over_features_alone_they_answer_about_new_nodes(generated: tuple[Revisi
     assert {"x1", "mlp0", "mlp0-int8"} <= able
     assert not {"mlp2", "mlp2-int8"} & able
     assert not any(family_of(v).capabilities.embeddings for v in manifest.variants if v.name.startswith("mlp"))
-    assert served_revision(loaded).overlays is not None
+    assert served_revision(loaded).compute.overlays.takes_arrays
     for name, tolerance in {"mlp0": 1e-5, "mlp0-int8": 2e-2}.items():
         known = infer_batch(loaded, name, np.array([7]), key=1).scores
         assert_close(scores_of_new_node(loaded, name, GRAPH.features[7], neighbour=3), known, tolerance)

@@ -23,7 +23,7 @@ from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.sqlite_log import SqliteLog
 from gnnserve_worker.graph.change_batch import ChangeBatch, encode_batch
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods import generate
 from gnnserve_worker.pods.followed_log import FollowedLog
@@ -80,7 +80,7 @@ class Service:
         """Open a revision as a worker does; the offset that it answers at."""
         followed = FollowedLog(UpdatesOptions(SqliteFile(self.path), self.uid, MAX_DELTA_BYTES))
         served = followed.open(lambda most_bytes: load_revision(self.repository, revision, most_bytes), served_revision)
-        return served.applied_offset()
+        return served.changes.applied_offset()
 
 
 def new_node(id_: int, label: bytes = b"") -> ChangeBatch:

@@ -59,7 +59,7 @@ def test_under_auto_a_machine_without_a_gpu_serves_on_the_cpu_and_says_why(
 ) -> None:
     served = open_served(loaded, DeviceSettings(), {}, devices)
 
-    stats = served.device_stats()
+    stats = served.compute.device_stats()
     assert stats.device == "CPU"
     assert stats.problem is not None
     assert stats.problem.startswith(f"{NO_GPU_SEEN}: there is no {devices}/nvidiactl")
@@ -74,7 +74,7 @@ def test_with_the_gpu_alone_it_is_an_error(loaded: LoadedRevision, devices: Path
 def test_with_the_cpu_nothing_is_looked_for_and_nothing_is_wrong(loaded: LoadedRevision, devices: Path) -> None:
     (devices / "nvidiactl").touch()
 
-    stats = open_served(loaded, DeviceSettings(Device.CPU), {}, devices).device_stats()
+    stats = open_served(loaded, DeviceSettings(Device.CPU), {}, devices).compute.device_stats()
 
     assert (stats.device, stats.problem) == ("CPU", None)
 
@@ -86,9 +86,9 @@ def test_a_revision_whose_graph_changes_is_served_with_what_changes_it(tmp_path:
 
     served = open_served(loaded, DeviceSettings(), {}, devices, replica)
 
-    assert served.replica is replica
-    assert served.applied_offset is not None
-    served.infer("x1", np.array([3]), 1)
+    assert served.changes.replica is replica
+    assert served.changes.applied_offset is not None
+    served.compute.infer("x1", np.array([3]), 1)
     assert replica.inferences == 1
 
 

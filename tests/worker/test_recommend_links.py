@@ -29,7 +29,8 @@ from gnnserve_worker.generation.embeddings.publishing import choose_variant, pub
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.parts import index_parts
 from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.opening.revision import load_revision
@@ -144,10 +145,10 @@ def test_the_best_pairs_are_recommended_with_their_scores(same_type: Published) 
 
 def test_known_nodes_are_left_out_whichever_way_a_link_goes(same_type: Published) -> None:
     revision = same_type.served()
-    assert revision.neighbours_of is not None
+    assert revision.graph.neighbours_of is not None
     (response,) = ask(revision, {"node": 7, "count": 1000})
     found = {item["id"] for item in response.json()["items"]}
-    known = {*revision.neighbours_of(7).tolist()} | {n for n in range(80) if 7 in revision.neighbours_of(n)}
+    known = {*revision.graph.neighbours_of(7).tolist()} | {n for n in range(80) if 7 in revision.graph.neighbours_of(n)}
     assert found == {*range(80)} - known - {7}
 
 
@@ -235,9 +236,9 @@ def renumbered(overlay: dict[str, Any]) -> dict[str, Any]:
 
 
 def embeddings_of(revision: ServedRevision) -> dict[str, np.ndarray]:
-    nodes = np.arange(revision.nodes)
-    rows = revision.infer("x1", nodes, 0).scores
-    return dict(zip(map(str, revision.shown_ids(0, revision.nodes)), unit(rows), strict=True))
+    nodes = np.arange(revision.graph.nodes)
+    rows = revision.compute.infer("x1", nodes, 0).scores
+    return dict(zip(map(str, revision.graph.naming.shown(0, revision.graph.nodes)), unit(rows), strict=True))
 
 
 def test_nodes_of_either_end_are_exported_alone(users: Published, tmp_path: Path) -> None:
@@ -266,9 +267,12 @@ def test_a_new_user_is_what_its_items_are_together(users: Published) -> None:
 
 def test_new_nodes_are_not_made_of_rows_that_an_earlier_release_stored_of_a_network(users: Published) -> None:
     revision = users.served()
-    assert revision.links is not None and revision.manifest.links is not None
+    assert revision.task.links is not None and revision.manifest.links is not None
     links = replace(revision.manifest.links, embeddings_of="GraphSAGE")
-    earlier = dataclasses.replace(revision, links=dataclasses.replace(revision.links, manifest=links))
+    earlier = dataclasses.replace(
+        revision,
+        task=dataclasses.replace(revision.task, links=dataclasses.replace(revision.task.links, manifest=links)),  # type: ignore[type-var]
+    )
     overlay = {"nodes": [{"id": "user/new"}], "edges": [["user/new", "buys", "item/2"]]}
     stored, new = ask(earlier, {"node": "user/3"}, {"node": "user/new", "overlay": overlay})
     assert stored.status_code == 200, stored.text
@@ -309,9 +313,9 @@ def eigenvectors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 def joined_to(revision: ServedRevision) -> dict[str, list[str]]:
     """What each node is joined to, whichever of both reads the other."""
-    assert revision.neighbours_of is not None
-    names = list(map(str, revision.shown_ids(0, revision.nodes)))
-    pairs = {(node, int(other)) for node in range(revision.nodes) for other in revision.neighbours_of(node)}
+    assert revision.graph.neighbours_of is not None
+    names = list(map(str, revision.graph.naming.shown(0, revision.graph.nodes)))
+    pairs = {(node, int(other)) for node in range(revision.graph.nodes) for other in revision.graph.neighbours_of(node)}
     pairs |= {(other, node) for node, other in pairs}
     return {name: [names[other] for node, other in sorted(pairs) if names[node] == name] for name in names}
 
@@ -407,7 +411,7 @@ def test_bad_requests_about_users_name_the_field(users: Published) -> None:
 
 def test_nodes_of_the_classified_type_are_recommended_in_a_graph_of_several(classified: Published) -> None:
     revision = classified.served()
-    vectors = revision.infer(revision.manifest.variants[0].name, np.arange(30), 0).embeddings
+    vectors = revision.compute.infer(revision.manifest.variants[0].name, np.arange(30), 0).embeddings
     assert vectors is not None
     stored, refused, wrong = ask(
         revision,
@@ -488,7 +492,7 @@ def test_the_index_follows_changes_of_a_graph_of_several_types(classified: Publi
 
     told = asyncio.run(scenario())
     there = [node for node in range(31) if node != 5]
-    vectors = revision.infer(told["variant"], np.array(there), 0).embeddings
+    vectors = revision.compute.infer(told["variant"], np.array(there), 0).embeddings
     assert vectors is not None
     cosines = unit(vectors) @ unit(vectors[there.index(3)])
     expected = {900 if node == 30 else node: cosine for node, cosine in zip(there, cosines.tolist(), strict=True)}

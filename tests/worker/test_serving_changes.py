@@ -26,6 +26,7 @@ from gnnserve_worker.changes.updates import NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeCounts, ChangeProblem, ChangeRefusal, decode_batch
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.serving.http.changes import endpoint
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.security.access import Access
@@ -38,7 +39,7 @@ REFUSAL = ChangeRefusal(ChangeProblem.UNKNOWN_NODE, "edges[0][0]", "node 0 is no
 
 
 def worker(updates: FakeUpdates | None = None) -> FakeWorker:
-    return FakeWorker(nodes=NODES, overlays=revision().overlays, updates=updates or FakeUpdates())
+    return FakeWorker(nodes=NODES, overlays=revision().compute.overlays.plain, updates=updates or FakeUpdates())
 
 
 def on_worker(
@@ -435,21 +436,21 @@ def test_another_revision_takes_over_with_what_was_told_or_not_at_all() -> None:
         running.served._updates = updates  # type: ignore[assignment]
         running.served.switch(first, table, 0.0)
         running.served.switch(first, table, 0.0)
-        assert (updates.replica, updates.handed_over) == (first.replica, [])
+        assert (updates.replica, updates.handed_over) == (first.changes.replica, [])
         updates.failure = LogError("the database is away")
         with pytest.raises(LogError):
             running.served.switch(behind, table, 0.0)
-        assert updates.replica is first.replica
+        assert updates.replica is first.changes.replica
         updates.failure = None
         running.served.switch(second, table, 0.0)
-        assert (updates.replica, updates.handed_over) == (second.replica, [second.replica])
+        assert (updates.replica, updates.handed_over) == (second.changes.replica, [second.changes.replica])
         look = running.served.look()
         assert look is not None and look.route.revision == "second"
 
 
 def replica_of(name: str) -> ServedRevision:
     """A revision that follows changes, whose replica only has to be told from others."""
-    return replace(FakeWorker(name=name).revision(), replica=SimpleNamespace())  # type: ignore[arg-type]
+    return replace(FakeWorker(name=name).revision(), changes=ServedChanges(SimpleNamespace()))  # type: ignore[arg-type]
 
 
 def test_openapi_describes_changes_with_the_ids_of_the_graph() -> None:
@@ -473,7 +474,7 @@ def test_openapi_describes_changes_with_the_ids_of_the_graph() -> None:
 
     on_worker(scenario)
     texts = [f"user-{i}" for i in range(4)]
-    named = FakeWorker(nodes=4, ids=string_ids(*lay_out(texts)), overlays=revision(COLUMNS).overlays)
+    named = FakeWorker(nodes=4, ids=string_ids(*lay_out(texts)), overlays=revision(COLUMNS).compute.overlays.plain)
 
     async def described(client: Client) -> None:
         schemas = (await client.http.get("/openapi.json")).json()["components"]["schemas"]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.support.serving import Client, FakeWorker, running, service
 
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http import content_coding
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.content_coding import (
@@ -28,7 +29,6 @@ from gnnserve_worker.serving.http.content_coding import (
     wanted_coding,
 )
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
-from gnnserve_worker.serving.http.question import RequestError
 
 MANY = {"nodes": [number % 5 for number in range(3000)]}
 

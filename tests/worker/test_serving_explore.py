@@ -57,11 +57,11 @@ def softmax(scores: list[float]) -> np.ndarray:
 
 def test_an_influence_is_what_the_answer_loses_without_the_edge(repository: Repository) -> None:
     revision = load(repository)
-    assert revision.overlays is not None
-    assert revision.overlays.features_of is not None
-    assert revision.neighbours_of is not None
-    features = revision.overlays.features_of(np.array([17]))[0].tolist()
-    neighbours = np.unique(revision.neighbours_of(17)).tolist()
+    assert revision.compute.overlays.plain is not None
+    assert revision.compute.overlays.plain.features_of is not None
+    assert revision.graph.neighbours_of is not None
+    features = revision.compute.overlays.plain.features_of(np.array([17]))[0].tolist()
+    neighbours = np.unique(revision.graph.neighbours_of(17)).tolist()
 
     def without(left_out: int | None) -> tuple[str, dict[str, Any]]:
         edges = [[each, 5000] for each in neighbours if each != left_out]
@@ -77,14 +77,14 @@ def test_an_influence_is_what_the_answer_loses_without_the_edge(repository: Repo
     whole, *rest = (softmax(part.json()["scores"][0]) for part in parts)
     best = int(whole.argmax())
     expected = {each: whole[best] - one[best] for each, one in zip(neighbours, rest, strict=True)}
-    assert answer["class"] == revision.classes[best]
+    assert answer["class"] == revision.task.classes[best]
     assert answer["probability"] == pytest.approx(whole[best], abs=1e-5)
     assert {each["id"]: each["influence"] for each in answer["neighbours"]} == pytest.approx(expected, abs=1e-5)
     sizes = [abs(each["influence"]) for each in answer["neighbours"]]
     assert sizes == sorted(sizes, reverse=True)
-    assert revision.labels is not None
-    assert answer["label"] == revision.classes[int(revision.labels[17])]
-    assert answer["degree"] == len(revision.neighbours_of(17))
+    assert revision.graph.labels is not None
+    assert answer["label"] == revision.task.classes[int(revision.graph.labels[17])]
+    assert answer["degree"] == len(revision.graph.neighbours_of(17))
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 def test_over_several_types_neighbours_have_their_relation_and_are_tried_in_turns(typed: Repository) -> None:
     revision = load(typed)
-    assert revision.lists_by_relation is not None
-    first, second = (listed.tolist() for _, listed in revision.lists_by_relation(3))
+    assert revision.graph.lists_by_relation is not None
+    first, second = (listed.tolist() for _, listed in revision.graph.lists_by_relation(3))
     whole, some, *named = ask(
         revision,
         ("/v1/explain", {"node": 3}),

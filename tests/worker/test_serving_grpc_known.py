@@ -14,12 +14,12 @@ from tests.support.serving import FakeWorker
 from tests.worker.test_serving_typed import TypedWorker
 
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.grpc.codec import InferCodec
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
 from gnnserve_worker.serving.http.codecs.open_inference import OpenInferenceCodec
-from gnnserve_worker.serving.http.question import ErrorCode, Question, RequestError
 from gnnserve_worker.serving.http.wishes import NO_WISHES
 
 NODES = 20

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,7 +15,17 @@ import numpy as np
 import pytest
 from fastapi.openapi.models import OpenAPI
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.serving import CLASSES, Client, FakeWorker, accepted, profile, running, service, variant
+from tests.support.serving import (
+    CLASSES,
+    Client,
+    FakeWorker,
+    accepted,
+    profile,
+    running,
+    service,
+    variant,
+    with_compute,
+)
 
 from gnnserve_api.objective import Objective
 from gnnserve_worker.graph.ids import lay_out, string_ids
@@ -520,7 +529,7 @@ def test_route_and_variants_name_the_device_and_the_route_what_is_the_matter_wit
         lane = client.model.lane
         assert lane is not None
         stats = DeviceStats("CPU", "no GPU is seen")
-        served = replace(lane.revision, device_stats=lambda: stats)
+        served = with_compute(lane.revision, device_stats=lambda: stats)
         assert client.model.table is not None
         client.model.switch(served, client.model.table)
         route = (await client.http.get("/v1/route")).json()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 import pytest
-from tests.support.serving import FakeWorker
+from tests.support.serving import FakeWorker, with_overlays
 
 from gnnserve_api.repository import SourceColumn
+from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
 
@@ -92,7 +91,7 @@ def test_the_watch_reads_stored_features_once_for_a_revision() -> None:
         return STORED[: len(nodes)]
 
     support = OverlaySupport(COLUMNS, cast("Any", None), features_of)
-    revision, other = (replace(FakeWorker(name=name).revision(), overlays=support) for name in ("a-1", "a-2"))
+    revision, other = (with_overlays(FakeWorker(name=name).revision(), support) for name in ("a-1", "a-2"))
     watch = AccuracyWatch(lambda: None)
     watch.follow(revision, 0)
     for seed in range(30):

@@ -18,13 +18,14 @@ from tests.support.waiting import WAIT_S
 
 from gnnserve_api.profile import Profile
 from gnnserve_worker.graph.ids import lay_out, string_ids
-from gnnserve_worker.inference.served import HeldOut
 from gnnserve_worker.serving.accuracy import watch as watching
 from gnnserve_worker.serving.accuracy.idle import LOOK_AGAIN_MS, pause_ms
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
+from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
+from gnnserve_worker.tasks.served import HeldOut
 
 READING, WRITING = "reading-0123456789ab", "writing-0123456789ab"
 HEADERS = {"authorization": f"Bearer {WRITING}"}
@@ -293,7 +294,9 @@ def test_where_the_metric_is_no_mean_over_nodes_held_out_nodes_are_evaluated_fir
     worker = FakeWorker(multi_label=True, profile=msgspec.structs.replace(TRUSTED, metric="f1Micro"), loaded=False)
 
     async def scenario(client: Client, _worker: FakeWorker) -> None:
-        client.switch(replace(worker.revision(), held_out=HeldOut(nodes, truths)))
+        revision = worker.revision()
+        assert isinstance(revision.task, ClassifyNodes)
+        client.switch(replace(revision, task=replace(revision.task, held_out=HeldOut(nodes, truths))))
         assert client.model.watch.figures()[0].promised is None
         right = [[CLASSES[node % 4]] for node in range(200)]
         await send(client, [*range(200)], right)

@@ -258,7 +258,7 @@ def test_a_variant_that_knows_no_overlays_is_refused_with_those_that_do() -> Non
         )
         assert answered_by(await in_json(client, "x4", overlay={})) == "x4"
 
-    worker = FakeWorker(profile=without_overlays(TRADE_OFF, "x4"), overlays=revision().overlays)
+    worker = FakeWorker(profile=without_overlays(TRADE_OFF, "x4"), overlays=revision().compute.overlays.plain)
     on_worker(scenario, worker)
 
 

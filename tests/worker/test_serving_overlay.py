@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 import json
 import math
@@ -15,22 +14,22 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.serving import FakeWorker, running, service
+from tests.support.serving import FakeWorker, running, service, with_overlays
 
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS, OverlayLimits
 from gnnserve_api.repository import SourceColumn
 from gnnserve_api.spec.endpoint import EndpointSpec
+from gnnserve_worker.asking import naming
+from gnnserve_worker.asking.overlay import OverlaySupport
+from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
-from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http import overlay as json_overlay
 from gnnserve_worker.serving.http.codecs import json as json_codec
 from gnnserve_worker.serving.http.codecs.binary_overlay import BinaryOverlayCodec
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.openapi import complete
-from gnnserve_worker.serving.http.question import Question, RequestError
 from gnnserve_worker.serving.http.wishes import NO_WISHES, read_wishes
 
 NODES = 8
@@ -42,7 +41,7 @@ COLUMNS = (
 TOLD = PACKED_HEADER + 1
 TEXTS = [f"user-{i}" for i in range(NODES)]
 JSON, ARRAYS = JsonCodec(), BinaryOverlayCodec()
-DECODE, FEW_IDS = json_codec._decode, json_overlay._FEW_IDS
+DECODE, FEW_IDS = json_codec._decode, naming._FEW_IDS
 NEW = {"id": 99, "features": [1, 2, 3, 4, 5]}
 OTHER = {"id": 98, "features": {"amount": 7}}
 
@@ -66,7 +65,7 @@ def revision(
 ) -> ServedRevision:
     features = sum(column.width for column in columns) or 5
     support = OverlaySupport(FeatureColumns(features, columns), arrange, stored_features if keeps_features else None)
-    return dataclasses.replace(FakeWorker(nodes=NODES, ids=ids).revision(), overlays=support)
+    return with_overlays(FakeWorker(nodes=NODES, ids=ids).revision(), support)
 
 
 POSITIONS = revision()
@@ -174,7 +173,7 @@ def test_override_names_every_column_where_the_revision_keeps_no_features(
 
 def test_columns_of_very_wide_graphs_go_by_number_too() -> None:
     columns = FeatureColumns(70_000, ())
-    wide = dataclasses.replace(POSITIONS, overlays=OverlaySupport(columns, arrange))
+    wide = with_overlays(POSITIONS, OverlaySupport(columns, arrange))
     question = ask({"nodes": [0], "overlay": {"nodes": [{"id": 9, "features": {"69999": 2, "3": -1}}]}}, wide)
     features = brought(question)[0][0]
     assert {place: value for place, value in enumerate(features) if value} == {3: -1, 69_999: 2}
@@ -482,7 +481,7 @@ def test_arrays_that_bring_nothing_are_an_ordinary_request() -> None:
     for limits in ({}, {"max_nodes": 0}):
         question = ask_arrays(arrays([3, 5], [], [], [], []), **limits)
         assert (question.overlay, question.nodes.tolist(), question.outputs) == (None, [3, 5], ("scores",))
-    cannot = dataclasses.replace(POSITIONS, overlays=None, no_overlays="of a GPU")
+    cannot = with_overlays(POSITIONS, None, "of a GPU")
     assert ask_arrays(arrays([3, 5], [], [], [], []), cannot).nodes.tolist() == [3, 5]
     with pytest.raises(RequestError, match="node 8 is not in the graph"):
         ask_arrays(arrays([8], [], [], [], []))
@@ -506,7 +505,7 @@ def test_features_of_a_request_may_take_16_mib() -> None:
 
 
 def test_revision_that_cannot_says_why() -> None:
-    cannot = dataclasses.replace(POSITIONS, overlays=None, no_overlays="an earlier gnnserve made its revision")
+    cannot = with_overlays(POSITIONS, None, "an earlier gnnserve made its revision")
     assert refused({"nodes": [0], "overlay": {"edges": [[0, 1]]}}, cannot) == (
         "NoOverlays", "overlay", "the service takes none: an earlier gnnserve made its revision; leave it out",
     )  # fmt: skip
@@ -636,7 +635,7 @@ def test_both_forms_of_one_overlay_are_read_alike(
         [[position(end) for end in edge] for edge in edges],
         [position(node) for node in nodes],
     )
-    with mock.patch.object(json_overlay, "_FEW_IDS", few):  # many ids are found in another way
+    with mock.patch.object(naming, "_FEW_IDS", few):  # many ids are found in another way
         assert brought(ask(body, of)) == expected
     if kind != "texts":
         scale = 10 if kind == "integers" else 1
@@ -655,7 +654,7 @@ def test_limits_get_413_with_the_field_and_nothing_is_computed() -> None:
     async def scenario() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
-            client.switch(dataclasses.replace(worker.revision(), overlays=POSITIONS.overlays))
+            client.switch(with_overlays(worker.revision(), POSITIONS.compute.overlays.plain))
             too_many = [[0, 1]] * (DEFAULT_OVERLAY_LIMITS.max_edges + 1)
             response = await client.predict([0], overlay={"edges": too_many})
             error = response.json()["error"]
@@ -696,7 +695,7 @@ def test_service_without_overlays_offers_none(limits: dict[str, int]) -> None:
         worker = FakeWorker()
         async with running(worker) as client:
             for can, offered in ((False, False), (True, not limits)):
-                client.switch(dataclasses.replace(worker.revision(), overlays=POSITIONS.overlays if can else None), of)
+                client.switch(with_overlays(worker.revision(), POSITIONS.compute.overlays.plain if can else None), of)
                 document = (await client.http.get("/openapi.json")).json()
                 assert ("overlay" in json.dumps(document["paths"]["/v1/predict"]["post"]["requestBody"])) == offered
                 assert ("`overlay`" in document["paths"]["/v1/predict"]["post"]["description"]) == offered

@@ -27,6 +27,7 @@ from tests.support.serving import (
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.objective import NO_OBJECTIVE
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
@@ -34,7 +35,6 @@ from gnnserve_worker.serving.http import predict
 from gnnserve_worker.serving.http.asked import Asked
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.head import Head
-from gnnserve_worker.serving.http.question import Question
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wishes import NO_WISHES
 from gnnserve_worker.serving.model import monotonic_ms

@@ -12,11 +12,11 @@ from tests.support.client_worker import Brought, client_worker
 from tests.support.serving import Client, FakeWorker, running, service
 
 from gnnserve_api.links import EndManifest, LinkCalibration, LinksManifest
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.graph.ids import lay_out, string_ids
-from gnnserve_worker.inference.links import ServedLinks
 from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.serving.http.labels import take_labels
-from gnnserve_worker.serving.http.question import RequestError
+from gnnserve_worker.tasks.score_links.links import ServedLinks
 
 BINARY = {"content-type": "application/octet-stream"}
 NODES = 1000

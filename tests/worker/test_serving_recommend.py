@@ -27,7 +27,8 @@ from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, Change
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.files import index_folder
 from gnnserve_worker.nearest.search import Found, unit
 from gnnserve_worker.opening.revision import load_revision
@@ -99,8 +100,8 @@ def test_the_nearest_nodes_are_recommended_without_the_known_ones(repository: Re
     assert response.status_code == 200
     answer = response.json()
     expected = cosines(repository, tmp_path, 17)
-    assert revision.neighbours_of is not None
-    known = revision.neighbours_of(17)
+    assert revision.graph.neighbours_of is not None
+    known = revision.graph.neighbours_of(17)
     expected[[17, *known]] = -2
     assert [item["id"] for item in answer["items"]] == np.argsort(-expected, kind="stable")[:5].tolist()
     assert np.allclose([item["cosine"] for item in answer["items"]], np.sort(expected)[::-1][:5], atol=1e-5)
@@ -124,12 +125,12 @@ def test_filters_let_their_nodes_pass_alone(repository: Repository) -> None:
     revision = loaded(repository)
     labelled, listed, both = ask(
         revision,
-        {"node": 3, "count": 1000, "exclude": "nothing", "filter": {"labels": [revision.classes[1]]}},
+        {"node": 3, "count": 1000, "exclude": "nothing", "filter": {"labels": [revision.task.classes[1]]}},
         {"node": 3, "exclude": "nothing", "filter": {"nodes": [9, 3, 11]}},
         {"node": 3, "filter": {"labels": [], "nodes": [9]}},
     )
-    assert revision.labels is not None
-    wanted = {*np.flatnonzero(revision.labels == 1).tolist()} - {3}
+    assert revision.graph.labels is not None
+    wanted = {*np.flatnonzero(revision.graph.labels == 1).tolist()} - {3}
     assert {item["id"] for item in labelled.json()["items"]} == wanted
     assert {item["id"] for item in listed.json()["items"]} == {9, 11}
     assert both.json()["items"] == []
@@ -197,7 +198,7 @@ def test_without_an_index_it_is_said_and_one_that_comes_is_found(tmp_path: Path)
     assert "spec.embeddings" in response.json()["error"]["message"]
 
     publish_embeddings(repository, "default/digits", revision.manifest.revision, None, {}, "a test", silent)
-    assert revision.indexes[0].look() is not None
+    assert revision.compute.indexes[0].look() is not None
     (response,) = ask(revision, {"node": 1})
     assert response.status_code == 200
 
@@ -240,10 +241,10 @@ def test_an_index_of_another_variant_takes_the_place_of_the_one_before(tmp_path:
     revision = loaded(repository)
     name = revision.manifest.revision
     publish_embeddings(repository, "default/digits", name, "x2", {}, "a test", silent)
-    before = revision.indexes[0].find()
+    before = revision.compute.indexes[0].find()
     assert before is not None
     assert before.manifest.variant == "x1"
-    renewed = revision.indexes[0].look()
+    renewed = revision.compute.indexes[0].look()
     assert renewed is not None
     assert renewed.manifest.variant == "x2"
     (response,) = ask(revision, {"node": 1})
@@ -284,7 +285,7 @@ def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repo
             assert told["index"]["renewed"] >= 4  # the new one and the other, and those that read them
 
             there = [node for node in range(NODES + 1) if node != 5]
-            vectors = revision.infer("x1", np.array(there), 0).embeddings
+            vectors = revision.compute.infer("x1", np.array(there), 0).embeddings
             assert vectors is not None
             cosines = dict(zip(there, (unit(vectors) @ unit(vectors[there.index(17)])).tolist(), strict=True))
             cosines.pop(17)

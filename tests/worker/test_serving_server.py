@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import http.client
 import json
 import re
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 from tests.support import fork_server
 from tests.support.connections import predict, read_responses
-from tests.support.serving import HELD_NODE, FakeWorker, service
+from tests.support.serving import HELD_NODE, FakeWorker, service, with_compute
 from tests.support.waiting import WAIT_S
 
 from gnnserve_api.errors import RepositoryError, ResourceError
@@ -229,7 +228,7 @@ def test_worker_that_cannot_load_its_revision_ends_with_the_reason() -> None:
     def fail() -> None:
         raise RepositoryError("tables/features.npy", "is gone", "generate it again")
 
-    revision = dataclasses.replace(FakeWorker().revision(), warm_up=fail)
+    revision = with_compute(FakeWorker().revision(), warm_up=fail)
     announced: list[str] = []
     with pytest.raises(RepositoryError, match="is gone"):
         serve_revision(revision, service(), bind("127.0.0.1", 0), lambda: announced.append("ready"))

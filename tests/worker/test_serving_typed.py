@@ -13,8 +13,10 @@ import pytest
 from tests.support.serving import CLASSES, Client, FakeWorker, running, service
 
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
+from gnnserve_worker.asking.naming import TargetNaming
+from gnnserve_worker.asking.served_graph import ServedGraph
+from gnnserve_worker.asking.type_ids import TargetIds
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
-from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.security.access import Access
 
 WRITING = "writing-0123456789ab"
@@ -25,7 +27,7 @@ PAPERS, AUTHORS = ("p/1", "author/2", "plain"), (70, -3)
 class TypedWorker(FakeWorker):
     """A worker over papers and authors, which classifies papers."""
 
-    def revision(self) -> ServedRevision:
+    def graph(self, *, joins_types: bool) -> ServedGraph:
         kind = "Positions" if self.ids is None else "Strings"
         types = TypedGraphManifest(
             (
@@ -35,7 +37,10 @@ class TypedWorker(FakeWorker):
             (RelationManifest("author", "writes", "paper", 5, None, merges=False, both_ways=False),),
         )
         type_ids: dict[str, NodeIds | None] = {"paper": self.ids, "author": integer_ids(np.array(AUTHORS))}  # type: ignore[dict-item]
-        return dataclasses.replace(super().revision(), types=types, type_ids=type_ids)
+        ids, plain = TargetIds(types, types, type_ids), super().graph(joins_types=joins_types)
+        return dataclasses.replace(
+            plain, naming=TargetNaming(plain.naming, ids), types=types, ids=ids, described=types.types, typed=types
+        )
 
 
 def by_position() -> TypedWorker:

@@ -39,7 +39,7 @@ from gnnserve_worker.generation.tensors import projection_of, without_first_prod
 from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Activations, Layer, Network
 from gnnserve_worker.opening.revision import load_revision
@@ -180,7 +180,7 @@ def test_over_features_alone_it_answers_about_nodes_that_requests_bring(tmp_path
     loaded = load_revision(repository, generate(_service(tmp_path, 0), repository).revision)
 
     assert {loaded.variants[name].rows is not None for name in ("x1", "x2", "projected")} == {True}
-    assert served_revision(loaded).overlays is not None
+    assert served_revision(loaded).compute.overlays.takes_arrays
     for name in loaded.variants:
         known = infer_batch(loaded, name, np.array([7]), key=1).scores
         assert_close(scores_of_new_node(loaded, name, data.features[7], neighbour=3), known, 1e-5)

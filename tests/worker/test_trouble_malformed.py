@@ -31,8 +31,8 @@ from tests.support.serving import FakeWorker, held, running
 from tests.support.updates import FakeUpdates
 
 from gnnserve_api.repository import SourceColumn
+from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState

@@ -24,7 +24,7 @@ from tests.support.graphs import service_of
 from tests.support.interruption import in_child
 from tests.support.loading import DEADLINE_S, FakeServer, Loading, loading_into
 from tests.support.repository import load_fake, publish, repository_in
-from tests.support.serving import FakeWorker
+from tests.support.serving import FakeWorker, with_compute
 
 from gnnserve_api.errors import RepositoryError
 from gnnserve_api.objective import Objective
@@ -291,7 +291,7 @@ class FakeOwner:
 
 
 def revision_of(fake: FakeFiles) -> ServedRevision:
-    return replace(FakeWorker().revision(), files=fake)  # type: ignore[arg-type]
+    return with_compute(FakeWorker().revision(), files=fake)
 
 
 WRITTEN, MOVED = FileFinding(PATH, FileChange.WRITTEN, "was written to"), FileFinding(PATH, FileChange.MOVED, "is gone")
@@ -357,7 +357,7 @@ def test_who_could_have_more_of_a_gpus_memory_is_told_of_whether_there_are_files
     RepositoryWatch(owner)._look()
     assert owner.enlarged == []
     for fake in (None, FakeFiles()):
-        owner.served = replace(revision, files=fake, would_gain=lambda: True)  # type: ignore[arg-type]
+        owner.served = with_compute(revision, files=fake, would_gain=lambda: True)
         RepositoryWatch(owner)._look()
     assert owner.enlarged == ["a", "a"]
 
@@ -643,7 +643,9 @@ def test_copies_of_files_that_were_touched_are_forgotten_once_these_are_verified
     """They may have been something else between two looks."""
     steps: list[str] = []
     fake = FakeFiles([TOUCHED])
-    served = replace(revision_of(fake), forget_copies=lambda: steps.append(f"forgotten after {len(fake.verified)}"))
+    served = with_compute(
+        revision_of(fake), forget_copies=lambda: steps.append(f"forgotten after {len(fake.verified)}")
+    )
     RepositoryWatch(FakeOwner(served))._look()
     assert steps == ["forgotten after 1"]
     fake.findings = [MOVED]
@@ -683,7 +685,7 @@ def test_withdrawn_revision_comes_back_under_its_last_good_table(loading: Loadin
 
 def test_withdrawn_revision_is_let_go_once_it_cannot_come_back(loading: Loading) -> None:
     served = serve(loading)
-    gone = weakref.finalize(served.infer.__self__, lambda: None)  # type: ignore[attr-defined]
+    gone = weakref.finalize(served.compute.infer.__self__, lambda: None)  # type: ignore[attr-defined]
     loading.repository.gates["b"] = threading.Event()
     loading.loader.declare(B)
     assert loading.repository.next_load() == "b"

@@ -24,7 +24,7 @@ from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, typed_graph
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository

@@ -32,7 +32,8 @@ from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import NodeType
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
@@ -83,12 +84,12 @@ def assert_it_is(loaded: LoadedRevision, plain: PlainTypedGraph, replayed: Livin
     served, expected = served_revision(loaded), plain.scores()
     seeds = numbers_of(served, plain.target_ids)
     for name in loaded.variants:
-        found = served.infer(name, seeds.copy(), 0).scores
+        found = served.compute.infer(name, seeds.copy(), 0).scores
         close = 0.05 * float(np.abs(expected).max()) if name.endswith("int8") else CLOSE
         np.testing.assert_allclose(found, expected, atol=close, rtol=close, err_msg=name)
         if replayed is not None:
             other = served_by(replayed)
-            of_other = other.infer(name, numbers_of(other, plain.target_ids), 0).scores
+            of_other = other.compute.infer(name, numbers_of(other, plain.target_ids), 0).scores
             np.testing.assert_allclose(found, of_other, atol=1e-6, rtol=1e-6, err_msg=name)
 
 
@@ -188,7 +189,10 @@ def test_trained_anew_sparse_features_are_scaled_as_those_of_the_graph_built_ane
     (name,) = loaded.variants
     found, other = served_revision(loaded), served_revision(load_revision(anew.repository, anew.manifest.revision))
     np.testing.assert_allclose(
-        found.infer(name, np.arange(30), 0).scores, other.infer(name, np.arange(30), 0).scores, atol=CLOSE, rtol=CLOSE
+        found.compute.infer(name, np.arange(30), 0).scores,
+        other.compute.infer(name, np.arange(30), 0).scores,
+        atol=CLOSE,
+        rtol=CLOSE,
     )
 
     # What follows begins with the sparse features of that version: folding more, and an older model over the newest.
@@ -203,7 +207,8 @@ def test_trained_anew_sparse_features_are_scaled_as_those_of_the_graph_built_ane
     opened = load_revision(service.repository, first.revision, ROOM_BYTES)
     brought = bring(opened, [kind.features for kind in before.types], target, ROOM_BYTES, silent)
     scores = [
-        served.infer(name, np.arange(30), 0).scores for served in (served_revision(loaded), served_by(brought.living))
+        served.compute.infer(name, np.arange(30), 0).scores
+        for served in (served_revision(loaded), served_by(brought.living))
     ]
     np.testing.assert_allclose(*scores, atol=CLOSE, rtol=CLOSE)
 
@@ -238,8 +243,8 @@ def called(tmp_path: Path) -> Service:
 
 
 def shown(served: ServedRevision) -> dict[str, list[Any]]:
-    assert served.types is not None
-    return {kind.name: [*served.shown_ids_of(kind, 0, 100)] for kind in served.types.types}
+    assert served.graph.typed is not None
+    return {kind.name: [*served.graph.ids.shown(kind, 0, 100)] for kind in served.graph.typed.types}
 
 
 def test_nodes_keep_their_ids_and_labels_are_those_that_changes_gave(called: Service) -> None:
@@ -285,7 +290,7 @@ def test_a_type_may_lose_all_of_its_nodes_and_gets_others_later(called: Service)
     for name in loaded.variants:
         served, replayed = served_revision(loaded), served_by(living)
         np.testing.assert_array_equal(
-            served.infer(name, seeds.copy(), 0).scores, replayed.infer(name, seeds.copy(), 0).scores
+            served.compute.infer(name, seeds.copy(), 0).scores, replayed.compute.infer(name, seeds.copy(), 0).scores
         )
     called.write(living, [batch_of({"removedNodes": ["tag/t9"]}, served_by(living))])
     with pytest.raises(InputError, match="changes have removed all nodes of type tag"):
@@ -306,8 +311,8 @@ def test_the_log_is_cut_behind_the_older_of_two_versions(called: Service) -> Non
     followed = FollowedLog(called.updates)
     stored, revision = called.repository, called.manifest.revision
     served = followed.open(lambda most: load_revision(stored, revision, most), served_revision)
-    assert served.applied_offset is not None
-    assert served.applied_offset() == 4
+    assert served.changes.applied_offset is not None
+    assert served.changes.applied_offset() == 4
     assert shown(served) == shown(served_by(living))
 
 
@@ -329,7 +334,7 @@ def test_an_older_model_answers_over_the_newest_version(called: Service, tmp_pat
     assert shown(served) == shown(served_by(older))
     for name in served.manifest.profile.variants:
         np.testing.assert_allclose(
-            served.infer(name.name, np.arange(30), 0).scores,
-            served_by(older).infer(name.name, numbers_of(served_by(older), shown(served)["user"]), 0).scores,
+            served.compute.infer(name.name, np.arange(30), 0).scores,
+            served_by(older).compute.infer(name.name, numbers_of(served_by(older), shown(served)["user"]), 0).scores,
             atol=1e-6, rtol=1e-6,
         )  # fmt: skip

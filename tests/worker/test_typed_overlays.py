@@ -24,6 +24,7 @@ from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.graph.sources.load import load_typed_source
@@ -31,11 +32,11 @@ from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed import TypedGraphData
 from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.inference.batch import infer_batch, warm_up
-from gnnserve_worker.inference.served import ServedRevision, served_revision
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
-from gnnserve_worker.serving.http.question import Question, RequestError
 from gnnserve_worker.serving.http.wishes import NO_WISHES
 
 Given = tuple[TypedGraphData, LoadedRevision, Any]

@@ -16,7 +16,7 @@ import gnnserve_worker.changes.postgres_log  # noqa: F401 - it is not imported b
 from gnnserve_worker.graph.change_batch import decode_batch
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.parallel import thread_count
 from gnnserve_worker.repository.repository import Repository
@@ -49,7 +49,7 @@ def _one_thread() -> Iterator[None]:
 def _rehearse(repository: Repository, revision: str) -> None:
     loaded = load_revision(repository, revision, _ROOM_BYTES)
     living = LivingRevision(loaded, _ROOM_BYTES)
-    served_revision(loaded, living).warm_up()
+    served_revision(loaded, living).compute.warm_up()
     living.apply(1, [decode_batch(to_binary(batch)) for batch in _CHANGES])
     for variant in loaded.variants:
         infer_batch(loaded, variant, np.arange(3, dtype=np.int64), key=0)

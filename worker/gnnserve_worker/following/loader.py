@@ -190,12 +190,12 @@ class Loader:
     def _verify(self, revision: ServedRevision) -> Verified | Failed:
         """Whether only the times of its files were set, as by a backup."""
         try:
-            wrong = None if revision.files is None else revision.files.verify_all()
+            wrong = None if revision.compute.files is None else revision.compute.files.verify_all()
             if wrong is not None:
                 _log.error("%s", wrong, extra=self._about(revision.manifest.revision))
                 return Verified(is_intact=False)
             # Files are verified first: rows copied from now on are right, or the watch reports it.
-            revision.forget_copies()
+            revision.compute.forget_copies()
         except Exception as error:  # noqa: BLE001  (it is loaded instead)
             return Failed(error)
         return Verified(is_intact=True)
@@ -210,8 +210,10 @@ class Loader:
             loaded = self._load_beside(table.revision) if is_beside else self._load(table.revision)
             loaded.check(table)
             opened_s = time.perf_counter()
-            loaded.warm_up()
-            is_larger = before is not None and loaded.device_stats().standing > before.device_stats().standing
+            loaded.compute.warm_up()
+            is_larger = (
+                before is not None and loaded.compute.device_stats().standing > before.compute.device_stats().standing
+            )
         except Exception as error:  # noqa: BLE001  (whatever it was, the revision that answers goes on)
             return Failed(error)
         load_s = time.perf_counter() - started_s

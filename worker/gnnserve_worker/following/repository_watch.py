@@ -71,12 +71,12 @@ class RepositoryWatch:
         """Look once. It is a function of its own, so that no variable of a waiting thread keeps a replaced revision
         alive."""
         revision = self._owner.served
-        if revision is not None and revision.would_gain():
+        if revision is not None and revision.compute.would_gain():
             self._owner.enlarge(revision)
-        if revision is None or revision.files is None:
+        if revision is None or revision.compute.files is None:
             self._told = self._unseen = self._suspected = None
             return
-        files, times_verified = revision.files, revision.files.times_verified
+        files, times_verified = revision.compute.files, revision.compute.files.times_verified
         if self._told is None or self._told[0] is not files or self._told[1] != times_verified:
             self._told = (files, times_verified, set())
         told = self._told[2]
@@ -140,7 +140,7 @@ class RepositoryWatch:
             _log.info("%s, and is as it was verified", finding)
         if touched:
             # The file may have been written to and restored, modification time included, since the last look.
-            revision.forget_copies()
+            revision.compute.forget_copies()
         return None
 
 

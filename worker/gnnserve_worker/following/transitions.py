@@ -117,7 +117,12 @@ def _bring_into_effect(state: State, could_grow: bool, now_s: float) -> Step:
     assert declared is not None  # noqa: S101
     table, problem = _followed(state, declared)
     waits = state.delay.is_running(now_s)
-    if state.withdrawn is not None and state.withdrawn.files is not None and in_effect is not None and not waits:
+    if (
+        state.withdrawn is not None
+        and state.withdrawn.compute.files is not None
+        and in_effect is not None
+        and not waits
+    ):
         return replace(state, job=Verify(state.withdrawn)), ()
     effects: Effects = ()
     if answering is not None and in_effect is not None:

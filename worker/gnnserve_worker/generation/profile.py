@@ -27,7 +27,7 @@ from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.inference.new_nodes import measure_new_nodes
-from gnnserve_worker.inference.thresholds import decisive_scores
+from gnnserve_worker.models.thresholds import decisive_scores
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import thread_count
 

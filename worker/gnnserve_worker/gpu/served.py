@@ -73,7 +73,7 @@ def serve_on_gpu(
     is_crowded = bool(ledger.claimed_bytes)
     try:
         # Before anything is copied, so that what is written meanwhile is copied again.
-        written = None if served.replica is None else served.replica.note_written()
+        written = None if served.changes.replica is None else served.changes.replica.note_written()
         engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)), written)
         engine.warm_up(lambda warm: share_where_it_pays(warm, loaded.splits.validation))
         profile = _measured_here(served.manifest, loaded, engine)
@@ -109,24 +109,25 @@ def serve_on_gpu(
     guarded = GuardedEngine(loaded, engine, trust, may_fall_back=may_fall_back)
     infer = with_cascades(guarded.infer, served.manifest.cascades)
     # Warming up is as before: the CPU finds ids, and is to answer at once where the GPU is lost.
-    return replace(
-        served,
-        manifest=msgspec.structs.replace(served.manifest, profile=profile),
-        infer=infer if served.replica is None else served.replica.guarded(infer),
+    compute = replace(
+        served.compute,
+        infer=infer if served.changes.replica is None else served.changes.replica.guarded(infer),
         device_stats=guarded.stats,
         forget_copies=guarded.forget_copies,
         would_gain=guarded.would_gain,
     )
+    return replace(served, manifest=msgspec.structs.replace(served.manifest, profile=profile), compute=compute)
 
 
 def _until_it_fits(served: ServedRevision, why: DeviceError, ledger: Ledger, trust: Trust) -> ServedRevision:
     """Serve by the CPU as long as another revision holds the memory."""
     stats = DeviceStats("CPU", problem=str(why))
-    return replace(
-        served,
+    compute = replace(
+        served.compute,
         device_stats=lambda: stats,
         would_gain=lambda: ledger.claimed_bytes == 0 and trust.lost is None,
     )
+    return replace(served, compute=compute)
 
 
 def _measured_here(manifest: RevisionManifest, loaded: LoadedRevision, engine: GpuEngine) -> Profile:

@@ -25,7 +25,7 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
 from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
-from gnnserve_worker.inference.served import served_revision
+from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.binary import warm_up_binary
 from gnnserve_worker.models.nonzero import LEAST_INPUTS, NonzeroProduct
@@ -90,7 +90,7 @@ _HALVES: Mapping[Half, Callable[[Path], None]] = {Half.ANSWERING: _answer, Half.
 
 def _infer(revisions: Iterator[LoadedRevision]) -> None:
     for revision in revisions:
-        served_revision(revision).warm_up()
+        served_revision(revision).compute.warm_up()
         for variant in revision.variants:
             for count in _SEEDS:
                 seeds = np.arange(count, dtype=np.int64)
@@ -116,7 +116,7 @@ def _change_graph(root: Path, architecture: Architecture, variants: Sequence[Mad
     repository, revision = _publish(root, architecture, graph, _FANOUTS[0], variants)
     loaded = load_revision(repository, revision, _DELTA_BYTES)
     replica = LivingRevision(loaded, _DELTA_BYTES)
-    served_revision(loaded, replica).warm_up()
+    served_revision(loaded, replica).compute.warm_up()
     counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
     ids = ChangeIds(np.array([_NODES, 2, 0, _NODES, 0, _NODES, 1]))
     replica.apply(1, [ChangeBatch(counts, ids, np.zeros((2, _COLUMNS), np.float32))])
@@ -131,7 +131,7 @@ def _change_typed_graphs(root: Path) -> None:
         repository = Repository(root, "rehearsal", _typed_name_of(architecture))
         loaded = load_revision(repository, repository.revisions()[0].revision, _DELTA_BYTES)
         replica = LivingRevision(loaded, _DELTA_BYTES)
-        served_revision(loaded, replica).warm_up()
+        served_revision(loaded, replica).compute.warm_up()
         counts = ChangeCounts(new_nodes=1, overrides=1, edges=1, removed_edges=1, removed_nodes=1)
         edge = ["user/3", "buys", f"item/{_NODES}"]
         ids = ChangeIds(None, *lay_out([f"item/{_NODES}", "user/2", *edge, *edge, "user/1"]))

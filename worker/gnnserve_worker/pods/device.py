@@ -64,7 +64,7 @@ def open_served(
     Raises DeviceError where the GPU is wanted and cannot be used, DeviceLostError where this process can never use it
     again."""
     # Imported here: it takes a second, and `serve.py` reads its settings before that.
-    from gnnserve_worker.inference.served import served_revision  # noqa: PLC0415
+    from gnnserve_worker.inference.opening import served_revision  # noqa: PLC0415
 
     served = served_revision(loaded, replica)
     if settings.device is Device.CPU:
@@ -75,7 +75,7 @@ def open_served(
         if settings.device is Device.GPU:
             raise
         stats = DeviceStats("CPU", problem=str(error))
-    return replace(served, device_stats=lambda: stats)
+    return replace(served, compute=replace(served.compute, device_stats=lambda: stats))
 
 
 def _on_gpu(

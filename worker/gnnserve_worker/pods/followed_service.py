@@ -166,7 +166,7 @@ class FollowedService:
         except DeviceLostError as error:
             self._end(error)  # further attempts of this process would fail too
             raise
-        stats = served.device_stats()
+        stats = served.compute.device_stats()
         if stats.problem is not None:
             level = logging.INFO if stats.problem.startswith(NO_GPU_SEEN) else logging.WARNING
             _log.log(level, "computing on %s: %s", stats.device, stats.problem, extra={"revision": revision})

@@ -87,7 +87,7 @@ def _serve(options: argparse.Namespace) -> int:
                 started_s = time.perf_counter()
                 revision = open_served(load_revision(repository, published.revision), DeviceSettings.read(os.environ))
                 revision.check(table)
-                revision.warm_up()
+                revision.compute.warm_up()
                 served.switch(revision, table, time.perf_counter() - started_s)
                 _log.info("answering from %s", published.revision, extra={"revision": published.revision})
             except BaseException as error:  # noqa: BLE001  (without its only revision, the process has no purpose)

@@ -92,10 +92,10 @@ class ServedCanary:
             return None
         one, other = first.revision, model.lane.revision
         kinds = {
-            "task": (one.links is None, other.links is None),
-            "types of nodes": (one.types is None, other.types is None),
-            "kind of node ids": (one.node_ids, other.node_ids),
-            "classes": (tuple(one.classes), tuple(other.classes)),
+            "task": (one.task.links is None, other.task.links is None),
+            "types of nodes": (one.graph.typed is None, other.graph.typed is None),
+            "kind of node ids": (one.graph.naming.kind, other.graph.naming.kind),
+            "classes": (tuple(one.task.classes), tuple(other.task.classes)),
         }
         differing = [name for name, (here, there) in kinds.items() if here != there]
         if not differing:

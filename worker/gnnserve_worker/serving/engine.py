@@ -245,7 +245,7 @@ class Engine:
     def _answer(self, model: ServedModel, lane: Lane, batch: Batch) -> None:
         """Fetch the seeds → sample, gather, infer → split → deliver; long batches run in the engine's thread."""
         inputs = fetch_inputs(model.accepted, lane, batch)
-        if batch.predicted_ms > SHORT_BATCH_MS or lane.revision.would_wait():
+        if batch.predicted_ms > SHORT_BATCH_MS or lane.revision.changes.would_wait():
             self._computing = model
             self._executor.hand(lane, batch, inputs)
         else:
@@ -307,7 +307,7 @@ class Engine:
             batch = Batch(job.variant, (), len(job.seeds), len(job.seeds), job.expected_ms, job.expected_ms)
             is_quiet = self._clock_ms() - self._answered_ms > QUIET_AFTER_MS
             permille = job.quiet_permille if is_quiet else job.permille
-            if job.expected_ms > SHORT_BATCH_MS or lane.revision.would_wait():
+            if job.expected_ms > SHORT_BATCH_MS or lane.revision.changes.would_wait():
                 self._computing, self._task = model, (task, permille)
                 self._executor.hand(lane, batch, inputs)
                 return pause_ms(job.expected_ms, permille)  # until it ends, and how long it took is known

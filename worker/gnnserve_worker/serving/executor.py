@@ -87,10 +87,10 @@ class BatchExecutor:
             started_ms = self._clock_ms()
             key = next(self._draw_keys)
             # Before the batch begins, so that no offset is told that it did not see.
-            applied = lane.revision.applied_offset
+            applied = lane.revision.changes.applied_offset
             offset = None if applied is None else applied()
             if inputs.parts is None:
-                inference = lane.revision.infer(
+                inference = lane.revision.compute.infer(
                     batch.variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings
                 )
             else:
@@ -130,7 +130,9 @@ class BatchExecutor:
 def _infer_parts(lane: Lane, variant: str, inputs: BatchInputs, parts: Sequence[Part], key: int) -> Inference:
     """As `infer`, by a view of the graph with the overlays and seeds of the parts."""
     started = time.perf_counter()
-    view = view_of(lane.revision.first_new, parts, inputs.seeds)
+    view = view_of(lane.revision.graph.first_new, parts, inputs.seeds)
     overlay_ms = (time.perf_counter() - started) * 1e3
-    inference = lane.revision.infer(variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings, view=view)
+    inference = lane.revision.compute.infer(
+        variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings, view=view
+    )
     return msgspec.structs.replace(inference, times=inference.times.after_overlay(overlay_ms))

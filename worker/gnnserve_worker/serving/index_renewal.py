@@ -58,7 +58,7 @@ class IndexRenewal:
 
     def follow(self, revision: ServedRevision) -> None:
         """Follow the changes of this revision from now on."""
-        self._follower = follower = revision.index_follower
+        self._follower = follower = revision.changes.index_follower
         if follower is not None:
             follower.touched.on_touched = follower.index.on_opened = self._wake
             self._wake()  # for what was applied before
@@ -78,10 +78,10 @@ class IndexRenewal:
 
     def next_job(self, lane: Lane) -> RenewalJob | None:
         follower = self._follower
-        if follower is None or lane.revision.index_follower is not follower:
+        if follower is None or lane.revision.changes.index_follower is not follower:
             return None
         opened = follower.index.opened
-        gone, name = lane.revision.is_gone, "" if opened is None else opened.manifest.variant
+        gone, name = lane.revision.changes.is_gone, "" if opened is None else opened.manifest.variant
         if opened is None or gone is None or name not in lane.chooser.indices:
             return None
         if not lane.revision.capabilities[name].cover(_NEEDED):

@@ -134,7 +134,7 @@ class ServedModel:
         revision.check(table)
         self.watch.follow(revision, table.shadow_permille)
         self.renewal.follow(revision)
-        for index in revision.indexes:
+        for index in revision.compute.indexes:
             index.is_expected = table.makes_index
         lane, now_ms = self.lane, self._clock_ms()
         same = lane is not None and lane.revision is revision and lane.batching == table.batching
@@ -203,7 +203,7 @@ class ServedModel:
         self.drop_expired_costs(self._clock_ms())
         revision = lane.revision
         return decide_route(
-            lane.chooser, revision.manifest.revision, table, self.problem, self.is_expired, revision.needed
+            lane.chooser, revision.manifest.revision, table, self.problem, self.is_expired, revision.changes.needed
         )
 
     @property
@@ -255,7 +255,7 @@ class ServedModel:
             features = overlay.features
             fixed, of_rows = overlay_parts(overlay.nodes, overlay.edges, len(features), features.nbytes, most_drawn)
             extra = round_load(fixed + lane.chooser.costs.overlays.share * of_rows)
-            changed = int(np.count_nonzero(nodes >= lane.revision.first_new))
+            changed = int(np.count_nonzero(nodes >= lane.revision.graph.first_new))
         self.metrics.count_offered(load_of(seeds, extra, lane.batching.max_seeds) if extra else seeds)
         if self.state is not ModelState.READY:
             return self.refuse()
@@ -264,7 +264,7 @@ class ServedModel:
             return Refusal(RefusalReason.LOADING, _REPLACED, _RETRY_WHEN_UNAVAILABLE_S)
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
-        needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.replica is not None]
+        needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.changes.replica is not None]
         named = None if variant is None else lane.chooser.indices[variant]
         request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows, named, priority)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())

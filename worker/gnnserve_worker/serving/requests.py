@@ -174,7 +174,7 @@ def note_traced(tracer: Tracer, accepted: AcceptedRequests, batch: Batch, comput
 def _names_one_that_left(pending: Pending, piece: Piece) -> bool:
     """Looked for behind the batch: a node that has left keeps its row and loses its neighbours, so that what was
     computed of it may be of no graph that there was."""
-    is_gone = pending.lane.revision.is_gone
+    is_gone = pending.lane.revision.changes.is_gone
     if is_gone is None:
         return False
     named, overlay = pending.nodes[piece.start : piece.stop], pending.overlay

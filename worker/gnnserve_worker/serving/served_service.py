@@ -219,7 +219,7 @@ class ServedService:
         self._metrics.watch_canary(lambda: None if canary is None else canary.sample())
 
     def _handing_over(self, revision: ServedRevision) -> contextlib.AbstractContextManager[None]:
-        replica, updates = revision.replica, self._updates
+        replica, updates = revision.changes.replica, self._updates
         if replica is None or updates is None or updates.replica is None or updates.replica is replica:
             return contextlib.nullcontext()
         return updates.handing_over(replica)
@@ -241,7 +241,7 @@ class ServedService:
         return lane is not None and lane.revision is revision
 
     def _follow_log(self, revision: ServedRevision | None) -> None:
-        replica = None if revision is None else revision.replica
+        replica = None if revision is None else revision.changes.replica
         if self._updates is not None and self._updates.replica is not replica:
             self._updates.follow(replica)
 

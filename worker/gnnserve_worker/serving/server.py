@@ -92,7 +92,7 @@ def _begin(offer: Offer, served: ServedService) -> Serving:
     if revision is None:
         served.report(offer.problem)
     else:
-        revision.warm_up()
+        revision.compute.warm_up()
         served.switch(revision, _table_of(offer.service, revision), time.perf_counter() - started_s)
     return Serving(served, revision)
 

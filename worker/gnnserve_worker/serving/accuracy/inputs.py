@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from gnnserve_api.live_accuracy import InputDrift
+from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.inference.overlay_support import OverlaySupport
 
 MOST_TOLD = 5
 """Columns that are told, those that moved most."""

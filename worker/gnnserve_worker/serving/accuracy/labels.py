@@ -21,7 +21,7 @@ _MOST_DIGITS = 20
 
 def plain_ids(given: Sequence[NodeId | TypedNodeId], revision: ServedRevision) -> list[NodeId | TypedNodeId]:
     """Ids as texts with their types where they are objects, in a graph that has types."""
-    if revision.types is None:
+    if revision.graph.typed is None:
         return [*given]
     return [f"{one.type}/{one.id}" if isinstance(one, TypedNodeId) else one for one in given]
 
@@ -29,22 +29,22 @@ def plain_ids(given: Sequence[NodeId | TypedNodeId], revision: ServedRevision) -
 def find_nodes(ids: Sequence[NodeId | TypedNodeId], revision: ServedRevision) -> np.ndarray:
     """Positions int64 of nodes; -1 where the graph has no such node, an id of the other kind among them."""
     positions = np.full(len(ids), -1, np.int64)
-    if revision.types is not None:
-        ids = [_within(node, revision.types, revision) for node in ids]
-    wanted = str if revision.has_text_ids else int
+    if revision.graph.typed is not None:
+        ids = [_within(node, revision.graph.typed, revision) for node in ids]
+    wanted = str if revision.graph.naming.are_texts else int
     places = [i for i, node in enumerate(ids) if isinstance(node, wanted) and (wanted is str or node in _INT64)]
     if not places:
         return positions
     asked = [ids[i] for i in places]
-    if revision.has_text_ids:
-        assert revision.ids is not None  # noqa: S101
-        positions[places] = revision.ids.find_texts([str(node) for node in asked])
+    if revision.graph.naming.are_texts:
+        assert revision.graph.node_ids is not None  # noqa: S101
+        positions[places] = revision.graph.node_ids.find_texts([str(node) for node in asked])
         return positions
     integers = np.array(asked, np.int64)
-    if revision.ids is not None:
-        positions[places] = revision.ids.find_integers(integers)
+    if revision.graph.node_ids is not None:
+        positions[places] = revision.graph.node_ids.find_integers(integers)
     else:
-        positions[places] = np.where((integers >= 0) & (integers < revision.nodes), integers, -1)
+        positions[places] = np.where((integers >= 0) & (integers < revision.graph.nodes), integers, -1)
     return positions
 
 
@@ -57,16 +57,16 @@ def _within(node: NodeId | TypedNodeId, types: TypedGraphManifest, revision: Ser
         return TypedNodeId(name, id_)
     digits = id_.removeprefix("-")
     is_integer = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
-    return int(id_) if is_integer and not revision.has_text_ids else id_
+    return int(id_) if is_integer and not revision.graph.naming.are_texts else id_
 
 
 def find_truths(labels: Sequence[Label], revision: ServedRevision) -> tuple[np.ndarray, np.ndarray]:
     """Classes as scores have them, and which labels have one (bool [labels]). Classes are int64 [labels], or uint8
     [labels, classes] where nodes may have several. A list has none where nodes have one label each, and the other way
     round."""
-    columns: dict[int | str, int] = {label: column for column, label in enumerate(revision.classes)}
+    columns: dict[int | str, int] = {label: column for column, label in enumerate(revision.task.classes)}
     known = np.zeros(len(labels), bool)
-    if not revision.multi_label:
+    if not revision.task.multi_label:
         truths = np.full(len(labels), -1, np.int64)
         for i, label in enumerate(labels):
             if not isinstance(label, tuple) and label in columns:

@@ -43,6 +43,6 @@ class Shadows:
 
 def decide(revision: ServedRevision, variant: str, scores: np.ndarray) -> np.ndarray:
     """The labels that these scores mean, in the form of a `Sample`."""
-    decisive = revision.decisive_scores(variant, scores)
-    decided: np.ndarray = (decisive > 0).astype(np.uint8) if revision.multi_label else decisive.argmax(axis=1)
+    decisive = revision.task.decisive_scores(variant, scores)
+    decided: np.ndarray = (decisive > 0).astype(np.uint8) if revision.task.multi_label else decisive.argmax(axis=1)
     return decided

@@ -181,7 +181,7 @@ class AccuracyWatch:
             return
         if not self._has_inputs:
             self._has_inputs = True
-            self._inputs = input_means(revision.overlays, revision.node_count)
+            self._inputs = input_means(revision.compute.overlays.plain, revision.graph.count())
         if self._inputs is not None:
             self._inputs.add(features)
 
@@ -233,7 +233,7 @@ class AccuracyWatch:
     def _finish_shadow(self, job: AccuracyJob, scores: np.ndarray) -> None:
         sample, self.shadows.sample = self.shadows.sample, None
         if sample is not None and self._revision is not None and self._tally is not None:
-            decisive = self._revision.decisive_scores(job.variant, scores)
+            decisive = self._revision.task.decisive_scores(job.variant, scores)
             self._tally.add_agreement(sample.variant, values_of(decisive, sample.decided))
 
     def _finish_labels(self, job: AccuracyJob, scores: np.ndarray) -> None:
@@ -241,7 +241,7 @@ class AccuracyWatch:
         if chunk is None or revision is None or tally is None or not chunk.missing or chunk.missing[-1] != job.variant:
             return  # another revision took over meanwhile
         chunk.missing.pop()
-        chunk.values[job.variant] = values_of(revision.decisive_scores(job.variant, scores), chunk.truths)
+        chunk.values[job.variant] = values_of(revision.task.decisive_scores(job.variant, scores), chunk.truths)
         if chunk.missing:
             return
         self._chunk = None
@@ -274,7 +274,7 @@ class AccuracyWatch:
 
     def _next_held_out(self, revision: ServedRevision, count: int) -> _Chunk | None:
         """The next held-out nodes; None: all were taken, or the profile can be compared with."""
-        held_out, start = revision.held_out, self._held_out
+        held_out, start = revision.task.held_out, self._held_out
         if held_out is None or start >= len(held_out.nodes):
             return None
         self._held_out += count
@@ -296,4 +296,4 @@ class AccuracyWatch:
 
 def _variants_of(revision: ServedRevision) -> list[str]:
     variants = revision.manifest.profile.variants
-    return [variant.name for variant in variants if family_of(variant).capabilities.cover(revision.needed)]
+    return [variant.name for variant in variants if family_of(variant).capabilities.cover(revision.changes.needed)]

@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.json_format import ParseDict
 
+from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.grpc.codec import encode_grpc_error, read_message
 from gnnserve_worker.serving.grpc.messages import (
@@ -24,7 +25,6 @@ from gnnserve_worker.serving.grpc.messages import (
 from gnnserve_worker.serving.grpc.status import end_with
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.codecs.open_inference_paths import Call
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value
 
 _LOOK_EVERY_S = 0.5
 """Time between two looks at what a client watches."""

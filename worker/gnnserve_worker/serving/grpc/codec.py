@@ -16,15 +16,8 @@ from google.protobuf.message import DecodeError
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.grpc.known_messages import LONGEST_KNOWN, KnownMessages
-from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse, encode_length
-from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
-from gnnserve_worker.serving.http.question import ErrorCode, Question, RequestError, counted
-from gnnserve_worker.serving.http.tensors.answer import are_texts, as_bytes, form_of, numbers_of, texts_of_labels
-from gnnserve_worker.serving.http.tensors.asking import to_question
-from gnnserve_worker.serving.http.tensors.datatypes import (
+from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, counted
+from gnnserve_worker.asking.tensors import (
     AsBytes,
     Contents,
     Datatype,
@@ -32,6 +25,13 @@ from gnnserve_worker.serving.http.tensors.datatypes import (
     Listed,
     read_elements,
 )
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.grpc.known_messages import LONGEST_KNOWN, KnownMessages
+from gnnserve_worker.serving.grpc.messages import ModelInferRequest, ModelInferResponse, encode_length
+from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
+from gnnserve_worker.serving.http.tensors.answer import as_bytes
+from gnnserve_worker.serving.http.tensors.asking import to_question
 from gnnserve_worker.serving.http.tensors.request import (
     SIZE,
     AnswerForm,
@@ -46,6 +46,7 @@ from gnnserve_worker.serving.http.tensors.request import (
 from gnnserve_worker.serving.http.tensors.served import NODES, read_by
 from gnnserve_worker.serving.http.wishes import NO_WISHES, Wishes
 from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.tasks.served import TaskTensors
 
 _LISTS = {Datatype.INT64: "int64_contents", Datatype.FP32: "fp32_contents", Datatype.BYTES: "bytes_contents"}
 """The list that a message has for the elements of an input."""
@@ -176,15 +177,16 @@ class InferCodec:
         in_pieces: bool,
     ) -> Encoded:
         """`in_pieces`: a message is whole; its elements are copied, and not written one by one."""
+        tensors = revision.task.tensors
         # A message has either bytes for all of its outputs or for none.
         if any(question.form.are_binary):
             return Encoded(b"", self._encode_bytes(answer, question, revision, objective_met))
         response = _begin(self.model, answer.variant, (), revision.manifest.revision, answer.offset)
         response.id = question.form.id or ""
         for name in question.outputs:
-            datatype, shape = form_of(name, answer, revision)
+            datatype, shape = tensors.form_of(name, answer)
             output = response.outputs.add(name=name, datatype=datatype, shape=shape)
-            _fill(output.contents, name, datatype, answer, revision)
+            _fill(output.contents, name, datatype, answer, tensors)
         response.parameters["objective_met"].bool_param = objective_met()
         return Encoded(b"", response.SerializeToString())
 
@@ -192,12 +194,13 @@ class InferCodec:
         self, answer: Answer, question: Question, revision: ServedRevision, objective_met: Callable[[], bool]
     ) -> bytes:
         """A message may be written in parts, one behind the other: the most of it is alike for many answers."""
+        tensors = revision.task.tensors
         outputs: list[tuple[str, str, tuple[int, ...]]] = []
         parts: list[bytes | memoryview] = [b""]
         for name in question.outputs:
-            datatype, shape = form_of(name, answer, revision)
+            datatype, shape = tensors.form_of(name, answer)
             outputs.append((name, datatype, tuple(shape)))
-            data = as_bytes(name, answer, revision)
+            data = as_bytes(name, answer, tensors)
             parts += (_RAW_OUTPUT, encode_length(len(data)), data)
         if question.form.id:
             encoded = question.form.id.encode()
@@ -310,12 +313,12 @@ def _listed(name: str, datatype: Datatype, contents: Any) -> Any:
     return np.frombuffer(contents.SerializeToString()[-4 * len(values) :], "<f4")
 
 
-def _fill(contents: Any, name: str, datatype: Datatype, answer: Answer, revision: ServedRevision) -> None:
+def _fill(contents: Any, name: str, datatype: Datatype, answer: Answer, tensors: TaskTensors) -> None:
     """Put an output's elements into the list of its datatype."""
-    if are_texts(name, revision):
-        contents.bytes_contents.extend(texts_of_labels(answer, revision))
+    if tensors.are_texts(name):
+        contents.bytes_contents.extend(tensors.texts_of(name, answer))
         return
-    numbers = numbers_of(name, answer, revision)
+    numbers = tensors.numbers_of(name, answer)
     if datatype is Datatype.INT64:
         contents.int64_contents.extend(numbers.tolist())
     else:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
+from gnnserve_worker.asking.tensors import AsBytes, GivenTensor
 from gnnserve_worker.serving.grpc.messages import ModelInferRequest
-from gnnserve_worker.serving.http.tensors.datatypes import AsBytes, GivenTensor
 from gnnserve_worker.serving.http.tensors.request import AnswerForm, InferBody
 
 _MOST_KNOWN = 256

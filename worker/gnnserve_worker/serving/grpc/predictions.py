@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from gnnserve_worker.asking.question import RequestError, unauthorized
 from gnnserve_worker.serving.grpc.codec import InferCodec, encode_grpc_error
 from gnnserve_worker.serving.grpc.gathering import Gathering
 from gnnserve_worker.serving.grpc.known_messages import KnownMessages
@@ -25,7 +26,6 @@ from gnnserve_worker.serving.grpc.status import OK, end_with, metadata_of, sente
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.question import RequestError, unauthorized
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.limits import MOST_PIPELINED
 from gnnserve_worker.serving.http.wishes import NO_WISHES, WISH_HEADERS, Wishes, check_stated_once, read_wishes

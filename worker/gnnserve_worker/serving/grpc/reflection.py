@@ -8,11 +8,11 @@ from typing import Any
 from grpc_reflection.v1alpha.reflection import aio
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.grpc.codec import encode_grpc_error, read_message
 from gnnserve_worker.serving.grpc.messages import HEALTH, INFERENCE, POOL
 from gnnserve_worker.serving.grpc.status import end_with
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.question import RequestError
 
 METHODS = tuple(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha"))
 """Two names of one call, whose messages are the same."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from gnnserve_worker.asking.question import ErrorCode, RequestError, cut, unauthorized
 from gnnserve_worker.serving.grpc.calls import Calls, Handler, Health
 from gnnserve_worker.serving.grpc.codec import encode_grpc_error
 from gnnserve_worker.serving.grpc.limits import GrpcLimits
@@ -21,7 +22,6 @@ from gnnserve_worker.serving.grpc.reflection import Reflection
 from gnnserve_worker.serving.grpc.status import end_with
 from gnnserve_worker.serving.grpc.unread import UnreadCalls
 from gnnserve_worker.serving.http.app import ServingApp
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut, unauthorized
 
 _OPEN = frozenset(f"/{INFERENCE}/{name}" for name in ("ServerLive", "ServerReady")) | {f"/{HEALTH}/Check"}
 """Calls that need no token, and are answered however many there are: they tell health alone."""

@@ -33,14 +33,14 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
         service=service,
         revision=manifest.revision,
         recipe=manifest.recipe,
-        nodes=revision.node_count,
-        node_ids=revision.node_ids,
+        nodes=revision.graph.count(),
+        node_ids=revision.graph.naming.kind,
         features=len(manifest.ranking.columns),
-        classes=revision.classes,
-        multi_label=revision.multi_label,
+        classes=revision.task.classes,
+        multi_label=revision.task.multi_label,
         profile=manifest.profile,
-        provenance=revision.provenance,
-        device=revision.device_stats().device,
+        provenance=revision.task.provenance,
+        device=revision.compute.device_stats().device,
         tiers=tuple(
             AccuracyTier(permille, within.point.name, within.point.accuracy, within.relative_latency)
             for permille, within in stated_tiers(points_of(manifest.profile)).items()
@@ -53,20 +53,20 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
 
 
 def _types(revision: ServedRevision) -> tuple[NodeTypeAnswer, ...] | msgspec.UnsetType:
-    if revision.types is None:
+    if revision.graph.typed is None:
         return msgspec.UNSET
     return tuple(
-        NodeTypeAnswer(kind.name, revision.nodes_of(kind), revision.ids_of(kind), kind.features)
-        for kind in revision.types.types
+        NodeTypeAnswer(kind.name, revision.graph.ids.nodes_of(kind), revision.graph.ids.kind_of(kind), kind.features)
+        for kind in revision.graph.typed.types
     )
 
 
 def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec.UnsetType:
-    if revision.types is None:
+    if revision.graph.typed is None:
         return msgspec.UNSET
     return tuple(
         RelationAnswer(one.source, one.name, one.target, one.edges, one.both_ways, one.merges, one.reverse_of)
-        for one in revision.types.relations
+        for one in revision.graph.typed.relations
     )
 
 
@@ -74,11 +74,11 @@ def describe_route(
     model: ServedModel, revision: ServedRevision, updates: Updates | None, *, needs_token: bool,
     credentials: tuple[CredentialState, ...], canary: CanaryRoute | None,
 ) -> Route:  # fmt: skip
-    device, route, damage = revision.device_stats(), model.route(), model.damage
+    device, route, damage = revision.compute.device_stats(), model.route(), model.damage
     return msgspec.structs.replace(
         route,
         # Limits of what is refused whatever they are would promise it.
-        overlay=route.overlay if revision.overlays or revision.typed_overlays else msgspec.UNSET,
+        overlay=route.overlay if revision.compute.overlays.plain or revision.compute.overlays.typed else msgspec.UNSET,
         needs_token=needs_token,
         credentials=credentials,
         device=device.device,

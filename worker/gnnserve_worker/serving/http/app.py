@@ -24,6 +24,8 @@ from swagger_ui_bundle import swagger_ui_path
 from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
 from gnnserve_api.protocol import ErrorDetail, NodesAnswer, VariantsAnswer
 from gnnserve_api.routing import CredentialState, Damage, Route
+from gnnserve_worker.asking.overlay import NoOverlays
+from gnnserve_worker.asking.question import ErrorCode, RequestError, unauthorized
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
@@ -57,7 +59,6 @@ from gnnserve_worker.serving.http.open_inference.served_models import ServedMode
 from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, json_content
 from gnnserve_worker.serving.http.page import build_page
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, unauthorized
 from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
 from gnnserve_worker.serving.inlet import Inlet
 from gnnserve_worker.serving.lane import Lane
@@ -111,8 +112,10 @@ class ServingApp:
         metrics.watch_accuracy(model.watch)
         if updates is not None:
             metrics.watch_updates(updates)
-        metrics.watch_index(lambda: () if model.lane is None else model.lane.revision.indexes, model.renewal.figures)
-        metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.device_stats())
+        metrics.watch_index(
+            lambda: () if model.lane is None else model.lane.revision.compute.indexes, model.renewal.figures
+        )
+        metrics.watch_device(lambda: None if model.lane is None else model.lane.revision.compute.device_stats())
 
     async def close(self) -> None:
         """Close the log of changes, once what was sent is answered."""
@@ -366,7 +369,9 @@ def _method(request: Request) -> str:
 def _as_offered(lane: Lane) -> ServedRevision:
     """The revision, without overlays where the service takes none."""
     revision = lane.revision
-    return revision if lane.overlay_limits.max_nodes else replace(revision, overlays=None)
+    if lane.overlay_limits.max_nodes:
+        return revision
+    return replace(revision, compute=replace(revision.compute, overlays=NoOverlays("the service takes none")))
 
 
 def _json(value: Any) -> bytes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.serving.http.codecs.codec import Codec
 from gnnserve_worker.serving.http.content_coding import Coding
 from gnnserve_worker.serving.http.head import Head
-from gnnserve_worker.serving.http.question import Question
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.tracing.traces import RequestTrace
 

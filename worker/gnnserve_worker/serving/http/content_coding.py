@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
 from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut
 
 CONTENT_ENCODING = b"content-encoding"
 ACCEPT_ENCODING = b"accept-encoding"

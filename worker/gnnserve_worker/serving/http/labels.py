@@ -21,13 +21,12 @@ from gnnserve_api.live_accuracy import (
     RefusedLabel,
     TypedNodeId,
 )
+from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_count, counted, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths, plain_ids
 from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
-from gnnserve_worker.serving.http.codecs.json_mistakes import BodyForm, field_error
-from gnnserve_worker.serving.http.pairs import wrong_task
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_node_count, counted, shown_value
 from gnnserve_worker.serving.lane import Lane
 
 LABELS_PATH = "/v1/labels"
@@ -38,8 +37,9 @@ _decoder = decoding.decoder(LabelsRequest)
 
 
 def _example(revision: ServedRevision) -> str:
-    node, label = (*revision.shown_ids(0, 1),)[0], revision.classes[0]
-    return f'{{"nodes": [{shown_value(node)}], "labels": [{shown_value([label] if revision.multi_label else label)}]}}'
+    node, label = (*revision.graph.naming.shown(0, 1),)[0], revision.task.classes[0]
+    labels = shown_value([label] if revision.task.multi_label else label)
+    return f'{{"nodes": [{shown_value(node)}], "labels": [{labels}]}}'
 
 
 _FORM = BodyForm(
@@ -69,8 +69,8 @@ def take_labels(
     """Take the labels of a request. Raises RequestError where it is malformed as a whole, and takes nothing then.
     `second`: of the revision that answers beside this one, which gets what this one takes as far as it has room; None:
     none does."""
-    if revision.links is not None:
-        raise wrong_task("labels", revision)
+    if revision.task.links is not None:
+        raise revision.task.wrong_task("labels")
     request = _read(body, revision)
     if len(request.nodes) > watch.room:
         message = f"{counted(watch.waiting, 'label')} wait for an idle moment of the worker; send these again later"
@@ -140,8 +140,8 @@ def _refused(index: int, reason: LabelProblem, message: str) -> RefusedLabel:
 
 
 def _unknown_label(label: Label, revision: ServedRevision) -> str:
-    if revision.multi_label and not isinstance(label, tuple):
+    if revision.task.multi_label and not isinstance(label, tuple):
         return f"{shown_value(label)} is no list, and nodes of this graph have lists of labels"
-    if isinstance(label, tuple) and not revision.multi_label:
+    if isinstance(label, tuple) and not revision.task.multi_label:
         return f"{shown_value(label)} is a list, and nodes of this graph have one label each"
     return f"{shown_value(label)} is none of the graph's classes; GET /v1/variants lists them"

@@ -6,9 +6,9 @@ import re
 from urllib.parse import parse_qsl
 
 from gnnserve_api.protocol import NodesAnswer
-from gnnserve_api.typed import TypedGraphManifest, TypeManifest
+from gnnserve_api.typed import TypeManifest
+from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut
 
 NODES_OF_A_PAGE = 100
 MOST_NODES_OF_A_PAGE = 10_000
@@ -20,29 +20,30 @@ MOST_START = 10**_MOST_DIGITS - 1
 
 def list_nodes(query: bytes, revision: ServedRevision) -> NodesAnswer:
     """A page of node ids. Raises RequestError."""
-    start, count, kind = 0, NODES_OF_A_PAGE, None
+    start, count, graph = 0, NODES_OF_A_PAGE, revision.graph
+    kind, kinds = None, graph.described
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         match name:
             case "start":
                 start = _read_number(name, value, 0, None)
             case "count":
                 count = _read_number(name, value, 1, MOST_NODES_OF_A_PAGE)
-            case "type" if revision.types is not None:
-                kind = _read_type(value, revision.types)
+            case "type" if kinds:
+                kind = _read_type(value, kinds)
             case _:
-                known = "start, count" if revision.types is None else "start, count, type"
+                known = "start, count, type" if kinds else "start, count"
                 raise RequestError(ErrorCode.UNKNOWN_FIELD, cut(name), "there is no such field", f"known are {known}")
-    if revision.types is not None:
-        shown = kind or revision.types.target
-        ids = revision.shown_ids_of(shown, start, start + count)
-        return NodesAnswer(ids, start, revision.nodes_of(shown), revision.ids_of(shown), shown.name)
-    return NodesAnswer(revision.shown_ids(start, start + count), start, revision.node_count, revision.node_ids)
+    if kinds:
+        shown = kind or kinds[0]
+        ids = graph.ids.shown(shown, start, start + count)
+        return NodesAnswer(ids, start, graph.ids.nodes_of(shown), graph.ids.kind_of(shown), shown.name)
+    return NodesAnswer(graph.naming.shown(start, start + count), start, graph.count(), graph.naming.kind)
 
 
-def _read_type(value: str, types: TypedGraphManifest) -> TypeManifest:
-    found = next((kind for kind in types.types if kind.name == value), None)
+def _read_type(value: str, kinds: tuple[TypeManifest, ...]) -> TypeManifest:
+    found = next((kind for kind in kinds if kind.name == value), None)
     if found is None:
-        there = ", ".join(kind.name for kind in types.types)
+        there = ", ".join(kind.name for kind in kinds)
         raise RequestError(ErrorCode.INVALID_VALUE, "type", f"{cut(value)!r} is no type of nodes", f"types are {there}")
     return found
 

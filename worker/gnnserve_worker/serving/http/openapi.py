@@ -30,10 +30,10 @@ from gnnserve_api.protocol import (
 )
 from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
 from gnnserve_api.routing import Route
+from gnnserve_worker.asking.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH, RECOMMEND_PATH
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.description import describe_post
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH
-from gnnserve_worker.serving.http.codecs.binary import OUTPUTS
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
 from gnnserve_worker.serving.http.open_inference.description import describe_open_inference
@@ -47,8 +47,6 @@ from gnnserve_worker.serving.http.openapi_parts import (
     told,
 )
 from gnnserve_worker.serving.http.openapi_types import describe_types, with_content
-from gnnserve_worker.serving.http.pairs import PAIR_OUTPUTS, example_pair
-from gnnserve_worker.serving.http.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH, RECOMMEND_PATH
 from gnnserve_worker.serving.http.recommend_description import describe_recommend
 from gnnserve_worker.serving.http.wishes import (
     LATENCY_HEADER,
@@ -133,7 +131,7 @@ def _with_tokens(description: dict[str, Any], *, needs_token: bool) -> dict[str,
 
 def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     """Requests are those that the served graph takes; of any graph, where none is served."""
-    are_texts = revision is not None and revision.has_text_ids
+    are_texts = revision is not None and revision.graph.naming.are_texts
     request: Any = PredictRequest[str] if are_texts else PredictRequest[int]
     pairs: Any = PairsRequest[str] if are_texts else PairsRequest[int]
     changes: Any = ChangesRequest[str] if are_texts else ChangesRequest[int]
@@ -168,7 +166,7 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str|Any)_|\[(?:int|str)\])(?=\")", "", json.dumps(of_graph)))
     schemas = {name: to_openapi_30(schema) for name, schema in with_content(plain, revision).items()}
     # The task that is not served has no schemas.
-    has_links = revision is not None and revision.links is not None
+    has_links = revision is not None and revision.task.links is not None
     asks, asked = ("PairsRequest", "pairs") if has_links else ("PredictRequest", "nodes")
     for name in ("PredictRequest", "PredictAnswer") if has_links else ("PairsRequest", "PairsAnswer"):
         del schemas[name]
@@ -187,8 +185,8 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
         changed["removedNodes"]["items"] = either
         for name in ("edges", "removedEdges"):
             changed[name]["items"]["items"] = either
-    elif revision.ids is None and revision.overlays is None and not has_links:
-        nodes["items"] |= {"minimum": 0, "maximum": revision.nodes - 1}
+    elif revision.graph.node_ids is None and revision.compute.overlays.plain is None and not has_links:
+        nodes["items"] |= {"minimum": 0, "maximum": revision.graph.nodes - 1}
     if not _takes_overlays(revision):
         del schemas["RequestOverlay"], schemas[asks]["properties"]["overlay"]
         del schemas["RecommendRequest"]["properties"]["overlay"]
@@ -208,11 +206,11 @@ def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
 
 
 def _takes_overlays(revision: ServedRevision | None) -> bool:
-    return revision is None or revision.overlays is not None
+    return revision is None or revision.compute.overlays.plain is not None
 
 
 def _changes(revision: ServedRevision | None) -> bool:
-    return revision is None or revision.applied_offset is not None
+    return revision is None or revision.changes.applied_offset is not None
 
 
 def nodes_parameters() -> list[dict[str, Any]]:
@@ -224,17 +222,17 @@ def nodes_parameters() -> list[dict[str, Any]]:
 
 def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
     """The path of predictions, with ids and labels that the served graph has."""
-    nodes = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
-    labels = [0, 4] if revision is None else list((revision.classes * 2)[: len(nodes)])
+    nodes = [3, 7] if revision is None else list(revision.graph.naming.shown(0, 2))
+    labels = [0, 4] if revision is None else list((revision.task.classes * 2)[: len(nodes)])
     example_request: dict[str, Any] = {"nodes": nodes, **_EXAMPLE_WISHES}
     example_answer: dict[str, Any] = {
-        "labels": [[label] for label in labels] if revision is not None and revision.multi_label else labels,
+        "labels": [[label] for label in labels] if revision is not None and revision.task.multi_label else labels,
         **_EXAMPLE_ANSWER,
     }
-    summary, asked_about, outputs = "Classify nodes", "node", list(OUTPUTS)
-    if revision is not None and revision.links is not None:
-        summary, asked_about, outputs = "Score pairs of nodes", "pair", list(PAIR_OUTPUTS)
-        example_request = {"pairs": [example_pair(revision)], **_EXAMPLE_WISHES}
+    summary, asked_about, outputs = "Classify nodes", "node", ["scores", "embeddings", "labels"]
+    if revision is not None and revision.task.links is not None:
+        summary, asked_about, outputs = "Score pairs of nodes", "pair", list(revision.task.outputs)
+        example_request = {**json.loads(revision.task.example()), **_EXAMPLE_WISHES}
         example_answer = {"scores": [1.25], "probabilities": [0.82], **_EXAMPLE_ANSWER}
     codecs = [codec for codec in CODECS if codec.path == PREDICT_PATH]
     requests = {codec.content_type: codec.describe_request(revision, example_request) for codec in codecs}

@@ -16,6 +16,7 @@ from typing import Protocol, assert_never
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
+from gnnserve_worker.asking.question import BehindError, ErrorCode, RequestError, unknown_model
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
@@ -25,13 +26,6 @@ from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.content_coding import compress
 from gnnserve_worker.serving.http.head import Head
 from gnnserve_worker.serving.http.held import WAIT_WITHOUT_LATENCY_MS, Held, wait_for_offset
-from gnnserve_worker.serving.http.question import (
-    BehindError,
-    ErrorCode,
-    RequestError,
-    is_large,
-    unknown_model,
-)
 from gnnserve_worker.serving.http.replies import (
     REFUSAL_STATUS,
     Reply,
@@ -139,7 +133,7 @@ class Predict:
         lane = self._model.lane
         if lane is None:
             return self.refuse(self._model.refuse(), codec.encode_error)
-        seeds = codec.estimate_seeds(body, are_texts=lane.revision.has_text_ids)
+        seeds = codec.estimate_seeds(body, are_texts=lane.revision.graph.naming.are_texts)
         refused = self._model.would_refuse(seeds, arrived_ms)
         if refused is not None and not (must_parse or _may_choose(head, body)):
             return self._refuse_unread(refused, seeds, codec, brings_overlay=codec.may_have_overlay(body))
@@ -162,7 +156,7 @@ class Predict:
         receive_ms = None
         if head.wishes.all_times:
             receive_ms = monotonic_ms() - begun_ms - read_ms
-        large = is_large(question, revision, _MOST_AT_ONCE)
+        large = revision.task.is_large(question, _MOST_AT_ONCE)
         return Asked(lane, question, codec, arrived_ms, large, read_ms, head.coding, receive_ms, trace)
 
     def ask(self, asked: Asked, respond: Callable[[Reply], None]) -> Pending | Reply:
@@ -186,7 +180,7 @@ class Predict:
     def _note_overlay(self, overlay: Overlay, asked: Asked) -> None:
         # Not in `read`: of two revisions that read a request, one is asked.
         revision = asked.lane.revision
-        if len(overlay.features) and revision.typed_overlays is None:
+        if len(overlay.features):
             self._model.watch.note_inputs(revision, overlay.features)
         self._metrics.count_overlay(overlay.new_nodes, overlay.edges, asked.read_ms)
 

@@ -1,184 +1,24 @@
-"""What can be asked of `POST /v1/predict`, in whatever form it is written, and what is wrong with a request.
+"""What is wrong with a request that the graph and the variants of a revision do not answer.
 
-A codec (`codecs/`) reads the body; what spans a request and the served graph is checked here, so that the engine sees
-only requests it can answer. A message names the field, the value, what was expected and what to do. Objective,
-strictness and seed may stand in the head of a request in any form.
+All that can be asked, and what needs no revision to be refused, is in `asking/question.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Any
 
-import msgspec
-import numpy as np
-
-from gnnserve_api.errors import InputError
 from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import Objective
-from gnnserve_api.priority import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
-from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_api.protocol import MAX_OFFSET
+from gnnserve_worker.asking.question import (
+    OFFSET_REMEDY,
+    BehindError,
+    ErrorCode,
+    RequestError,
+    shown_value,
+)
 from gnnserve_worker.inference.served import ServedRevision
-
-PREDICT_PATH = "/v1/predict"
-RECOMMEND_PATH = "/v1/recommend"
-MAX_LATENCY_MS = 3_600_000
-MAX_TOLERANCE_PERMILLE = 1000
-_SHOWN_CHARACTERS = 60
-SEED_REMEDY = f"give an integer from 0 to {MAX_SEED}, or leave it out"
-PRIORITY_REMEDY = f"give an integer from 1, the highest, to {LOWEST_PRIORITY}, or leave it out"
-OFFSET_REMEDY = f"give an offset of the log, an integer from 0 to {MAX_OFFSET}, or leave it out"
-
-
-class ErrorCode(StrEnum):
-    """Machine-readable reasons of this protocol's own; a refusal's code is its `RefusalReason`."""
-
-    INVALID_JSON = "InvalidJson"
-    INVALID_BINARY = "InvalidBinary"
-    INVALID_TYPE = "InvalidType"
-    INVALID_VALUE = "InvalidValue"
-    UNKNOWN_FIELD = "UnknownField"
-    MISSING_FIELD = "MissingField"
-    EMPTY_NODES = "EmptyNodes"
-    TOO_MANY_NODES = "TooManyNodes"
-    UNKNOWN_NODE = "UnknownNode"
-    WRONG_TASK = "WrongTask"
-    EMPTY_PAIRS = "EmptyPairs"
-    TOO_MANY_PAIRS = "TooManyPairs"
-    WRONG_NODE_TYPE = "WrongNodeType"
-    UNKNOWN_MODEL = "UnknownModel"
-    UNKNOWN_VARIANT = "UnknownVariant"
-    VARIANT_UNABLE = "VariantUnable"
-    NO_EMBEDDINGS = "NoEmbeddings"
-    NO_BINARY_LABELS = "NoBinaryLabels"
-    NO_BINARY_NODES = "NoBinaryNodes"
-    NO_INDEX = "NoIndex"
-    NO_RECOMMENDATIONS = "NoRecommendations"
-    NO_OVERLAYS = "NoOverlays"
-    STORED_NODE = "StoredNode"
-    REPEATED_NODE = "RepeatedNode"
-    UNKNOWN_COLUMN = "UnknownColumn"
-    MISSING_COLUMN = "MissingColumn"
-    WRONG_FEATURES = "WrongFeatures"
-    TOO_MANY_OVERLAY_NODES = "TooManyOverlayNodes"
-    TOO_MANY_OVERLAY_EDGES = "TooManyOverlayEdges"
-    OVERLAY_TOO_LARGE = "OverlayTooLarge"
-    NO_UPDATES = "NoUpdates"
-    EMPTY_CHANGES = "EmptyChanges"
-    TOO_MANY_CHANGES = "TooManyChanges"
-    UNKNOWN_LABEL = "UnknownLabel"
-    NO_ROOM = "NoRoom"
-    NOT_APPLIED = "NotApplied"
-    OFFSET_NOT_REACHED = "OffsetNotReached"
-    TIMED_OUT = "TimedOut"
-    LOG_UNAVAILABLE = "LogUnavailable"
-    LOG_FULL = "LogFull"
-    LOG_CONFLICT = "LogConflict"
-    SEQUENCE_PASSED = "SequencePassed"
-    BODY_TOO_LARGE = "BodyTooLarge"
-    METHOD_NOT_ALLOWED = "MethodNotAllowed"
-    HEAD_TOO_LARGE = "HeadTooLarge"
-    MALFORMED_REQUEST = "MalformedRequest"
-    UNSUPPORTED_CODING = "UnsupportedCoding"
-    UNSUPPORTED_ENCODING = "UnsupportedEncoding"
-    INVALID_ENCODING = "InvalidEncoding"
-    UNSUPPORTED_VERSION = "UnsupportedVersion"
-    EXPECTATION_FAILED = "ExpectationFailed"
-    UNAUTHORIZED = "Unauthorized"
-    NO_WRITING = "NoWriting"
-    TOO_MANY_CONNECTIONS = "TooManyConnections"
-    NOT_FOUND = "NotFound"
-    INTERNAL_ERROR = "InternalError"
-    CLIENT_GONE = "ClientGone"
-    """The client has disconnected; this is only counted."""
-
-
-class RequestError(InputError):
-    """The client must change the request."""
-
-    def __init__(
-        self, code: ErrorCode, where: str, problem: str, remedy: str = "", *, allowed_method: str = ""
-    ) -> None:
-        """`allowed_method`: the one that the path has, where the request's is not possible."""
-        super().__init__(where, problem, remedy)
-        self.code = code
-        self.allowed_method = allowed_method
-
-
-def wrong_method(method: str, path: str, allowed: str) -> RequestError:
-    return RequestError(
-        ErrorCode.METHOD_NOT_ALLOWED, path, f"{method} is not possible", f"use {allowed}", allowed_method=allowed
-    )
-
-
-def unauthorized(which: str) -> RequestError:
-    """`which`: the token that is needed, as in `that may write`."""
-    # The same words whether a token is missing or wrong, and nothing of what was sent.
-    return RequestError(
-        ErrorCode.UNAUTHORIZED,
-        "Authorization",
-        f"this needs a token {which}",
-        "send `Authorization: Bearer` and the token",
-    )
-
-
-class BehindError(Exception):
-    """The worker has not applied the offset that a request asks for. It may wait, and then be read again."""
-
-    def __init__(self, min_offset: int, objective: Objective, timeout_ms: float | None) -> None:
-        super().__init__(f"offset {min_offset:,} is not applied yet")
-        self.min_offset = min_offset
-        self.objective = objective
-        """The request's own, which may be empty."""
-        self.timeout_ms = timeout_ms
-
-
-class Question(msgspec.Struct, frozen=True):
-    """A request that can be answered."""
-
-    # A msgspec struct, as all that is made per request: it costs a sixth of a frozen dataclass.
-    nodes: np.ndarray
-    """int64, positions in the graph, all in range; N + k for overlay node k."""
-    objective: Objective
-    strict: bool
-    outputs: tuple[str, ...]
-    """Requested outputs, without repetition."""
-    overlay: Overlay | None = None
-    """What the request brings; arranged against the revision that its nodes were found in."""
-    seed: int | None = None
-    """What its draws depend on; None: the batch's key."""
-    variant: str | None = None
-    """The variant that is to answer, which can; None: the one that routing and load call for."""
-    form: Any = None
-    """What its codec keeps of the request for the answer."""
-    timeout_ms: float | None = None
-    """Time from its arrival after which its client wants no answer any more; None: there is no such time."""
-    priority: int = DEFAULT_PRIORITY
-
-
-def check_seed(seed: int, where: str) -> int:
-    if not 0 <= seed <= MAX_SEED:
-        raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(seed)} is out of range", SEED_REMEDY)
-    return seed
-
-
-def check_priority(priority: int, where: str) -> int:
-    """Triton's clients have 0 for the default."""
-    if not 0 <= priority <= LOWEST_PRIORITY:
-        problem = f"{shown_value(priority)} is out of range"
-        raise RequestError(ErrorCode.INVALID_VALUE, where, problem, PRIORITY_REMEDY)
-    return priority or DEFAULT_PRIORITY
-
-
-def check_timeout(timeout_ms: float, where: str) -> float:
-    if not 0 < timeout_ms <= MAX_LATENCY_MS:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE, where, f"{timeout_ms:,.15g} is out of range",
-            f"give milliseconds above 0 and at most {MAX_LATENCY_MS:,}, or leave it out",
-        )  # fmt: skip
-    return timeout_ms
+from gnnserve_worker.tasks.served import HOW_TO_CHANGE
 
 
 def require_offset(
@@ -188,58 +28,18 @@ def require_offset(
     request's own."""
     if not 0 <= min_offset <= MAX_OFFSET:
         raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(min_offset)} is out of range", OFFSET_REMEDY)
-    if revision.applied_offset is None:
+    if revision.changes.applied_offset is None:
         raise no_updates(where, "leave it out", revision)
-    if revision.applied_offset() < min_offset:
+    if revision.changes.applied_offset() < min_offset:
         raise BehindError(min_offset, objective, timeout_ms)
 
 
 def no_updates(where: str, instead: str, revision: ServedRevision | None) -> RequestError:
     """Error for a request that needs a log of changes. `instead`: what the client may do; empty: nothing.
     `revision`: what is served now; None: nothing yet."""
-    if revision is not None and revision.links is not None:
-        # What the spec refuses is not advised.
-        manifest = "generate the service again from the changed graph: spec.updates is not possible with task.links"
-    else:
-        manifest = "turn changes on: `spec.updates: {log: {sqlite: {}}}` in the manifest keeps a log of them"
+    manifest = HOW_TO_CHANGE if revision is None else revision.task.how_to_change
     remedy = f"{instead}, or {manifest}" if instead else manifest
     return RequestError(ErrorCode.NO_UPDATES, where, "the graph of this service does not change", remedy)
-
-
-def check_objective(objective: Objective, latency_field: str, tolerance_field: str) -> None:
-    latency = objective.latency_ms
-    if latency is not None and not 0 < latency <= MAX_LATENCY_MS:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE,
-            latency_field,
-            f"{latency:,.15g} is out of range",
-            f"give milliseconds above 0 and at most {MAX_LATENCY_MS:,}",
-        )
-    tolerance = objective.accuracy_tolerance_permille
-    if tolerance is not None and not 0 <= tolerance <= MAX_TOLERANCE_PERMILLE:
-        raise RequestError(
-            ErrorCode.INVALID_VALUE,
-            tolerance_field,
-            f"{tolerance:,.15g} is out of range",
-            f"give permille from 0 to {MAX_TOLERANCE_PERMILLE:,}; 10 is one point of accuracy",
-        )
-
-
-def check_outputs(outputs: Sequence[str], revision: ServedRevision, fields: Sequence[str]) -> None:
-    """`fields`: where each of them stands."""
-    if "embeddings" in outputs and not revision.has_embeddings:
-        raise RequestError(
-            ErrorCode.NO_EMBEDDINGS,
-            fields[outputs.index("embeddings")],
-            "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
-            "leave embeddings out",
-        )
-
-
-def unknown_model(name: str, service: str) -> RequestError:
-    return RequestError(
-        ErrorCode.UNKNOWN_MODEL, "model", f"there is no model {shown_value(name)}", f"this worker serves {service}"
-    )
 
 
 def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revision: ServedRevision, where: str) -> str:
@@ -253,7 +53,7 @@ def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revis
             f"choose from {', '.join(revision.capabilities)}, or leave it out",
         )
     needed = Capabilities(
-        overlay=brings_overlay, embeddings="embeddings" in outputs, changes=revision.replica is not None
+        overlay=brings_overlay, embeddings="embeddings" in outputs, changes=revision.changes.replica is not None
     )
     if gives.cover(needed):
         return name
@@ -267,43 +67,3 @@ def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revis
         f"variant {name} cannot answer requests with {missing}",
         f"choose from {able}, or leave it out" if able else "leave it out",
     )
-
-
-def check_node_count(
-    count: int, max_nodes: int, otherwise: str = ", or raise spec.worker.batching.maxQueuedSeeds"
-) -> None:
-    """`otherwise`: what helps against too many, beside splitting the list."""
-    if not count:
-        raise RequestError(ErrorCode.EMPTY_NODES, "nodes", "the list is empty", "name at least one node id")
-    if count > max_nodes:
-        raise RequestError(
-            ErrorCode.TOO_MANY_NODES,
-            "nodes",
-            f"{count:,} nodes, more than the {max_nodes:,} that one request may have",
-            f"split the list over several requests{otherwise}",
-        )
-
-
-def shown_value(value: Any) -> str:
-    """A value as JSON, for a message."""
-    return cut(msgspec.json.encode(value).decode())
-
-
-def counted(count: int, thing: str) -> str:
-    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
-def cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
-
-
-def is_large(question: Question, revision: ServedRevision, most_numbers: int) -> bool:
-    """Whether its answer has more numbers than that, roughly."""
-    if revision.links is not None:
-        return False  # a number or two for each pair
-    nodes = len(question.nodes)
-    widest = 1 + len(revision.classes) + revision.most_embedding_columns
-    if nodes * widest <= most_numbers:
-        return False
-    widths = {"labels": 1, "scores": len(revision.classes), "embeddings": revision.most_embedding_columns}
-    return nodes * sum(widths[output] for output in question.outputs) > most_numbers

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import msgspec
 
 from gnnserve_api.protocol import ErrorDetail
+from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http.codecs.codec import ErrorForm
 from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError
 
 REFUSAL_STATUS = {
     RefusalReason.OBJECTIVE_INFEASIBLE: 422,

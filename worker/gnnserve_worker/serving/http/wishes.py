@@ -13,7 +13,7 @@ import msgspec
 from gnnserve_api.changes import MIN_OFFSET_HEADER
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.priority import DEFAULT_PRIORITY
-from gnnserve_worker.serving.http.question import (
+from gnnserve_worker.asking.question import (
     OFFSET_REMEDY,
     PRIORITY_REMEDY,
     SEED_REMEDY,

@@ -10,12 +10,12 @@ import numpy as np
 
 from gnnserve_api import decoding
 from gnnserve_api.protocol import Label
+from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES
+from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
 from gnnserve_worker.graph.change_batch import MOST_ITEMS, ChangeCounts
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.mistakes import BINARY_REMEDY, place_of_id, place_of_label
-from gnnserve_worker.serving.http.codecs.json_mistakes import BodyForm, field_error
-from gnnserve_worker.serving.http.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
 
 AnyLabel = Label | list[Label] | None
 _labels_decoder = decoding.decoder(list[AnyLabel])
@@ -89,14 +89,14 @@ def check_counts(counts: ChangeCounts, width: int) -> None:
 
 def check_labels(labels: Sequence[AnyLabel], counts: ChangeCounts, revision: ServedRevision) -> None:
     """Labels are the graph's own, a list where nodes may have several."""
-    known = frozenset(revision.classes)
+    known = frozenset(revision.task.classes)
     for index, label in enumerate(labels):
         if label is None:
             continue
-        if isinstance(label, list) is not revision.multi_label:
+        if isinstance(label, list) is not revision.task.multi_label:
             problem = (
                 f"{shown_value(label)} is no list, and nodes of this graph have lists of labels"
-                if revision.multi_label
+                if revision.task.multi_label
                 else f"{shown_value(label)} is a list, and nodes of this graph have one label each"
             )
         elif unknown := [one for one in (label if isinstance(label, list) else [label]) if one not in known]:

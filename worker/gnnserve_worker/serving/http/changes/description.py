@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from gnnserve_api.changes import (
     CHANGES_TYPE,
     CLIENT_HEADER,
@@ -16,12 +14,11 @@ from gnnserve_api.changes import (
     ChangesAnswer,
     ChangesPage,
     ChangesRequest,
-    TypedChangesRequest,
 )
 from gnnserve_api.protocol import MAX_OFFSET
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.endpoint import PAGE_RECORDS
-from gnnserve_worker.serving.http.changes.mistakes import TYPED_CHANGES
+from gnnserve_worker.serving.http.changes.reading import FORMS
 from gnnserve_worker.serving.http.openapi_parts import (
     RETRY_AFTER,
     error_response,
@@ -88,10 +85,10 @@ def describe_post(revision: ServedRevision | None) -> dict[str, Any]:
 
 
 def _content_of(revision: ServedRevision | None) -> dict[str, Any]:
-    if revision is not None and revision.types is not None:
-        return json_content(TypedChangesRequest, msgspec.json.decode(TYPED_CHANGES.example(revision)))
-    ids = [3, 7] if revision is None else list(revision.shown_ids(0, 2))
-    return json_content(ChangesRequest, {"edges": [[ids[0], ids[-1]]]})
+    if revision is None:
+        return json_content(ChangesRequest, {"edges": [[3, 7]]})
+    form = FORMS[revision.graph.naming.form]
+    return json_content(form.request, form.example(revision))
 
 
 def list_parameters() -> list[dict[str, Any]]:

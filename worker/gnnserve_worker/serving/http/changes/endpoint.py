@@ -29,16 +29,17 @@ from gnnserve_api.changes import (
     ChangesPage,
 )
 from gnnserve_api.protocol import MAX_OFFSET
+from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
 from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError, Record, SequencePassedError
 from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError, Outcome, Updates
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
 from gnnserve_worker.serving.change_metrics import BatchOutcome, ChangeCounters
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
 from gnnserve_worker.serving.http.changes.content import ColumnsOf, content_of
-from gnnserve_worker.serving.http.changes.reading import columns_by_id, read_changes, refusal_error
+from gnnserve_worker.serving.http.changes.reading import read_changes, refusal_error
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut, no_updates
+from gnnserve_worker.serving.http.question import no_updates
 from gnnserve_worker.serving.http.replies import Reply, error_reply, refusal_reply
 from gnnserve_worker.serving.http.wishes import read_whole
 from gnnserve_worker.serving.model import ModelState, ServedModel, monotonic_ms
@@ -150,7 +151,11 @@ class ChangesEndpoint:
         updates, asked, lane = self._require_updates(), read_page_query(query), self._model.lane
         if lane is None:
             return refusal_reply(self._model.refuse())
-        columns = columns_by_id(lane.revision) if asked.with_content else None
+        columns: ColumnsOf | None = None
+        if asked.with_content:
+            features = lane.revision.changes.features
+            features.width()  # refused before the log is read
+            columns = features.columns_of
         after = updates.first - 1 if asked.after is None else asked.after
         if asked.wait_s and updates.reported <= after:
             await updates.wait_applied(after + 1, asked.wait_s)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from gnnserve_api.changes import CHANGES_TYPE
+from gnnserve_worker.asking.body_form import LIST_OF_PAIRS, PAIR, BodyForm, node_remedies
+from gnnserve_worker.asking.question import shown_value
 from gnnserve_worker.graph.change_batch import ChangeCounts
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.json_mistakes import LIST_OF_PAIRS, PAIR, BodyForm, node_remedies
-from gnnserve_worker.serving.http.question import shown_value
 
 BINARY_REMEDY = f"send a batch as docs/updates.md describes {CHANGES_TYPE}, or JSON"
 _LABEL = "give a label of the graph, or null; a list of labels where nodes may have several"
 
 
 def _example(revision: ServedRevision) -> str:
-    return f'{{"edges": [{shown_value(revision.shown_ids(0, 2))}]}}'
+    return f'{{"edges": [{shown_value(revision.graph.naming.shown(0, 2))}]}}'
 
 
 CHANGES = BodyForm(
@@ -44,21 +44,21 @@ CHANGES = BodyForm(
 """The form of a batch in JSON."""
 
 
-def _typed_example(revision: ServedRevision) -> str:
-    types = revision.types
-    relation = None if types is None else next((one for one in types.relations if one.reverse_of is None), None)
-    if types is None or relation is None:
+def _relation_example(revision: ServedRevision) -> str:
+    types = revision.graph.types
+    relation = next((one for one in types.relations if one.reverse_of is None), None)
+    if relation is None:
         return '{"edges": [[…, …, …]]}'
 
     def first(name: str) -> str:
-        return f"{name}/{next(iter(revision.shown_ids_of(types.types[types.place_of(name)], 0, 1)), 0)}"
+        return f"{name}/{next(iter(revision.graph.ids.shown(types.types[types.place_of(name)], 0, 1)), 0)}"
 
     return f'{{"edges": [{shown_value([first(relation.source), relation.name, first(relation.target)])}]}}'
 
 
 _TYPED_EDGE = 'give a source, a relation and a target: ["user/17", "buys", "item/3"]'
 _TYPED_EDGES = 'give a list of edges, each a source, a relation and a target: [["user/17", "buys", "item/3"]]'
-TYPED_CHANGES = BodyForm(
+RELATION_CHANGES = BodyForm(
     CHANGES.members,
     frozenset(),
     {
@@ -70,9 +70,9 @@ TYPED_CHANGES = BodyForm(
         "removedEdges[]": _TYPED_EDGE,
         "removedEdges[][]": "name a relation, between the two ends",
     },
-    _typed_example,
+    _relation_example,
 )
-"""The same over a graph of several types."""
+"""The form of a batch whose edges name their relation."""
 
 
 def place_of_id(index: int, counts: ChangeCounts, per_edge: int = 2) -> str:

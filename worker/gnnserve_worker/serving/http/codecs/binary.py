@@ -16,34 +16,19 @@ import numpy as np
 from gnnserve_api.changes import OFFSET_HEADER
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.node_ids import find_integers
-from gnnserve_worker.serving.http.pairs import (
-    PAIR_OUTPUTS,
-    PairForm,
-    check_pair_count,
-    distinct_ends,
-    example_of,
-    outputs_of,
-    told_of_pairs,
-)
-from gnnserve_worker.serving.http.question import (
+from gnnserve_worker.asking.question import (
     PREDICT_PATH,
     ErrorCode,
     Question,
     RequestError,
-    check_node_count,
-    check_outputs,
-    check_variant,
-    require_offset,
-    shown_value,
 )
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codecs.json import encode_json_error
+from gnnserve_worker.serving.http.question import check_variant, require_offset
 from gnnserve_worker.serving.http.wishes import HEADERS_REMEDY, OFFSET_WISH_HEADER, VARIANT_HEADER, Wishes
 from gnnserve_worker.serving.requests import Answer
 
-OUTPUTS = ("scores", "embeddings", "labels")
 ID_BYTES = 8
 _SCORES = ("scores",)
 
@@ -87,17 +72,17 @@ class BinaryCodec:
                 f"{len(body):,} bytes are no whole number of node ids, which have {ID_BYTES} bytes each",
                 "send int64, little-endian",
             )
-        check_asked_count(len(body) // ID_BYTES, max_nodes, revision)
+        task = revision.task
+        task.check_count(len(body) // ID_BYTES, max_nodes)
         nodes = np.frombuffer(body, "<i8")
         if sys.byteorder == "big":
             nodes = nodes.astype(np.int64)
         variant = read_variant(wishes, outputs, revision, brings_overlay=False)
-        if revision.links is None:
-            positions, form = find_integers(nodes, revision), None
-        else:
-            with told_of_pairs():
-                positions = find_integers(nodes, revision)
-            positions, form = distinct_ends(positions, revision)
+        try:
+            positions = revision.graph.naming.find_integers(nodes)
+        except RequestError as error:
+            raise task.placed(error) from None
+        positions, form = task.joined(positions, None)
         return Question(
             positions,
             wishes.objective,
@@ -121,11 +106,7 @@ class BinaryCodec:
         in_pieces: bool,
     ) -> Encoded:
         """Never in pieces: the array is sent from where it lies."""
-        output = question.outputs[0]
-        if isinstance(question.form, PairForm):
-            array = outputs_of(answer, question.form, question.outputs, revision)[output].astype("<f4", copy=False)
-        else:
-            array = _array_of(answer, output, revision)
+        array = revision.task.array(answer, question)
         head = (
             f"content-type: {self.content_type}\r\n"
             f"gnnserve-variant: {answer.variant}\r\n"
@@ -141,7 +122,7 @@ class BinaryCodec:
         return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
-        if revision is not None and revision.has_text_ids:
+        if revision is not None and revision.graph.naming.are_texts:
             return None
         return {"schema": {"type": "string", "format": "binary"}}
 
@@ -149,31 +130,13 @@ class BinaryCodec:
 
 
 def check_integer_ids(revision: ServedRevision) -> None:
-    if revision.has_text_ids:
+    if revision.graph.naming.are_texts:
         raise RequestError(
             ErrorCode.NO_BINARY_NODES,
             "body",
             "the node ids of this graph are texts, and lists of them are no array",
-            f"send JSON, such as {_example(revision)}",
+            f"send JSON, such as {revision.task.example()}",
         )
-
-
-def _example(revision: ServedRevision) -> str:
-    if revision.links is not None:
-        return example_of(revision)
-    return f'{{"nodes": [{shown_value(revision.shown_ids(0, 1)[0])}]}}'
-
-
-def check_asked_count(asked: int, max_nodes: int, revision: ServedRevision) -> None:
-    """`asked`: ids of nodes, or of the ends of pairs."""
-    if revision.links is None:
-        check_node_count(asked, max_nodes)
-        return
-    if asked % 2:
-        raise binary_error(
-            f"{asked:,} node ids are no whole number of pairs", "send int64 [pairs, 2], first and second node of each"
-        )
-    check_pair_count(asked // 2, max_nodes)
 
 
 def check_offset(wishes: Wishes, revision: ServedRevision) -> None:
@@ -208,7 +171,7 @@ def read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
                 ErrorCode.UNKNOWN_FIELD, name[:60], "there is no such field", f"known is return; {HEADERS_REMEDY}"
             )
         outputs.append(value)
-    possible = OUTPUTS if revision.links is None else PAIR_OUTPUTS
+    task, possible = revision.task, revision.task.outputs
     if len(outputs) != 1 or outputs[0] not in possible:
         shown = "&".join(outputs)[:60] or "nothing"
         raise RequestError(
@@ -217,32 +180,6 @@ def read_outputs(query: bytes, revision: ServedRevision) -> tuple[str, ...]:
             f"{shown} is not possible here",
             f"give one of {', '.join(possible)}; JSON may carry several",
         )
-    check_outputs(outputs, revision, ["return"])
-    if outputs[0] == "labels" and revision.multi_label:
-        raise RequestError(
-            ErrorCode.NO_BINARY_LABELS,
-            "return",
-            "each node of this graph may have several labels, and lists of them are no array",
-            "send JSON, or ask for scores, where one above "
-            f"{'the threshold in `provenance` of GET /v1/variants' if revision.thresholds else '0'} is a label",
-        )
-    if outputs[0] == "labels" and revision.class_texts:
-        raise RequestError(
-            ErrorCode.NO_BINARY_LABELS,
-            "return",
-            "the labels of this graph are texts, and lists of them are no array",
-            "ask for scores, whose columns are `classes` of GET /v1/variants, or send JSON",
-        )
+    task.check_outputs(outputs, ["return"])
+    task.check_array(outputs[0])
     return tuple(outputs)
-
-
-def _array_of(answer: Answer, output: str, revision: ServedRevision) -> np.ndarray:
-    """C-contiguous, little-endian: scores and embeddings float32 [nodes, width], labels int64 [nodes]."""
-    match output:
-        case "labels":
-            deciding = revision.decisive_scores(answer.variant, answer.scores)
-            return np.ascontiguousarray(revision.class_ids[deciding.argmax(axis=1)], "<i8")
-        case "embeddings":
-            return np.ascontiguousarray(answer.embeddings, "<f4")
-        case _:
-            return np.ascontiguousarray(answer.scores, "<f4")

@@ -15,30 +15,13 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import number_overlay
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.codecs.binary import (
-    ID_BYTES,
-    BinaryCodec,
-    binary_error,
-    check_asked_count,
-    check_integer_ids,
-    check_offset,
-    read_outputs,
-    read_variant,
-)
-from gnnserve_worker.serving.http.codecs.codec import Encoded
-from gnnserve_worker.serving.http.codecs.json import encode_json_error
-from gnnserve_worker.serving.http.node_ids import unknown_node
-from gnnserve_worker.serving.http.overlay import (
+from gnnserve_worker.asking.overlay import (
     NUMBER_BYTES,
     Brought,
     check_finite,
@@ -46,10 +29,21 @@ from gnnserve_worker.serving.http.overlay import (
     new_node,
     place_of,
     repeated,
-    support_of,
 )
-from gnnserve_worker.serving.http.pairs import distinct_ends, told_of_pairs
-from gnnserve_worker.serving.http.question import PREDICT_PATH, ErrorCode, Question, RequestError
+from gnnserve_worker.asking.question import PREDICT_PATH, Question, RequestError
+from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.codecs.binary import (
+    ID_BYTES,
+    BinaryCodec,
+    binary_error,
+    check_integer_ids,
+    check_offset,
+    read_outputs,
+    read_variant,
+)
+from gnnserve_worker.serving.http.codecs.codec import Encoded
+from gnnserve_worker.serving.http.codecs.json import encode_json_error
 from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 
@@ -90,16 +84,16 @@ class BinaryOverlayCodec:
         check_integer_ids(revision)
         if _brings_nothing(body):
             return _PLAIN.parse_question(body[COUNTS.size :], query, wishes, revision, max_nodes, limits)
-        support = support_of(revision, limits)
+        task, support = revision.task, revision.compute.overlays.support(limits)
         outputs = read_outputs(query, revision)
         check_offset(wishes, revision)
         variant = read_variant(wishes, outputs, revision, brings_overlay=True)
-        with told_of_pairs() if revision.links is not None else nullcontext():
+        try:
             brought = read_arrays(body, revision, support.columns, max_nodes, limits)
+        except RequestError as error:
+            raise task.placed(error) from None
         overlay, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
-        form = None
-        if revision.links is not None:
-            seeds, form = distinct_ends(seeds, revision)
+        seeds, form = task.joined(seeds, overlay)
         return Question(
             seeds,
             wishes.objective,
@@ -128,7 +122,7 @@ class BinaryOverlayCodec:
         return encode_json_error(detail)
 
     def describe_request(self, revision: ServedRevision | None, example: Any) -> dict[str, Any] | None:
-        if revision is not None and revision.overlays is None:
+        if revision is not None and not revision.compute.overlays.takes_arrays:
             return None
         return _PLAIN.describe_request(revision, example)
 
@@ -163,7 +157,7 @@ def read_arrays(
     start = COUNTS.size + ID_BYTES * ids
     expected = start + NUMBER_BYTES * rows * columns.features
     if start <= len(body):  # otherwise it may be something else altogether, and its counts mean nothing
-        check_asked_count(asked, max_nodes, revision)
+        revision.task.check_count(asked, max_nodes)
         check_sizes(new, overrides, edges, columns.features, limits)
     if len(body) != expected:
         raise binary_error(
@@ -178,7 +172,7 @@ def read_arrays(
     if sys.byteorder == "big":
         numbers, features = numbers.astype(np.int64), features.astype(np.float32)
     ends = asked + 2 * edges
-    if revision.ids is None and number_overlay(numbers, features, new, ends, revision.nodes):
+    if revision.graph.naming.number_array(numbers, features, new, ends):
         positions = numbers
     else:
         positions = _find_positions(numbers, features, new, asked, ends, columns, revision)
@@ -202,34 +196,8 @@ def _find_positions(
     """Positions of ids of any kind. Raises RequestError where anything is wrong."""
     if len(features):
         check_finite(features.reshape(-1, columns.features), new)
-    positions = _find(numbers, new, revision)
+    positions = revision.graph.naming.place_array(numbers, new)
     _check_positions(positions, numbers, new, asked, ends, revision)
-    return positions
-
-
-def _find(numbers: np.ndarray, new: int, revision: ServedRevision) -> np.ndarray:
-    """Positions, N + k for the k-th new node; -1: there is no such node."""
-    stored = revision.nodes
-    if revision.ids is None:
-        lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
-        if lowest >= 0 and highest < stored:
-            return numbers
-        positions = np.where(numbers < 0, stored - 1 - numbers, numbers)
-        if lowest < -new or highest >= stored:
-            positions[(numbers < -new) | (numbers >= stored)] = -1
-        return positions
-    positions = revision.ids.find_integers(numbers)
-    if new:
-        are_new = (numbers < 0) & (numbers >= -new)
-        if (positions[are_new] >= 0).any():
-            taken = int(numbers[are_new & (positions >= 0)][0])
-            raise RequestError(
-                ErrorCode.STORED_NODE,
-                f"overlay.nodes[{-1 - taken}]",
-                f"{taken} is a node of the graph, and stands for a new one here",
-                "send JSON, where new nodes have ids of their own",
-            )
-        positions = np.where(are_new, stored - 1 - numbers, positions)
     return positions
 
 
@@ -239,12 +207,13 @@ def _check_positions(
     if np.minimum.reduce(positions) < 0:
         first = int(positions.argmin())
         brought = f"-1 to -{new} are the new nodes" if new > 1 else "-1 is the new node" if new else "none is new"
-        raise unknown_node(place_of(first, asked, ends), str(numbers[first]), revision, f"of this request {brought}")
+        where, shown = place_of(first, asked, ends), str(numbers[first])
+        raise revision.graph.naming.unknown(where, shown, f"of this request {brought}")
     overridden = positions[ends:].tolist()
     if not overridden:
         return
-    if max(overridden) >= revision.nodes:
-        first = next(i for i, position in enumerate(overridden) if position >= revision.nodes)
+    if max(overridden) >= revision.graph.nodes:
+        first = next(i for i, position in enumerate(overridden) if position >= revision.graph.nodes)
         raise new_node(place_of(ends + first, asked, ends), str(numbers[ends + first]))
     if len(set(overridden)) < len(overridden):
         raise repeated(numbers[ends:].tolist(), "overlay.overrides")

@@ -15,8 +15,8 @@ import msgspec
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
+from gnnserve_worker.asking.question import Question
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.question import Question
 from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 

@@ -9,12 +9,12 @@ import msgspec
 
 from gnnserve_api import decoding
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
+from gnnserve_worker.asking.tensors import Behind, Contents, Datatype, InJson
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
-from gnnserve_worker.serving.http.codecs.json_mistakes import BodyForm, field_error
 from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, check_values, without_collection
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, shown_value
-from gnnserve_worker.serving.http.tensors.datatypes import Behind, Contents, Datatype, InJson
 from gnnserve_worker.serving.http.tensors.request import (
     ALL_AS_BYTES,
     SIZE,
@@ -31,7 +31,7 @@ _OBJECT = "give an object of names and values"
 
 
 def _example(revision: ServedRevision) -> str:
-    ids = revision.shown_ids(0, 2)
+    ids = revision.graph.naming.shown(0, 2)
     tensor = {"name": NODES, "shape": [len(ids)], "datatype": input_kinds(revision)[NODES].datatype, "data": ids}
     return msgspec.json.encode({"inputs": [tensor]}).decode()
 

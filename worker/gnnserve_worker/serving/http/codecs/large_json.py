@@ -14,10 +14,9 @@ from contextlib import contextmanager
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_worker.asking.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES
+from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.overlay import MOST_FEATURE_BYTES, NUMBER_BYTES, support_of
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError
-from gnnserve_worker.serving.http.typed_overlay import typed_support_of
 
 LARGE_BYTES = 32 * 1024
 """Smaller bodies are decoded as they are: they have few values, whatever these are."""
@@ -63,21 +62,18 @@ def check_values(
 
     What no request can mean counts too: the values of a field that is given twice, and what is not JSON.
     """
-    features = 0 if revision.overlays is None else revision.overlays.columns.features
-    if revision.typed_overlays is not None:
-        features = revision.typed_overlays.width
-    columns = 0 if revision.overlays is None else len(revision.overlays.columns.columns)
+    overlays, features = revision.compute.overlays, revision.compute.overlays.features
     numbers = min(limits.max_nodes * features, MOST_FEATURE_BYTES // NUMBER_BYTES)
     most_commas = max(_ALWAYS_VALUES, max_nodes + numbers + 4 * limits.max_nodes + 2 * limits.max_edges + _OTHER)
     # Of a node: itself, its features, and each column of lists, of which there are no more than features.
-    lists = min(limits.max_nodes * columns, numbers)
-    pairs = 0 if revision.links is None else max_nodes // 2
-    most_containers = max(_ALWAYS_CONTAINERS, pairs + 2 * limits.max_nodes + lists + limits.max_edges + _OTHER)
-    if revision.types is not None or revision.joins_types:
-        # Each id may be an object of two values, and an edge has its relation beside its two ids.
-        ids = max_nodes + limits.max_nodes + 2 * limits.max_edges
-        most_commas += ids + limits.max_edges
-        most_containers += ids
+    lists = min(limits.max_nodes * overlays.lists, numbers)
+    items = revision.task.most_lists(max_nodes)
+    most_containers = max(_ALWAYS_CONTAINERS, items + 2 * limits.max_nodes + lists + limits.max_edges + _OTHER)
+    # An id may be an object of two values, and an edge then has its relation beside its two ids.
+    members = revision.graph.naming.members
+    ids = max_nodes + limits.max_nodes + 2 * limits.max_edges
+    most_commas += members * (ids + limits.max_edges)
+    most_containers += members * ids
     # Those in texts are counted as well, which is quick, and nearly always enough to know.
     characters = np.frombuffer(body, np.uint8)
     if (
@@ -97,7 +93,7 @@ def check_values(
             f"the body has {commas + 1:,} values, more than the {max_nodes:,} nodes that one request may have",
             "split the list over several requests, or raise spec.worker.batching.maxQueuedSeeds",
         )
-    (support_of if revision.typed_overlays is None else typed_support_of)(revision, limits)
+    overlays.check(limits)
     values = max(commas + 1, containers)
     raise RequestError(
         ErrorCode.OVERLAY_TOO_LARGE,

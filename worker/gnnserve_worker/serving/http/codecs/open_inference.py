@@ -17,20 +17,21 @@ import orjson
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
+from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, cut
+from gnnserve_worker.asking.tensors import read_elements
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import ID_BYTES
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.infer_request import may_bring, read_infer_body
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.codecs.open_inference_paths import find_inference
-from gnnserve_worker.serving.http.question import ErrorCode, Question, RequestError, cut
-from gnnserve_worker.serving.http.tensors.answer import are_texts, as_bytes, columns_of_labels, form_of, numbers_of
+from gnnserve_worker.serving.http.tensors.answer import as_bytes
 from gnnserve_worker.serving.http.tensors.asking import to_question
-from gnnserve_worker.serving.http.tensors.datatypes import read_elements
 from gnnserve_worker.serving.http.tensors.request import InferBody
 from gnnserve_worker.serving.http.tensors.served import NODES, read_by
 from gnnserve_worker.serving.http.wishes import Wishes, read_whole
 from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.tasks.served import TaskTensors
 
 JSON_LENGTH = b"inference-header-content-length"
 _BINARY_HEAD = b"content-type: application/octet-stream\r\n"
@@ -148,11 +149,11 @@ class OpenInferenceCodec:
         *,
         in_pieces: bool,
     ) -> Encoded:
-        are_binary = question.form.are_binary
+        are_binary, tensors = question.form.are_binary, revision.task.tensors
         if not any(are_binary):
             pieces = self._pieces(answer, question, revision, objective_met, [])
             return Encoded(JSON_HEAD, b"", pieces) if in_pieces else Encoded(JSON_HEAD, b"".join(pieces))
-        buffers = [as_bytes(name, answer, revision) for name in compress(question.outputs, are_binary)]
+        buffers = [as_bytes(name, answer, tensors) for name in compress(question.outputs, are_binary)]
         sizes = [*map(len, buffers)]
         if question.form.id is not None or answer.offset is not None or len(buffers) < len(are_binary):
             text = b"".join(self._pieces(answer, question, revision, objective_met, sizes))
@@ -180,13 +181,13 @@ class OpenInferenceCodec:
         sizes: list[int],
     ) -> Iterator[bytes]:
         """The JSON of an answer in pieces, each short work. `sizes`: bytes of the outputs that come behind it."""
-        left = iter(sizes)
+        left, tensors = iter(sizes), revision.task.tensors
         start = {"model_name": self.model, "model_version": answer.variant}
         if question.form.id is not None:
             start["id"] = question.form.id
         yield orjson.dumps(start)[:-1] + b',"outputs":['
         for index, (name, is_binary) in enumerate(zip(question.outputs, question.form.are_binary, strict=True)):
-            datatype, shape = form_of(name, answer, revision)
+            datatype, shape = tensors.form_of(name, answer)
             begin = b'%b{"name":"%b","datatype":"%b","shape":%b,' % (
                 b"," if index else b"", name.encode(), datatype.encode(), orjson.dumps(shape)
             )  # fmt: skip
@@ -194,7 +195,7 @@ class OpenInferenceCodec:
                 yield begin + b'"parameters":{"binary_data_size":%d}}' % next(left)
                 continue
             yield begin + b'"data":['
-            yield from _elements(name, answer, revision)
+            yield from _elements(name, answer, tensors)
             yield b"]}"
         parameters = _parameters(revision.manifest.revision, objective_met(), answer.offset)
         yield b'],"parameters":%b}' % orjson.dumps(parameters)
@@ -237,13 +238,12 @@ def open_inference_codec(path: str, headers: Mapping[bytes, bytes]) -> OpenInfer
     )
 
 
-def _elements(name: str, answer: Answer, revision: ServedRevision) -> Iterator[bytes]:
+def _elements(name: str, answer: Answer, tensors: TaskTensors) -> Iterator[bytes]:
     """A tensor's elements in JSON, flat, in pieces with the commas between them."""
-    if are_texts(name, revision):
-        texts = revision.class_texts
-        yield b",".join([texts[column] for column in columns_of_labels(answer, revision).tolist()])
+    if tensors.are_texts(name):
+        yield tensors.json_texts(name, answer)
         return
-    flat = numbers_of(name, answer, revision).ravel()
+    flat = tensors.numbers_of(name, answer).ravel()
     for start in range(0, len(flat), _BLOCK_VALUES):
         block = orjson.dumps(flat[start : start + _BLOCK_VALUES], option=orjson.OPT_SERIALIZE_NUMPY)
         yield block[1:-1] if start == 0 else b"," + block[1:-1]

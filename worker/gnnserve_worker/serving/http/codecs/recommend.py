@@ -25,25 +25,16 @@ from gnnserve_api.recommend import (
     RecommendRequest,
     TypedRecommendRequest,
 )
+from gnnserve_worker.asking.body_form import IDS, MEMBERS, REMEDIES, BodyForm, field_error
+from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, Question, RequestError, cut, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.search import Found
 from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
-from gnnserve_worker.serving.http.codecs.json_mistakes import PREDICTION, BodyForm, field_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
 from gnnserve_worker.serving.http.codecs.recommending.asked import AnyRequest, read_asked
 from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find, query_of
-from gnnserve_worker.serving.http.node_ids import find_listed, find_texts
-from gnnserve_worker.serving.http.question import (
-    RECOMMEND_PATH,
-    ErrorCode,
-    Question,
-    RequestError,
-    cut,
-    shown_value,
-)
-from gnnserve_worker.serving.http.typed_ids import as_texts, ids_of_target
 from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 
@@ -56,10 +47,10 @@ _REFERENCE = "#/components/schemas/{name}"
 _COUNT_REMEDY = f"give a whole number from 1 to {MOST_RECOMMENDED:,}"
 
 _FORM = BodyForm(
-    {**PREDICTION.members, "": _FIELDS, "filter": ("labels", "nodes")},
-    PREDICTION.ids | {"node", "filter.nodes[]"},
+    {**MEMBERS, "": _FIELDS, "filter": ("labels", "nodes")},
+    IDS | {"node", "filter.nodes[]"},
     {
-        **PREDICTION.remedies,
+        **REMEDIES,
         "count": _COUNT_REMEDY,
         "type": "give the name of a type of nodes, or leave it out",
         "exclude": "give known or nothing",
@@ -68,7 +59,7 @@ _FORM = BodyForm(
         "filter.labels[]": "give a label, as the graph's source has it",
         "filter.nodes": "give a list of node ids",
     },
-    lambda revision: f'{{"node": {", ".join(map(shown_value, revision.shown_ids(0, 1)))}, "count": 10}}',
+    lambda revision: f'{{"node": {", ".join(map(shown_value, revision.graph.naming.shown(0, 1)))}, "count": 10}}',
 )
 
 
@@ -134,7 +125,7 @@ class RecommendCodec:
             sought.held.searches += 1
             sought.held.search_seconds += time.perf_counter() - begun_s
             items = _items(found, query, answer.variant, revision)
-        follower = revision.index_follower
+        follower = revision.changes.index_follower
         told = RecommendAnswer(
             items=items,
             variant=answer.variant,
@@ -158,14 +149,14 @@ class RecommendCodec:
 
 def _items(found: Found, query: np.ndarray, variant: str, revision: ServedRevision) -> list[RecommendedNode]:
     # A node may have left since it was found: then nothing is shown of it.
-    shown = [revision.shown_ids(place, place + 1) for place in found.positions.tolist()]
+    shown = [revision.graph.naming.shown(place, place + 1) for place in found.positions.tolist()]
     products = found.products[np.array([bool(one) for one in shown], bool)]
     ids = [id_ for one in shown for id_ in one]
-    if revision.links is None:
+    if revision.task.links is None:
         cosines = products.tolist()
         return [RecommendedNode(id_, cosine=round(cosine, 6)) for id_, cosine in zip(ids, cosines, strict=True)]
     scores = products * np.float32(np.linalg.norm(query))
-    likely = revision.links.probabilities(variant, scores)
+    likely = revision.task.links.probabilities(variant, scores)
     return [
         RecommendedNode(id_, score=round(score, 6), probability=round(probability, 6))
         for id_, score, probability in zip(ids, scores.tolist(), likely.tolist(), strict=True)
@@ -174,13 +165,13 @@ def _items(found: Found, query: np.ndarray, variant: str, revision: ServedRevisi
 
 def _allowed(filter_: RecommendFilter[Any], part: IndexPart, revision: ServedRevision) -> np.ndarray:
     """bool [positions]"""
-    allowed = np.ones(revision.nodes, bool)
+    allowed = np.ones(revision.graph.nodes, bool)
     if filter_.labels is not None:
         labelled = _labelled(filter_.labels, revision)
         allowed[: len(labelled)] &= labelled
         allowed[len(labelled) :] = False
     if filter_.nodes is not None:
-        listed = np.zeros(revision.nodes, bool)
+        listed = np.zeros(revision.graph.nodes, bool)
         listed[_positions(filter_.nodes, part, revision)] = True
         allowed &= listed
     return allowed
@@ -188,10 +179,12 @@ def _allowed(filter_: RecommendFilter[Any], part: IndexPart, revision: ServedRev
 
 def _labelled(labels: Sequence[Any], revision: ServedRevision) -> np.ndarray:
     """bool [nodes as they were published]"""
-    if revision.labels is None or revision.links is not None:
-        problem = "the labels of this graph are not kept" if revision.links is None else "nodes have no labels here"
+    if revision.graph.labels is None or revision.task.links is not None:
+        problem = (
+            "the labels of this graph are not kept" if revision.task.links is None else "nodes have no labels here"
+        )
         raise RequestError(ErrorCode.INVALID_VALUE, "filter.labels", problem, "leave it out")
-    places = {label: place for place, label in enumerate(revision.classes)}
+    places = {label: place for place, label in enumerate(revision.task.classes)}
     for i, label in enumerate(labels):
         if label not in places:
             raise RequestError(
@@ -199,7 +192,7 @@ def _labelled(labels: Sequence[Any], revision: ServedRevision) -> np.ndarray:
                 "GET /v1/variants lists them",
             )  # fmt: skip
     wanted = np.array([places[label] for label in labels], np.int64)
-    known = revision.labels
+    known = revision.graph.labels
     if known.ndim == 2:
         return np.asarray(known[:, wanted].any(axis=1)) if len(wanted) else np.zeros(len(known), bool)
     return np.isin(known, wanted)
@@ -210,18 +203,15 @@ def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) 
     if not ids:
         return np.empty(0, np.int64)
     try:
-        if revision.types is not None:
-            ids = ids_of_target(ids, revision.types, revision)
-        elif revision.joins_types:
-            ids = as_texts(ids, revision)
-        found = find_texts(ids, revision) if revision.has_text_ids else find_listed(ids, revision, "")
+        found = revision.graph.naming.find(ids)
     except RequestError as error:
         raise RequestError(error.code, f"filter.{error.where}", error.problem, error.remedy) from None
     if part.type and len(wrong := np.flatnonzero((found < part.first) | (found >= part.end))):
         place = int(wrong[0])
+        shown = revision.graph.naming.shown(int(found[place]), int(found[place]) + 1)
         raise RequestError(
             ErrorCode.WRONG_NODE_TYPE, f"filter.nodes[{place}]",
-            f"node {shown_value(ids[place])} is not of type {part.type}, of which nodes are recommended",
+            f"node {shown_value(shown[0])} is not of type {part.type}, of which nodes are recommended",
             "leave it out",
         )  # fmt: skip
     return found
@@ -229,9 +219,9 @@ def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) 
 
 def _decode(body: bytes, revision: ServedRevision) -> AnyRequest:
     try:
-        if revision.types is not None or revision.joins_types:
+        if revision.graph.typed is not None or revision.graph.joins_types:
             return _typed_decoder.decode(body)
-        return (_text_decoder if revision.has_text_ids else _decoder).decode(body)
+        return (_text_decoder if revision.graph.naming.are_texts else _decoder).decode(body)
     except msgspec.ValidationError as error:
         raise field_error(str(error), body, revision, _FORM) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -21,13 +21,14 @@ from gnnserve_api import decoding
 from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
 from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE
+from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.http.codecs.json_mistakes import BodyForm, field_error
 from gnnserve_worker.serving.http.explore.one_type import one_type_subject
 from gnnserve_worker.serving.http.explore.subject import Lists, Subject, Without, label_of
 from gnnserve_worker.serving.http.explore.typed import typed_subject
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_variant, shown_value
+from gnnserve_worker.serving.http.question import check_variant
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.model import ServedModel, monotonic_ms
 from gnnserve_worker.serving.requests import Answer, Outcome
@@ -42,7 +43,7 @@ _FORM = BodyForm(
         "count": f"give a number from 1 to {MOST_EXPLAINED}",
         "variant": "give the name of a variant, or leave it out",
     },
-    lambda revision: f'{{"node": {", ".join(map(shown_value, revision.shown_ids(0, 1)))}}}',
+    lambda revision: f'{{"node": {", ".join(map(shown_value, revision.graph.naming.shown(0, 1)))}}}',
 )
 _decoder = decoding.decoder(ExplainRequest[int])
 _text_decoder = decoding.decoder(ExplainRequest[str])
@@ -70,7 +71,7 @@ async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer 
     """The answer, or what became of the predictions that it is made of. Raises RequestError."""
     revision = lane.revision
     request = _read(body, revision)
-    subject = (one_type_subject if revision.types is None else typed_subject)(request, revision)
+    subject = (one_type_subject if revision.graph.typed is None else typed_subject)(request, revision)
     edges = list(islice(_in_turns(subject), request.count))
     if isinstance(subject.without, str):
         untold: list[float | UnsetType] = [UNSET] * len(edges)
@@ -84,7 +85,7 @@ async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer 
         subject, [edges[place] for place in order], [found.of_edges[place] for place in order], revision
     )
     return _answer(
-        subject, neighbours, revision, class_=revision.classes[found.column], probability=found.probability,
+        subject, neighbours, revision, class_=revision.task.classes[found.column], probability=found.probability,
         variant=variant,
     )  # fmt: skip
 
@@ -103,7 +104,7 @@ async def _influences(
     whole = await _ask(model, lane, variant, without, lists)
     if not isinstance(whole, Answer):
         return whole
-    column = int(revision.decisive_scores(variant, whole.scores)[0].argmax())
+    column = int(revision.task.decisive_scores(variant, whole.scores)[0].argmax())
     at_once, parts = max(1, _ENTRIES_AT_ONCE // max(1, subject.degree)), list[Outcome]()
     for start in range(0, len(edges), at_once):
         # Settings may have changed meanwhile; another revision may not.
@@ -144,7 +145,7 @@ def _answer(
         degree=subject.degree,
         neighbours=neighbours,
         revision=revision.manifest.revision,
-        relations=UNSET if revision.types is None else relations,
+        relations=UNSET if revision.graph.typed is None else relations,
         **found,
     )
 
@@ -172,7 +173,7 @@ async def _ask(model: ServedModel, lane: Lane, variant: str, without: Without, l
 
 def _probability(answer: Answer, column: int, revision: ServedRevision) -> float:
     scores = answer.scores[0].astype(np.float64)
-    if revision.multi_label:
+    if revision.task.multi_label:
         return float(1 / (1 + np.exp(-scores[column])))
     shifted = np.exp(scores - scores.max())
     return float(shifted[column] / shifted.sum())
@@ -193,14 +194,14 @@ def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
 
 
 def _decoder_of(revision: ServedRevision) -> msgspec.json.Decoder[Any]:
-    if revision.types is not None or revision.joins_types:
+    if revision.graph.typed is not None or revision.graph.joins_types:
         return _typed_decoder
-    return _text_decoder if revision.has_text_ids else _decoder
+    return _text_decoder if revision.graph.naming.are_texts else _decoder
 
 
 def _variant_of(request: ExplainRequest[Any], revision: ServedRevision) -> str:
     if request.variant is not None:
         return check_variant(request.variant, (), True, revision, "variant")
-    needed = Capabilities(overlay=True, changes=revision.replica is not None)
+    needed = Capabilities(overlay=True, changes=revision.changes.replica is not None)
     able = [each for each in revision.manifest.profile.variants if revision.capabilities[each.name].cover(needed)]
     return max(able, key=lambda each: each.validation_accuracy).name

@@ -11,41 +11,33 @@ from gnnserve_api.explain import ExplainRequest
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.explore.subject import Lists, ReadList, Subject, Without
-from gnnserve_worker.serving.http.node_ids import find_listed, find_texts
-from gnnserve_worker.serving.http.question import RequestError
-from gnnserve_worker.serving.http.typed_ids import as_text
 
 
 def one_type_subject(request: ExplainRequest[Any], revision: ServedRevision) -> Subject:
     """Raises RequestError: there is no such node."""
-    try:
-        ids: tuple[Any, ...] = (as_text(request.node, "node", revision),) if revision.joins_types else (request.node,)
-        node = int((find_texts(ids, revision) if revision.has_text_ids else find_listed(ids, revision, ""))[0])
-    except RequestError as error:
-        raise RequestError(error.code, "node", error.problem, error.remedy) from None
-    assert revision.neighbours_of is not None  # noqa: S101  (a revision that is served has a graph)
-    listed = revision.neighbours_of(node)
+    node = revision.graph.naming.find_one(request.node, "node")
+    listed = revision.graph.neighbours_of(node)
     lists = (ReadList(np.unique(listed).astype(np.int64), None),)
 
     def shown(position: int) -> Any:
-        return next(iter(revision.shown_ids(position, position + 1)), None)
+        return next(iter(revision.graph.naming.shown(position, position + 1)), None)
 
     return Subject(node, lists, len(listed), shown, _without(node, revision))
 
 
 def _without(node: int, revision: ServedRevision) -> Without | str:
-    support = revision.overlays
-    if revision.links is not None:
+    support = revision.compute.overlays.plain
+    if revision.task.links is not None:
         return "pairs of nodes are scored here, and a node alone has no answer"
     if support is None:
-        return f"no edge can be left out: {revision.no_overlays}"
+        return f"no edge can be left out: {revision.compute.overlays.why}"
     if support.features_of is None:
         return (
             "the revision does not keep the features of its nodes as they were, which leaving out an edge needs: store "
             "a variant as Float32 with all columns, without normalisation by rows"
         )
     features = np.ascontiguousarray(support.features_of(np.array([node], np.int64)), np.float32)
-    new = np.array([revision.nodes], np.int64)
+    new = np.array([revision.graph.nodes], np.int64)
 
     def without(lists: Lists) -> tuple[Overlay, np.ndarray]:
         (neighbours,) = lists

@@ -53,9 +53,9 @@ class Subject:
 
 def label_of(position: int, revision: ServedRevision) -> Any:
     """The label of a node by the graph's source; None: it has none, or came later."""
-    if revision.labels is None or revision.links is not None or position >= len(revision.labels):
+    if revision.graph.labels is None or revision.task.links is not None or position >= len(revision.graph.labels):
         return None
-    known = revision.labels[position]
-    if revision.multi_label:
-        return [revision.classes[column] for column in np.flatnonzero(known).tolist()]
-    return None if known < 0 else revision.classes[int(known)]
+    known = revision.graph.labels[position]
+    if revision.task.multi_label:
+        return [revision.task.classes[column] for column in np.flatnonzero(known).tolist()]
+    return None if known < 0 else revision.task.classes[int(known)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.tensors.datatypes import Datatype, TensorKind
-from gnnserve_worker.serving.http.tensors.served import input_kinds, output_kinds
+from gnnserve_worker.serving.http.tensors.served import input_kinds
 from gnnserve_worker.serving.variant_metrics import VariantUsage
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
@@ -35,7 +35,7 @@ def describe_model(service: str, revision: ServedRevision, version: str | None) 
         "versions": list(revision.capabilities),
         "platform": PLATFORM,
         "inputs": [_metadata(kind) for kind in input_kinds(revision).values()],
-        "outputs": [_metadata(kind) for kind in output_kinds(revision, version)],
+        "outputs": [_metadata(kind) for kind in revision.task.tensors.outputs(version)],
     }
 
 
@@ -51,7 +51,7 @@ def describe_config(service: str, revision: ServedRevision, version: str | None)
         "backend": PLATFORM,
         "max_batch_size": 0,
         "input": [_configured(kind) | {"optional": kind.is_optional} for kind in input_kinds(revision).values()],
-        "output": [_configured(kind) for kind in output_kinds(revision, version)],
+        "output": [_configured(kind) for kind in revision.task.tensors.outputs(version)],
         "parameters": {"revision": {"string_value": revision.manifest.revision}},
     }
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gnnserve_api import decoding
+from gnnserve_worker.asking.question import ErrorCode, RequestError, wrong_method
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
@@ -18,7 +19,6 @@ from gnnserve_worker.serving.http.codecs.open_inference import encode_protocol_e
 from gnnserve_worker.serving.http.codecs.open_inference_paths import METHODS, Call, Place, read_path
 from gnnserve_worker.serving.http.open_inference.served_models import ServedModels
 from gnnserve_worker.serving.http.predict import Predict
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, wrong_method
 from gnnserve_worker.serving.http.replies import Reply
 
 

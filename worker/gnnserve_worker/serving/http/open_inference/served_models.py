@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+from gnnserve_worker.asking.question import ErrorCode, RequestError, unknown_model
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine
@@ -21,8 +22,7 @@ from gnnserve_worker.serving.http.open_inference.about import (
     describe_server,
     describe_usage,
 )
-from gnnserve_worker.serving.http.pairs import no_tensors
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, check_variant, unknown_model
+from gnnserve_worker.serving.http.question import check_variant
 from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.model import ModelState
 
@@ -80,8 +80,8 @@ class ServedModels:
             return self._model.refuse()
         if version is not None:
             check_variant(version, (), False, lane.revision, "version")
-        if lane.revision.links is not None and call is not Call.STATISTICS:
-            raise no_tensors("model", lane.revision)
+        if call is not Call.STATISTICS:
+            lane.revision.task.tensors.check("model")
         return self._of_model[call](lane.revision, version)
 
     def list_models(self, *, only_ready: bool) -> list[dict[str, Any]]:

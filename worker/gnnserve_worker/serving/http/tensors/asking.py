@@ -8,22 +8,13 @@ from typing import Any
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_worker.asking.naming import NodeNaming
+from gnnserve_worker.asking.overlay import NamedIds, OverlaySupport, check_finite, check_sizes, place_ids
+from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, counted
+from gnnserve_worker.asking.tensors import Elements, GivenTensor
 from gnnserve_worker.graph.overlay import Overlay
-from gnnserve_worker.inference.overlay_support import OverlaySupport
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.node_ids import find_integers, find_listed, find_texts
-from gnnserve_worker.serving.http.overlay import BRING_IT, NamedIds, check_finite, check_sizes, place_ids, support_of
-from gnnserve_worker.serving.http.pairs import no_tensors
-from gnnserve_worker.serving.http.question import (
-    ErrorCode,
-    Question,
-    RequestError,
-    check_node_count,
-    check_variant,
-    counted,
-    require_offset,
-)
-from gnnserve_worker.serving.http.tensors.datatypes import Elements, GivenTensor
+from gnnserve_worker.serving.http.question import check_variant, require_offset
 from gnnserve_worker.serving.http.tensors.request import InferBody
 from gnnserve_worker.serving.http.tensors.served import (
     EDGES,
@@ -33,7 +24,6 @@ from gnnserve_worker.serving.http.tensors.served import (
     OVERRIDE_FEATURES,
     OVERRIDES,
 )
-from gnnserve_worker.serving.http.typed_ids import ids_of_target
 from gnnserve_worker.serving.http.wishes import VARIANT_HEADER
 
 
@@ -47,13 +37,10 @@ def to_question(
 ) -> Question:
     """`version`: the variant that the request's place names. Raises RequestError, and BehindError before any id is
     looked up, which the changes may bring."""
-    if revision.links is not None:
-        raise no_tensors(NODES, revision)
-    wanted = read.wishes
+    wanted, tensors = read.wishes, read.tensors
+    revision.task.tensors.check_count(tensors[NODES].shape[0], max_nodes)
     if wanted.min_offset is not None:
         require_offset(wanted.min_offset, wanted.objective, wanted.timeout_ms, revision, read.offset_field)
-    tensors = read.tensors
-    check_node_count(tensors[NODES].shape[0], max_nodes)
     sizes: Mapping[str, int] = {}
     brings = False
     if len(tensors) > 1:
@@ -63,22 +50,22 @@ def to_question(
     if variant is not None:
         where = "version" if version else VARIANT_HEADER.decode()
         check_variant(variant, read.outputs, brings, revision, where)
-    support = None
+    support, overlays, naming = None, revision.compute.overlays, revision.graph.naming
     if brings:
-        support = support_of(revision, limits)
+        support = overlays.support(limits)
         _check_overlay(sizes, support, limits)
     if support is None:
-        otherwise = BRING_IT if revision.overlays is not None and limits.max_nodes else ""
+        otherwise = overlays.hint if limits.max_nodes else ""
         overlay, elements = None, read_elements(tensors[NODES])
         if isinstance(elements, np.ndarray):
-            seeds = find_integers(elements, revision, otherwise)
+            seeds = naming.find_integers(elements, otherwise)
         else:
-            seeds = _find(elements, revision, otherwise)
+            seeds = naming.find(elements, otherwise)
         for name in sizes:
             read_elements(tensors[name])  # the others are empty: an element in them is an error
     else:
         brought = {name: read_elements(given) for name, given in tensors.items()}
-        overlay, seeds = _arrange(brought, revision, support)
+        overlay, seeds = _arrange(brought, naming, support)
     return Question(
         seeds,
         wanted.objective,
@@ -93,14 +80,6 @@ def to_question(
     )
 
 
-def _find(nodes: list[Any], revision: ServedRevision, otherwise: str) -> np.ndarray:
-    if revision.types is not None:
-        nodes = [*ids_of_target(nodes, revision.types, revision)]
-    if revision.has_text_ids:
-        return find_texts(nodes, revision, otherwise)
-    return find_listed(tuple(nodes), revision, otherwise)
-
-
 def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: OverlayLimits) -> None:
     """`sizes`: lengths of the request's tensors."""
     new, overrides = sizes.get(NEW_NODES, 0), sizes.get(OVERRIDES, 0)
@@ -113,10 +92,10 @@ def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: Ov
 
 
 def _arrange(
-    elements: Mapping[str, Elements], revision: ServedRevision, support: OverlaySupport
+    elements: Mapping[str, Elements], naming: NodeNaming, support: OverlaySupport
 ) -> tuple[Overlay, np.ndarray]:
     ids = NamedIds(*(_listed(elements.get(name, [])) for name in (NODES, NEW_NODES, EDGES, OVERRIDES)))
-    placed = place_ids(ids, revision)
+    placed = place_ids(ids, naming)
     rows = [np.asarray(elements.get(name, ()), np.float32) for name in (NEW_FEATURES, OVERRIDE_FEATURES)]
     features = np.concatenate(rows).reshape(-1, support.columns.features)
     check_finite(features, len(ids.new))

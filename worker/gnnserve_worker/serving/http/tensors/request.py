@@ -15,23 +15,23 @@ from msgspec import Raw
 
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.overlay import OverlayLimits
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.overlay import support_of
-from gnnserve_worker.serving.http.question import (
+from gnnserve_worker.asking.question import (
     ErrorCode,
     RequestError,
     check_objective,
-    check_outputs,
     check_priority,
     check_seed,
     check_timeout,
     cut,
     shown_value,
 )
-from gnnserve_worker.serving.http.tensors.datatypes import Contents, GivenTensor, check_form
-from gnnserve_worker.serving.http.tensors.served import NODES, given_kind, input_kinds, output_kinds
+from gnnserve_worker.asking.tensors import Contents, GivenTensor, check_form
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.tensors.served import NODES, given_kind, input_kinds
 from gnnserve_worker.serving.http.wishes import Wishes
 
+OUTPUT_NAMES = ("labels", "scores", "embeddings")
+"""Names of outputs that some service has."""
 DEFAULT_OUTPUTS = ("labels", "scores")
 """Embeddings come only when asked for: not every variant has them."""
 SIZE, AS_BYTES, ALL_AS_BYTES = "binary_data_size", "binary_data", "binary_data_output"
@@ -186,14 +186,13 @@ def _read_outputs(
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     if not given:
         return DEFAULT_OUTPUTS, (all_binary,) * len(DEFAULT_OUTPUTS)
-    known = ("labels", "scores", "embeddings")
     names, are_binary = tuple(output.name for output in given), []
     for index, output in enumerate(given):
         where, parameters = f"outputs[{index}]", output.parameters or {}
-        if output.name not in known:
+        if output.name not in OUTPUT_NAMES:
             raise RequestError(
                 ErrorCode.INVALID_VALUE, f"{where}.name", f"there is no output {shown_value(output.name)}",
-                f"choose from {', '.join(kind.name for kind in output_kinds(revision))}",
+                f"choose from {', '.join(kind.name for kind in revision.task.tensors.outputs())}",
             )  # fmt: skip
         if output.name in names[:index]:
             problem = f"{output.name} is asked for twice"
@@ -203,7 +202,7 @@ def _read_outputs(
                 raise _unknown_parameter(f"{where}.parameters.{cut(name)}", (AS_BYTES,))
         is_binary = _read(parameters, AS_BYTES, (bool,), "true or false", f"{where}.parameters")
         are_binary.append(all_binary if is_binary is None else is_binary)
-    check_outputs(names, revision, [f"outputs[{index}].name" for index in range(len(names))])
+    revision.task.check_outputs(names, [f"outputs[{index}].name" for index in range(len(names))])
     return names, tuple(are_binary)
 
 
@@ -214,7 +213,7 @@ def _read_inputs(
     for index, tensor in enumerate(given):
         name, kind = tensor.name, given_kind(tensor.name, tensor.datatype, revision)
         if kind is None and name.startswith("overlay."):
-            support_of(revision, limits)
+            revision.compute.overlays.support(limits)
         if kind is None:
             known = ", ".join(input_kinds(revision))
             problem = f"there is no input {shown_value(name)}"

@@ -20,12 +20,12 @@ from collections import deque
 from collections.abc import Coroutine, Iterator
 from typing import Any, assert_never
 
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http.app import ServingApp
 from gnnserve_worker.serving.http.asgi_predict import AsgiApp
 from gnnserve_worker.serving.http.codecs.codec import ErrorForm
 from gnnserve_worker.serving.http.codecs.registry import error_form_of
 from gnnserve_worker.serving.http.held import Held
-from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.replies import Reply
 from gnnserve_worker.serving.http.wire.asgi import AsgiExchange, Exchange, build_scope
 from gnnserve_worker.serving.http.wire.flow import Flow

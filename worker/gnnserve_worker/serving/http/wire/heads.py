@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, cut
+from gnnserve_worker.asking.question import ErrorCode, RequestError, cut
 
 MOST_HEAD_BYTES = 64 * 1024
 """Longest head of a request, in bytes: its first line and its headers."""

@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http.content_coding import CONTENT_ENCODING
 from gnnserve_worker.serving.http.head import Head, read_head
-from gnnserve_worker.serving.http.question import RequestError
 from gnnserve_worker.serving.http.wire.reading import Reader
 from gnnserve_worker.serving.security.access import Access
 

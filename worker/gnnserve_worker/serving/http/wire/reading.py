@@ -11,7 +11,7 @@ from typing import Protocol
 
 import httptools
 
-from gnnserve_worker.serving.http.question import RequestError
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.serving.http.wire.heads import MOST_HEAD_BYTES, MOST_HEADERS, check_head, large_head
 
 _KNOWN_VERSIONS = {"0.0", "0.9", "1.0", "1.1", "2.0"}

@@ -14,16 +14,8 @@ from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import Output, PredictRequest, TypedOverlay
 from gnnserve_api.recommend import RecommendRequest
 from gnnserve_api.spec.task import Decoder
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.parts import IndexPart
-from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
-from gnnserve_worker.serving.http.codecs.json import question_of
-from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, fold
-from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of, reads_one_way, stored_of
-from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
-from gnnserve_worker.serving.http.node_ids import find_texts
-from gnnserve_worker.serving.http.overlay import BRING_IT
-from gnnserve_worker.serving.http.question import (
+from gnnserve_worker.asking.overlay import BRING_IT
+from gnnserve_worker.asking.question import (
     RECOMMEND_PATH,
     ErrorCode,
     Question,
@@ -31,8 +23,16 @@ from gnnserve_worker.serving.http.question import (
     check_node_count,
     shown_value,
 )
-from gnnserve_worker.serving.http.typed_ids import as_text, find_number, read_id_with_type
+from gnnserve_worker.asking.type_ids import as_text
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.nearest.parts import IndexPart
+from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
+from gnnserve_worker.serving.http.codecs.json import question_of
+from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, fold
+from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of, reads_one_way, stored_of
+from gnnserve_worker.serving.http.codecs.recommending.sought import Sought
 from gnnserve_worker.serving.http.wishes import Wishes
+from gnnserve_worker.tasks.node_items import NodeItems
 
 AnyRequest = RecommendRequest[Any]
 
@@ -54,12 +54,18 @@ def read_asked(
     overlay = request.overlay
     if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
         request, overlay = msgspec.structs.replace(request, overlay=None), None
-    if revision.links is not None and isinstance(overlay, TypedOverlay) and revision.typed_overlays is None:
-        _check_folds(revision.links.manifest)
-        folded = fold(request.node, overlay, revision.links.manifest, revision, limits)
-        return _of_folded(request, folded, revision.links.manifest, wishes, revision, max_nodes, limits)
-    if revision.joins_types:
-        request = msgspec.structs.replace(request, node=as_text(request.node, "node", revision))
+    if (
+        revision.task.links is not None
+        and isinstance(overlay, TypedOverlay)
+        and revision.compute.overlays.typed is None
+    ):
+        _check_folds(revision.task.links.manifest)
+        folded = fold(request.node, overlay, revision.task.links.manifest, revision, limits)
+        return _of_folded(request, folded, revision.task.links.manifest, wishes, revision, max_nodes, limits)
+    if revision.graph.joins_types:
+        request = msgspec.structs.replace(
+            request, node=as_text(request.node, "node", revision.graph.naming.shown(0, 1))
+        )
     held = _held_for(request, revision)
     index = _opened(held, revision)
     variant = _choose_variant(index, revision, request, brings=overlay is not None)
@@ -68,7 +74,7 @@ def read_asked(
     stored = stored_of(node, question.overlay, revision)
     with_known = request.exclude == "known"
     excluded = excluded_of(node, question.overlay, revision, with_known=with_known)
-    unread_by = stored if with_known and revision.links is not None and reads_one_way(revision) else None
+    unread_by = stored if with_known and revision.task.links is not None and reads_one_way(revision) else None
     return Asked(question, Sought(index, held, request.count, excluded, None, unread_by))
 
 
@@ -94,7 +100,7 @@ def _of_folded(
     plain = msgspec.structs.replace(request, overlay=None)
     variant = _choose_variant(index, revision, plain, brings=False)
     first = int(folded.joined[0])
-    (shown,) = revision.shown_ids(first, first + 1)
+    (shown,) = revision.graph.naming.shown(first, first + 1)
     question = _question(plain, shown, variant, wishes, revision, max_nodes, limits)
     excluded = folded.joined if request.exclude == "known" else np.zeros(0, np.int64)
     if folded.node is not None:
@@ -108,13 +114,13 @@ def _question(
     limits: OverlayLimits,
 ) -> Question:  # fmt: skip
     # Networks that score links end in embeddings.
-    wanted: Output = "embeddings" if revision.links is None else "scores"
+    wanted: Output = "embeddings" if revision.task.links is None else "scores"
     asked: PredictRequest[Any] = PredictRequest(
         nodes=(node,), objective=request.objective, strict=request.strict, outputs=(wanted,),
         overlay=request.overlay, seed=request.seed, variant=variant, min_offset=request.min_offset,
     )  # fmt: skip
     try:
-        return question_of(asked, wishes, revision, max_nodes, limits)
+        return question_of(asked, NodeItems(), wishes, revision, max_nodes, limits)
     except RequestError as error:
         if error.where == "nodes[0]":
             raise RequestError(error.code, "node", error.problem, error.remedy) from None
@@ -123,11 +129,11 @@ def _question(
 
 def _held_for(request: AnyRequest, revision: ServedRevision) -> RevisionIndex:
     """The index of the nodes that are recommended for the node that the request names."""
-    if not revision.indexes:
+    if not revision.compute.indexes:
         raise _without_indexes(revision)
-    if revision.joins_types:
+    if revision.graph.joins_types:
         return _held_of(_like_stored(request, revision), request.node, request.type, revision)
-    (held,) = revision.indexes
+    (held,) = revision.compute.indexes
     kind, named = held.part.type, request.type
     if named is None or named == kind:
         return held
@@ -137,25 +143,21 @@ def _held_for(request: AnyRequest, revision: ServedRevision) -> RevisionIndex:
 
 def _like_stored(request: AnyRequest, revision: ServedRevision) -> int:
     """The position of the node, or where it is new that of the first one of its type."""
-    graph = revision.numbered_types
-    if isinstance(request.overlay, TypedOverlay) and graph is not None:
-        id_ = read_id_with_type(request.node, "node", graph, revision)
-        number = find_number(id_, graph, revision)
+    graph = revision.graph.numbered
+    if isinstance(request.overlay, TypedOverlay):
+        id_ = revision.graph.ids.read_named(request.node, "node")
+        number = revision.graph.ids.number(id_)
         return graph.first_nodes[graph.place_of(id_.type)] if number < 0 else number
-    otherwise = "" if revision.typed_overlays is None else BRING_IT
-    try:
-        (position,) = find_texts([request.node], revision, otherwise)
-    except RequestError as error:
-        raise RequestError(error.code, "node", error.problem, error.remedy) from None
-    return int(position)
+    otherwise = "" if revision.compute.overlays.typed is None else BRING_IT
+    return revision.graph.naming.find_one(request.node, "node", otherwise)
 
 
 def _held_of(position: int, asked: Any, named: str | None, revision: ServedRevision) -> RevisionIndex:
     """The index of the nodes at the other end of links. `position`: of a node of the type of `asked`, as the request
     names it. `named`: the type that the request names."""
-    assert revision.links is not None  # noqa: S101
-    links = revision.links.manifest
-    if not revision.indexes:
+    assert revision.task.links is not None  # noqa: S101
+    links = revision.task.links.manifest
+    if not revision.compute.indexes:
         raise _without_indexes(revision)
     own, other = _ends_for(position, asked, links)
     if named is not None and named != other.type:
@@ -164,7 +166,7 @@ def _held_of(position: int, asked: Any, named: str | None, revision: ServedRevis
             f"{links.relation} joins nodes of type {own.type} to nodes of type {other.type}, got {shown_value(named)}",
             f"give {other.type}, or leave it out",
         )  # fmt: skip
-    return next(index for index in revision.indexes if index.part.type == other.type)
+    return next(index for index in revision.compute.indexes if index.part.type == other.type)
 
 
 def _ends_for(position: int, asked: Any, links: LinksManifest) -> tuple[EndManifest, EndManifest]:
@@ -195,7 +197,7 @@ def _opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
             f"the index of revision {name} cannot be used: {held.problem}",
             "delete it, and have it made again by `gnnserve generate` or by the Job of embeddings",
         )  # fmt: skip
-    if revision.links is None and not revision.has_embeddings:
+    if revision.task.links is None and not revision.has_embeddings:
         raise RequestError(
             ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
             f"no variant of revision {name} computes embeddings, by which nodes are recommended",
@@ -216,7 +218,7 @@ def _opened(held: RevisionIndex, revision: ServedRevision) -> OpenIndex:
 
 def _without_indexes(revision: ServedRevision) -> RequestError:
     """The revision has no place for an index."""
-    links = revision.links
+    links = revision.task.links
     if links is not None and links.manifest.decoder == Decoder.MLP:
         return RequestError(
             ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
@@ -237,8 +239,10 @@ def _choose_variant(index: OpenIndex, revision: ServedRevision, request: AnyRequ
     it is computed over an overlay."""
     manifest, made = revision.manifest, index.manifest
     # Over several types links are scored by one network, whatever of it is stored.
-    is_one_network = revision.joins_types and revision.typed_overlays is not None
-    needed = Capabilities(overlay=brings, embeddings=revision.links is None, changes=revision.replica is not None)
+    is_one_network = revision.graph.joins_types and revision.compute.overlays.typed is not None
+    needed = Capabilities(
+        overlay=brings, embeddings=revision.task.links is None, changes=revision.changes.replica is not None
+    )
     able = [
         variant.name
         for variant in manifest.variants

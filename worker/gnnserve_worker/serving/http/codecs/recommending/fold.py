@@ -19,13 +19,13 @@ import numpy as np
 from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import TypedOverlay
+from gnnserve_worker.asking.overlay import check_sizes
+from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
+from gnnserve_worker.asking.type_ids import as_text
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.models.folding import Folding
 from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.serving.http.codecs.recommending.known import reads_one_way
-from gnnserve_worker.serving.http.overlay import check_sizes
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, shown_value
-from gnnserve_worker.serving.http.typed_ids import as_text
 
 _JOIN_REMEDY = "give edges of {relation} that join it, as [source, relation, target]"
 
@@ -60,11 +60,11 @@ def fold(
         raise RequestError(
             ErrorCode.WRONG_FEATURES, "overlay.overrides", "nodes of this service have no features", "leave it out"
         )
-    asked = as_text(node, "node", revision)
+    asked = as_text(node, "node", revision.graph.naming.shown(0, 1))
     new: set[str] = set()
     for place, one in enumerate(overlay.nodes):
         where = f"overlay.nodes[{place}]"
-        id_ = as_text(one.id, f"{where}.id", revision)
+        id_ = as_text(one.id, f"{where}.id", revision.graph.naming.shown(0, 1))
         _check_new(id_, where, one.features is not None, asked, new, links, revision)
         new.add(id_)
     stored = _position(asked, revision)
@@ -100,17 +100,17 @@ def embedding_of(folded: Folded, embeddings: np.ndarray, revision: ServedRevisio
 
 
 def _folding_of(revision: ServedRevision) -> Folding | None:
-    return None if revision.links is None else revision.links.decoder.folding
+    return None if revision.task.links is None else revision.task.links.decoder.folding
 
 
 def _joined_to(node: int, revision: ServedRevision) -> np.ndarray:
     """What a stored node is joined to by any relation, whichever of the two reads the other: int64. Embeddings are
     propagated both ways."""
     lists = [np.zeros(0, np.int64)]
-    if revision.neighbours_of is not None:
-        lists.append(revision.neighbours_of(node).astype(np.int64))
-    if reads_one_way(revision) and revision.readers_of is not None:
-        lists.append(revision.readers_of(node))
+    if revision.graph.neighbours_of is not None:
+        lists.append(revision.graph.neighbours_of(node).astype(np.int64))
+    if reads_one_way(revision) and revision.graph.readers_of is not None:
+        lists.append(revision.graph.readers_of(node))
     return np.unique(np.concatenate(lists))
 
 
@@ -147,7 +147,10 @@ def _other_end(
             ErrorCode.INVALID_VALUE, f"{where}[1]", f"{shown_value(edge[1])} is not the relation that is scored",
             f"give {relation}",
         )  # fmt: skip
-    ids = [as_text(edge[0], f"{where}[0]", revision), as_text(edge[2], f"{where}[2]", revision)]
+    ids = [
+        as_text(edge[0], f"{where}[0]", revision.graph.naming.shown(0, 1)),
+        as_text(edge[2], f"{where}[2]", revision.graph.naming.shown(0, 1)),
+    ]
     mine = 0 if end is links.first else 1
     if links.first == links.second and ids[1] == asked:
         mine = 1
@@ -192,6 +195,6 @@ def _of_no_end(where: str, id_: str, links: LinksManifest) -> RequestError:
 
 
 def _position(id_: str, revision: ServedRevision) -> int | None:
-    assert revision.ids is not None  # noqa: S101  (nodes of several types have texts)
-    found = int(revision.ids.find_texts([id_])[0])
+    assert revision.graph.node_ids is not None  # noqa: S101  (nodes of several types have texts)
+    found = int(revision.graph.node_ids.find_texts([id_])[0])
     return None if found < 0 else found

@@ -15,19 +15,19 @@ def excluded_of(node: int, overlay: Overlay | None, revision: ServedRevision, *,
     stored, parts = stored_of(node, overlay, revision), []
     if stored is not None:
         parts.append(np.array([stored], np.int64))
-    if with_known and stored is not None and revision.neighbours_of is not None:
-        parts.append(revision.neighbours_of(stored).astype(np.int64))
+    if with_known and stored is not None and revision.graph.neighbours_of is not None:
+        parts.append(revision.graph.neighbours_of(stored).astype(np.int64))
     if with_known and overlay is not None:
-        parts.append(_joined(node, stored, overlay, revision.first_new))
+        parts.append(_joined(node, stored, overlay, revision.graph.first_new))
     joined = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
-    return joined[(joined >= 0) & (joined < revision.nodes)]
+    return joined[(joined >= 0) & (joined < revision.graph.nodes)]
 
 
 def stored_of(node: int, overlay: Overlay | None, revision: ServedRevision) -> int | None:
     """The position of a node of the graph; None: it is new."""
-    if overlay is None or node < revision.first_new:
+    if overlay is None or node < revision.graph.first_new:
         return node
-    origin = int(overlay.origins[node - revision.first_new])
+    origin = int(overlay.origins[node - revision.graph.first_new])
     return None if origin < 0 else origin
 
 

@@ -34,18 +34,19 @@ class Sought(msgspec.Struct, frozen=True):
 
 def query_of(answer: Answer, sought: Sought, revision: ServedRevision) -> np.ndarray:
     """What the index is searched with, float32 [columns]: where all of it is zeros, it points nowhere."""
-    if revision.links is None:
+    if revision.task.links is None:
         assert answer.embeddings is not None  # noqa: S101  (it was asked for)
         vector: np.ndarray = answer.embeddings[0]
         return vector
     # Networks that score links end in embeddings.
     own = answer.scores[0] if sought.folded is None else embedding_of(sought.folded, answer.scores, revision)
-    return revision.links.decoder.as_query(own)
+    query: np.ndarray = revision.task.links.decoder.as_query(own)
+    return query
 
 
 def find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
     """The nearest nodes, by their positions in the graph. Not to be called with a query of zeros."""
-    reader, neighbours_of = sought.unread_by, revision.neighbours_of
+    reader, neighbours_of = sought.unread_by, revision.graph.neighbours_of
     if reader is None or neighbours_of is None:
         return _nearest(query, sought.count, sought, revision)
     asked = sought.count
@@ -60,11 +61,11 @@ def find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
 def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevision) -> Found:
     """What the index has, and what was computed beside it, without nodes that have left."""
     part, allowed, excluded = sought.held.part, sought.allowed, sought.excluded
-    follower = revision.index_follower
+    follower = revision.changes.index_follower
     recent = None if follower is None else follower.recent(sought.index)
     of_index = None if allowed is None else allowed[part.first : part.end]
     # Those of the index alone: there is room for many more nodes than there are.
-    if revision.is_gone is not None and (gone := revision.is_gone[part.first : part.end]).any():
+    if revision.changes.is_gone is not None and (gone := revision.changes.is_gone[part.first : part.end]).any():
         of_index = ~gone if of_index is None else of_index & ~gone
     if recent is not None and recent.count:
         left = recent.left_to_index[part.first : part.end]
@@ -74,4 +75,4 @@ def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevi
     found = Found(local.positions + part.first, local.products)
     if recent is None or not recent.count:
         return found
-    return merged(found, recent.search(query, count, excluded, allowed, revision.is_gone), count)
+    return merged(found, recent.search(query, count, excluded, allowed, revision.changes.is_gone), count)

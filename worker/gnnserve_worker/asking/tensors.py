@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from gnnserve_api import decoding
-from gnnserve_worker.serving.http.features import RANGE_REMEDY
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, cut, shown_value
+from gnnserve_worker.asking.features import RANGE_REMEDY
+from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, cut, shown_value
 
 
 class Datatype(StrEnum):
@@ -52,7 +52,8 @@ _KINDS = {"int": "an integer", "float": "a number", "str": "a text", "array": "a
 _PLACE = re.compile(r" - at `\$((?:\[\d{1,9}\]){0,2})`$")
 _NESTED_LIST = re.compile(rb"\s*\[\s*\[")
 _LENGTH = struct.Struct("<I")
-_VARIABLE = -1
+ANY_LENGTH = -1
+"""A length of a shape that may be any."""
 _LONGEST_MESSAGE = 200
 
 Elements = np.ndarray | list[Any]
@@ -114,7 +115,7 @@ def check_form(kind: TensorKind, datatype: str, shape: tuple[int, ...]) -> None:
         )  # fmt: skip
     fitting = _without_ones(shape, len(kind.shape))
     if len(fitting) != len(kind.shape) or any(
-        length < 0 or wanted not in {_VARIABLE, length} for length, wanted in zip(fitting, kind.shape, strict=False)
+        length < 0 or wanted not in {ANY_LENGTH, length} for length, wanted in zip(fitting, kind.shape, strict=False)
     ):
         raise RequestError(
             ErrorCode.INVALID_VALUE,

@@ -29,9 +29,8 @@ class ServedLinks:
         return probabilities(scores, fitted.slope, fitted.intercept)
 
 
-def served_links(manifest: RevisionManifest, decoder: LinkDecoder | None) -> ServedLinks | None:
-    """None: nodes are classified."""
-    if manifest.links is None or decoder is None:
-        return None
+def served_links(manifest: RevisionManifest, decoder: LinkDecoder | None) -> ServedLinks:
+    """Those of a revision that scores links."""
+    assert manifest.links is not None and decoder is not None  # noqa: S101
     found = {one.name: one.calibration for one in manifest.variants if one.calibration is not None}
     return ServedLinks(manifest.links, decoder, found)

@@ -7,6 +7,7 @@ the replica to say.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -16,11 +17,13 @@ import numpy as np
 from gnnserve_api import decoding
 from gnnserve_api.changes import TypedChangesRequest
 from gnnserve_api.protocol import TypedNodeFeatures
-from gnnserve_api.typed import TypedGraphManifest
+from gnnserve_worker.asking.changed_features import ChangedFeatures
+from gnnserve_worker.asking.features import write_row
+from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
+from gnnserve_worker.asking.type_ids import TypedId
 from gnnserve_worker.graph.change_batch import BatchFormError, ChangeBatch, ChangeCounts, ChangeIds, decode_batch
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import lay_out
-from gnnserve_worker.inference.overlay_support import TypedOverlaySupport
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.checks import (
     AnyLabel,
@@ -31,59 +34,47 @@ from gnnserve_worker.serving.http.changes.checks import (
     decode_json,
     read_labels,
 )
-from gnnserve_worker.serving.http.changes.mistakes import BINARY_REMEDY, TYPED_CHANGES, place_of_label
-from gnnserve_worker.serving.http.features import write_row
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted
-from gnnserve_worker.serving.http.typed_ids import TypedId, read_id_with_type
+from gnnserve_worker.serving.http.changes.mistakes import BINARY_REMEDY, RELATION_CHANGES, place_of_label
 
 _decoder = decoding.decoder(TypedChangesRequest)
 
 
-def changed_types_of(revision: ServedRevision) -> TypedOverlaySupport:
-    """What is known of each type. Raises RequestError where the revision does not tell it."""
-    if revision.typed_overlays is None:
-        raise RequestError(
-            ErrorCode.NO_UPDATES, "body", "the revision cannot take changes: it keeps nothing of how rows are made",
-            "generate it again",
-        )  # fmt: skip
-    return revision.typed_overlays
+@dataclass(frozen=True, slots=True)
+class RelationBatches:
+    """`reading.py: BatchForm`"""
+
+    request: Any = TypedChangesRequest
+
+    def example(self, revision: ServedRevision) -> Any:
+        return msgspec.json.decode(RELATION_CHANGES.example(revision))
+
+    def read_json(self, body: bytes, revision: ServedRevision) -> ChangeBatch:
+        return _read_json(body, revision, revision.changes.features)
+
+    def read_binary(self, body: bytes, revision: ServedRevision) -> ChangeBatch:
+        return _read_binary(body, revision, revision.changes.features)
 
 
-def columns_of_type(support: TypedOverlaySupport, id_: int | str) -> FeatureColumns | None:
-    """The columns of a node's features, by its id with its type; None: its type has none, or is none of the graph's. A
-    log may have batches about a graph of one type too, whose ids may be integers."""
-    if not isinstance(id_, str):
-        return None
-    name = id_.partition("/")[0]
-    kinds = zip(support.graph.types, support.types, strict=True)
-    return next((described.columns for kind, described in kinds if kind.name == name), None)
-
-
-def width_of(types: TypedGraphManifest) -> int:
-    """Columns of a row of a batch: those of the type that has most."""
-    return max(kind.features or 0 for kind in types.types)
-
-
-def read_typed_json(body: bytes, *, revision: ServedRevision, support: TypedOverlaySupport) -> ChangeBatch:
-    request: TypedChangesRequest = decode_json(body, _decoder, revision, TYPED_CHANGES)
+def _read_json(body: bytes, revision: ServedRevision, described: ChangedFeatures) -> ChangeBatch:
+    width = described.width()
+    request: TypedChangesRequest = decode_json(body, _decoder, revision, RELATION_CHANGES)
     nodes, overrides, labelled = request.nodes, request.overrides, request.labels
     counts = ChangeCounts(
         len(nodes), len(overrides), len(labelled), len(request.edges), len(request.removed_edges),
         len(request.removed_nodes),
     )  # fmt: skip
-    width = width_of(support.graph)
     check_counts(counts, width)
 
     def read(given: Any, where: str) -> TypedId:
-        return read_id_with_type(given, where, support.graph, revision)
+        return revision.graph.ids.read_named(given, where)
 
     new = [read(node.id, f"nodes[{place}].id") for place, node in enumerate(nodes)]
     overridden = [read(node.id, f"overrides[{place}].id") for place, node in enumerate(overrides)]
     features = np.zeros((counts.rows, width), np.float32)
     for place, (node, id_) in enumerate(zip(nodes, new, strict=True)):
-        _write(node, id_, f"nodes[{place}]", support, features[place])
+        _write(node, id_, f"nodes[{place}]", described, features[place])
     for place, (other, id_) in enumerate(zip(overrides, overridden, strict=True)):
-        _write_all(other, id_, f"overrides[{place}]", support, features[len(new) + place])
+        _write_all(other, id_, f"overrides[{place}]", described, features[len(new) + place])
     texts = [_text(id_) for id_ in (*new, *overridden)]
     texts += [_text(read(node.id, f"labels[{place}].id")) for place, node in enumerate(labelled)]
     for field, edges in (("edges", request.edges), ("removedEdges", request.removed_edges)):
@@ -94,7 +85,7 @@ def read_typed_json(body: bytes, *, revision: ServedRevision, support: TypedOver
             texts += (_text(read(source, f"{where}[0]")), relation, _text(read(target, f"{where}[2]")))
     texts += [_text(read(id_, f"removedNodes[{place}]")) for place, id_ in enumerate(request.removed_nodes)]
     labels: list[AnyLabel] = [node.label for node in chain[Any](nodes, labelled)]
-    _check_labels(labels, [id_.type for id_ in new], counts, revision, support)
+    _check_labels(labels, [id_.type for id_ in new], counts, revision)
     laid_out = ChangeIds(None, *lay_out(texts))
     assert laid_out.offsets is not None  # noqa: S101
     check_lengths(laid_out.offsets, counts)
@@ -102,12 +93,13 @@ def read_typed_json(body: bytes, *, revision: ServedRevision, support: TypedOver
     return ChangeBatch(counts, laid_out, features, msgspec.json.encode(labels) if has_labels else b"", is_typed=True)
 
 
-def read_typed_binary(body: bytes, *, revision: ServedRevision, support: TypedOverlaySupport) -> ChangeBatch:
+def _read_binary(body: bytes, revision: ServedRevision, described: ChangedFeatures) -> ChangeBatch:
+    width = described.width()
     try:
         batch = decode_batch(body)
     except BatchFormError as error:
         raise RequestError(ErrorCode.INVALID_BINARY, "body", str(error), BINARY_REMEDY) from None
-    counts, ids, width = batch.counts, batch.ids, width_of(support.graph)
+    counts, ids = batch.counts, batch.ids
     check_counts(counts, width)
     if not batch.is_typed or ids.texts is None or ids.offsets is None:
         problem = "nodes of this graph are of several types"
@@ -117,7 +109,7 @@ def read_typed_binary(body: bytes, *, revision: ServedRevision, support: TypedOv
     if batch.labels or counts.labelled:
         whole, bounds = ids.texts.tobytes(), ids.offsets.tolist()
         names = [whole[bounds[at] : bounds[at + 1]].decode().partition("/")[0] for at in range(counts.new_nodes)]
-        _check_labels(read_labels(batch.labels, counts), names, counts, revision, support)
+        _check_labels(read_labels(batch.labels, counts), names, counts, revision)
     return batch
 
 
@@ -125,18 +117,16 @@ def _text(id_: TypedId) -> str:
     return f"{id_.type}/{id_.id}"
 
 
-def _write(node: TypedNodeFeatures, id_: TypedId, where: str, support: TypedOverlaySupport, row: np.ndarray) -> None:
+def _write(node: TypedNodeFeatures, id_: TypedId, where: str, described: ChangedFeatures, row: np.ndarray) -> None:
     """Features of a new node, if its type has any."""
-    columns = _columns_of(node, id_, where, support)
+    columns = _columns_of(node, id_, where, described)
     if columns is not None and node.features is not None:
         write_row(node.features, f"{where}.features", columns, row[: columns.features])
 
 
-def _write_all(
-    node: TypedNodeFeatures, id_: TypedId, where: str, support: TypedOverlaySupport, row: np.ndarray
-) -> None:
+def _write_all(node: TypedNodeFeatures, id_: TypedId, where: str, described: ChangedFeatures, row: np.ndarray) -> None:
     """Features of an override, of which none may be left out: tables of products do not keep what a node has."""
-    columns = _columns_of(node, id_, where, support)
+    columns = _columns_of(node, id_, where, described)
     if columns is None or node.features is None:
         return  # the replica refuses it
     own = row[: columns.features]
@@ -152,10 +142,8 @@ def _write_all(
         )
 
 
-def _columns_of(
-    node: TypedNodeFeatures, id_: TypedId, where: str, support: TypedOverlaySupport
-) -> FeatureColumns | None:
-    columns = support.types[support.graph.place_of(id_.type)].columns
+def _columns_of(node: TypedNodeFeatures, id_: TypedId, where: str, described: ChangedFeatures) -> FeatureColumns | None:
+    columns = described.columns_of_type(id_.type)
     if columns is None and node.features:
         raise RequestError(
             ErrorCode.WRONG_FEATURES, f"{where}.features", f"nodes of type {id_.type} have no features",
@@ -189,12 +177,11 @@ def _check_features(features: np.ndarray, counts: ChangeCounts, width: int) -> N
 
 
 def _check_labels(
-    labels: Sequence[AnyLabel], names: Sequence[str], counts: ChangeCounts, revision: ServedRevision,
-    support: TypedOverlaySupport,
-) -> None:  # fmt: skip
+    labels: Sequence[AnyLabel], names: Sequence[str], counts: ChangeCounts, revision: ServedRevision
+) -> None:
     """`names`: types of the new nodes."""
     check_labels(labels, counts, revision)
-    target = support.graph.target.name
+    target = revision.graph.types.target.name
     for place, (label, name) in enumerate(zip(labels, names, strict=False)):
         if label is not None and name != target:
             problem = f"the node is of type {name}, and only nodes of type {target} have labels"

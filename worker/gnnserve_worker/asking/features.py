@@ -6,15 +6,14 @@ Every mistake is told by its place in the request, the value and the remedy.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from gnnserve_api.protocol import NodeFeatures
+from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, cut, shown_value
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.inference.overlay_support import OverlaySupport
-from gnnserve_worker.serving.http.question import ErrorCode, RequestError, counted, cut, shown_value
 
 RANGE_REMEDY = f"give a number from {np.finfo(np.float32).min:.7g} to {np.finfo(np.float32).max:.7g}"
 _SHOWN_COLUMNS = 4
@@ -22,8 +21,18 @@ _Named = Mapping[str, float | list[float]]
 """Features by the names of columns."""
 
 
+class StoredFeatures(Protocol):
+    """The part of `overlay.py: OverlaySupport` that features of stored nodes are kept by."""
+
+    @property
+    def columns(self) -> FeatureColumns: ...
+
+    @property
+    def features_of(self) -> Callable[[np.ndarray], np.ndarray] | None: ...
+
+
 def keep_features(
-    overrides: Sequence[NodeFeatures[Any]], positions: np.ndarray, support: OverlaySupport, rows: np.ndarray
+    overrides: Sequence[NodeFeatures[Any]], positions: np.ndarray, support: StoredFeatures, rows: np.ndarray
 ) -> None:
     """Write the stored features of nodes of which some columns are not given. `rows`: float32 [overrides, features]."""
     columns = support.columns

@@ -2,7 +2,7 @@
 
 msgspec's message tells the place and the types. The value is looked for in the body a second time, one level of it at a
 time and only in bodies of ordinary size, so that a wrong request costs no more than a right one. A `BodyForm` has the
-fields of one kind of body and their remedies; that of predictions is here.
+fields of one kind of body and their remedies; what requests of all tasks share is here.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from gnnserve_api import decoding
-from gnnserve_api.repository import NodeIdKind
-from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.serving.http.features import RANGE_REMEDY
-from gnnserve_worker.serving.http.pairs import example_of
-from gnnserve_worker.serving.http.question import (
+from gnnserve_worker.asking.features import RANGE_REMEDY
+from gnnserve_worker.asking.question import (
     OFFSET_REMEDY,
     PRIORITY_REMEDY,
     SEED_REMEDY,
@@ -28,11 +26,10 @@ from gnnserve_worker.serving.http.question import (
     cut,
     shown_value,
 )
+from gnnserve_worker.asking.served_graph import ServedGraph
 
-FIELDS = ("nodes", "objective", "strict", "return", "overlay", "seed", "variant", "minOffset", "timeoutMs", "priority")
-"""Fields of the body, as clients write them."""
-PAIR_FIELDS = ("pairs", *FIELDS[1:])
-"""The same of a service that scores pairs."""
+FIELDS = ("objective", "strict", "return", "overlay", "seed", "variant", "minOffset", "timeoutMs", "priority")
+"""Fields of a request whatever the task is, as clients write them; those of its items stand before them."""
 _LARGEST_SEARCHED_BYTES = 1024 * 1024
 """Bodies up to here are searched for the value that is wrong: a few milliseconds at most."""
 _LONGEST_SHOWN_BYTES = 4096
@@ -40,11 +37,6 @@ _LONGEST_SHOWN_BYTES = 4096
 _LONGEST_PATH = 200
 _INDEX = re.compile(r"\[\d+\]")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
-_NODES_REMEDIES = {
-    NodeIdKind.POSITIONS: "give a list of node ids, each an integer from 0",
-    NodeIdKind.INTEGERS: "node ids of this graph are integers: give a list of them; GET /v1/nodes lists them",
-    NodeIdKind.STRINGS: "node ids of this graph are texts: give a list of them; GET /v1/nodes lists them",
-}
 _NODE = '{"id": …, "features": …}'
 _FEATURE = "give a number"
 LIST_OF_PAIRS = "give a list of pairs of node ids: [[source, target], …]"
@@ -63,13 +55,11 @@ def node_remedies(place: str) -> dict[str, str]:
     }
 
 
-_REMEDIES = {
+REMEDIES = {
     "objective": "give an object with latencyMs, accuracyTolerancePermille, or both",
     "objective.latencyMs": "give milliseconds as a number, or leave it out",
     "objective.accuracyTolerancePermille": "give permille as a number (10 is one point), or leave it out",
     "strict": "give true or false",
-    "return": "give a list of labels, scores and embeddings",
-    "return[]": "give labels, scores or embeddings",
     "seed": SEED_REMEDY,
     "variant": "give the name of a variant, one of GET /v1/variants, or leave it out",
     "minOffset": OFFSET_REMEDY,
@@ -81,13 +71,14 @@ _REMEDIES = {
     **node_remedies("overlay.nodes"),
     **node_remedies("overlay.overrides"),
 }
-_MEMBERS = {
-    "": FIELDS,
+MEMBERS = {
     "objective": ("latencyMs", "accuracyTolerancePermille"),
     "overlay": ("nodes", "edges", "overrides"),
     "overlay.nodes[]": ("id", "features"),
     "overlay.overrides[]": ("id", "features"),
 }
+IDS = frozenset({"overlay.nodes[].id", "overlay.overrides[].id", "overlay.edges[][]"})
+"""Places of single ids in what requests bring along."""
 _KINDS = {
     "int": "an integer",
     "float": "a number",
@@ -110,6 +101,13 @@ _entries = decoding.decoder(list[Raw])
 _feature = decoding.decoder(float | list[float])
 
 
+class AskedRevision(Protocol):
+    """The part of a revision that all forms look at; their own examples may look at more."""
+
+    @property
+    def graph(self) -> ServedGraph: ...
+
+
 @dataclass(frozen=True, slots=True)
 class BodyForm:
     """The fields of one kind of body."""
@@ -120,9 +118,9 @@ class BodyForm:
     """Places of single ids."""
     remedies: Mapping[str, str]
     """By the place, with [] for an entry of a list and [...] for one of an object."""
-    example: Callable[[ServedRevision], str]
-    """A body that the graph permits."""
-    graph_remedies: Callable[[ServedRevision], Mapping[str, str]] = lambda _: {}
+    example: Callable[[Any], str]
+    """A body that the graph permits, of the revision that was asked."""
+    graph_remedies: Callable[[Any], Mapping[str, str]] = lambda _: {}
     """Remedies that depend on the graph, beside those of ids."""
     path: re.Pattern[str] = field(init=False)
     """The place at the end of a message of msgspec's."""
@@ -132,46 +130,19 @@ class BodyForm:
         pattern = rf" - at `\$\.((?:{'|'.join(first)})(?:\.(?:{'|'.join(inner)})|\[(?:\d{{1,9}}|\.\.\.)\]){{0,6}})`$"
         object.__setattr__(self, "path", re.compile(pattern))
 
-    def body_remedy(self, revision: ServedRevision) -> str:
+    def body_remedy(self, revision: AskedRevision) -> str:
         return f"send an object such as {self.example(revision)}"
 
-    def remedy(self, where: str, revision: ServedRevision) -> str:
+    def remedy(self, where: str, revision: AskedRevision) -> str:
         place = _INDEX.sub("[]", where)
         if place == "body":
             return self.body_remedy(revision)
         if place in self.ids:
-            return f"node ids of this graph are {'texts' if revision.has_text_ids else 'integers'}"
+            return f"node ids of this graph are {'texts' if revision.graph.naming.are_texts else 'integers'}"
         return self.graph_remedies(revision).get(place) or self.remedies.get(place, "")
 
 
-def _example_prediction(revision: ServedRevision) -> str:
-    return f'{{"nodes": [{", ".join(map(shown_value, revision.shown_ids(0, 2)))}]}}'
-
-
-PREDICTION = BodyForm(
-    _MEMBERS,
-    frozenset({"overlay.nodes[].id", "overlay.overrides[].id", "overlay.edges[][]"}),
-    _REMEDIES,
-    _example_prediction,
-    lambda revision: dict.fromkeys(("nodes", "nodes[]"), _NODES_REMEDIES[revision.node_ids]),
-)
-
-
-PAIRS = BodyForm(
-    _MEMBERS | {"": PAIR_FIELDS},
-    PREDICTION.ids | {"pairs[][]"},
-    _REMEDIES
-    | {
-        "pairs": "give a list of pairs of node ids: [[first, second], …]",
-        "pairs[]": "give a pair of node ids: [first, second]",
-        "return": "give a list of scores and probabilities",
-        "return[]": "give scores or probabilities",
-    },
-    example_of,
-)
-
-
-def field_error(text: str, body: bytes, revision: ServedRevision, form: BodyForm = PREDICTION) -> RequestError:
+def field_error(text: str, body: bytes, revision: AskedRevision, form: BodyForm) -> RequestError:
     """msgspec's message in ours: with the value that was found and what to write instead.
 
     The text may quote the client's own, of any length, so nothing here relies on more than its beginning and its end.

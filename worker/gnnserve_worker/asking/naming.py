@@ -1,0 +1,400 @@
+"""How requests and answers call the nodes of a served graph: by positions, integers or texts, with or without a type.
+
+Which of them a graph has is decided when it is opened: the object that is chosen then (`NodeNaming`) decodes and finds
+ids, and writes them. Nothing else asks by which kind of ids or by how many types a graph calls its nodes. Ids that name
+their type are read in `type_ids.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
+from gnnserve_worker.asking.type_ids import TypedIds, as_text
+from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.living_ids import LivingIds
+from gnnserve_worker.graph.overlay import number_overlay
+
+POSSIBLE_IDS = range(-(2**63), 2**63)
+"""Integers that a node of some graph may have as its id: those of 64 bits with a sign."""
+_FEW_NODES = 32
+"""Up to here Python looks at each node before numpy has begun."""
+_FEW_IDS = 256
+_LISTED = "GET /v1/nodes lists its node ids"
+
+
+class IdForm(StrEnum):
+    """The forms that ids have in JSON, by which decoders of requests are chosen."""
+
+    INTEGERS = "Integers"
+    TEXTS = "Texts"
+    WITH_TYPES = "WithTypes"
+    """Integers, texts, or objects of type and id; checked where they are found."""
+
+
+class NodeNaming(Protocol):
+    """Positions are those that a `Question` has. Methods that find ids raise RequestError, which names the place."""
+
+    @property
+    def kind(self) -> NodeIdKind:
+        """The kind of the ids of the nodes that are answered for."""
+
+    @property
+    def are_texts(self) -> bool:
+        """Whether these are texts, so that a list of them is no array."""
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether a request may name nodes by texts, whatever ids are."""
+
+    @property
+    def form(self) -> IdForm: ...
+
+    @property
+    def members(self) -> int:
+        """Values and objects that an id may be written with in JSON beside itself: 1 where it may be an object of type
+        and id."""
+
+    @property
+    def nodes(self) -> int:
+        """Positions are below it. Where the graph changes, room for new nodes is counted."""
+
+    def find(self, ids: Sequence[Any], otherwise: str = "") -> np.ndarray:
+        """Positions (int64) of ids as JSON has them, at least one, which the request names as `nodes`. `otherwise`:
+        what else may be meant by an id that the graph lacks."""
+
+    def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
+        """Positions of ids without a type, int64 both."""
+
+    def find_one(self, given: Any, where: str, otherwise: str = "") -> int:
+        """The position of a node that stands at `where`, as JSON has it."""
+
+    def find_any(self, given: Any, where: str) -> int:
+        """The number of a node of whichever type, behind the positions of those that are answered for."""
+
+    def place(self, ids: Sequence[Any]) -> list[int]:
+        """Positions of ids without a type, of the graph's kind; -1 for those that the graph lacks."""
+
+    def place_array(self, numbers: np.ndarray, new: int) -> np.ndarray:
+        """Positions of integers (int64) of a request in the binary form, where -1 - k is the k-th new node: nodes + k;
+        -1 for what is neither."""
+
+    def number_array(self, numbers: np.ndarray, features: np.ndarray, new: int, ends: int) -> bool:
+        """Turn such integers into positions in place, and check all with their features at once, if ids are positions
+        and all is right. False: look at each."""
+
+    def check_new(self, ids: Sequence[Any]) -> None:
+        """Refuse ids of a request's new nodes, at least one, that no node of a source may have."""
+
+    def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
+        """The graph lacks the node. `shown`: its id as JSON."""
+
+    def shown(self, start: int, end: int) -> list[int | str]:
+        """Ids of the nodes that are answered for at positions start to end - 1, as far as they exist."""
+
+    def shown_any(self, number: int) -> int | str | None:
+        """The id of a node of whichever type, with its type where the graph has several; None: it has left."""
+
+
+class _Naming:
+    """The part that all namings share."""
+
+    form = IdForm.INTEGERS
+    are_texts = False
+    takes_texts = False
+    members = 0
+    kind = NodeIdKind.INTEGERS
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+
+    def find(self, ids: Sequence[Any], otherwise: str = "") -> np.ndarray:
+        raise NotImplementedError
+
+    def find_one(self, given: Any, where: str, otherwise: str = "") -> int:
+        try:
+            return int(self.find((given,), otherwise)[0])
+        except RequestError as error:
+            raise RequestError(error.code, where, error.problem, error.remedy) from None
+
+    def find_any(self, given: Any, where: str) -> int:
+        return self.find_one(given, where)
+
+    def place_array(self, numbers: np.ndarray, new: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def number_array(self, numbers: np.ndarray, features: np.ndarray, new: int, ends: int) -> bool:
+        return False
+
+    def shown(self, start: int, end: int) -> list[int | str]:
+        raise NotImplementedError
+
+    def shown_any(self, number: int) -> int | str | None:
+        return next(iter(self.shown(number, number + 1)), None)
+
+    def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
+        return _unknown(where, shown, _LISTED, otherwise)
+
+
+class _IntegerForm(_Naming):
+    """Ids that are integers, by whatever they are found."""
+
+    def find(self, ids: Sequence[int], otherwise: str = "") -> np.ndarray:
+        try:
+            wanted = np.array(ids, dtype=np.int64)
+        except OverflowError:
+            raise self._beyond(ids, otherwise) from None
+        return self.find_integers(wanted, otherwise)
+
+    def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
+        raise NotImplementedError
+
+    def _beyond(self, ids: Sequence[int], otherwise: str) -> RequestError:
+        # Beyond 64 bits, and so no node's; unless one before it is unknown too.
+        first = next(i for i, node in enumerate(ids) if node not in POSSIBLE_IDS)
+        if first > 0:
+            self.find(ids[:first], otherwise)
+        return self.unknown(f"nodes[{first}]", shown_value(ids[first]), otherwise)
+
+    def place(self, ids: Sequence[int]) -> list[int]:
+        try:
+            numbers = np.array(ids, np.int64)
+        except OverflowError:  # an integer beyond 64 bits is no stored node's
+            possible = [id_ for id_ in ids if id_ in POSSIBLE_IDS]
+            places = dict(zip(possible, self.place(possible), strict=True))
+            return [places.get(id_, -1) for id_ in ids]
+        return _listed(self._place(numbers))
+
+    def _place(self, numbers: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def check_new(self, ids: Sequence[int]) -> None:
+        if max(ids) not in POSSIBLE_IDS or min(ids) not in POSSIBLE_IDS:
+            first = next(i for i, id_ in enumerate(ids) if id_ not in POSSIBLE_IDS)
+            raise RequestError(
+                ErrorCode.INVALID_VALUE,
+                f"overlay.nodes[{first}].id",
+                f"{shown_value(ids[first])} is beyond 64 bits with a sign, as no id is",
+                f"give an integer from {POSSIBLE_IDS[0]} to {POSSIBLE_IDS[-1]}",
+            )
+
+
+class PositionNaming(_IntegerForm):
+    """The graph numbers its nodes from 0."""
+
+    kind = NodeIdKind.POSITIONS
+
+    def find(self, ids: Sequence[int], otherwise: str = "") -> np.ndarray:
+        try:
+            wanted = np.array(ids, dtype=np.int64)
+        except OverflowError:
+            raise self._beyond(ids, otherwise) from None
+        if len(ids) <= _FEW_NODES and min(ids) >= 0 and max(ids) < self.nodes:
+            return wanted
+        return self.find_integers(wanted, otherwise)
+
+    def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
+        """Check few positions one by one, where starting NumPy's loop takes longest, and others by one comparison: as
+        unsigned, a negative id is beyond any graph."""
+        nodes = self.nodes
+        if len(ids) <= _FEW_NODES:
+            listed = ids.tolist()
+            if min(listed) >= 0 and max(listed) < nodes:
+                return ids
+        unsigned = ids.view(np.uint64)
+        if unsigned.max() >= nodes:
+            first = int((unsigned >= nodes).argmax())
+            raise self.unknown(f"nodes[{first}]", str(ids[first]), otherwise)
+        return ids
+
+    def place(self, ids: Sequence[int]) -> list[int]:
+        if len(ids) <= _FEW_IDS:  # a list is several times as quick as an array
+            return [id_ if 0 <= id_ < self.nodes else -1 for id_ in ids]
+        return super().place(ids)
+
+    def _place(self, numbers: np.ndarray) -> np.ndarray:
+        return np.where((numbers >= 0) & (numbers < self.nodes), numbers, -1)
+
+    def place_array(self, numbers: np.ndarray, new: int) -> np.ndarray:
+        stored = self.nodes
+        lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
+        if lowest >= 0 and highest < stored:
+            return numbers
+        positions = np.where(numbers < 0, stored - 1 - numbers, numbers)
+        if lowest < -new or highest >= stored:
+            positions[(numbers < -new) | (numbers >= stored)] = -1
+        return positions
+
+    def number_array(self, numbers: np.ndarray, features: np.ndarray, new: int, ends: int) -> bool:
+        return bool(number_overlay(numbers, features, new, ends, self.nodes))
+
+    def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
+        return _unknown(where, shown, f"node ids are 0 to {self.nodes - 1}", otherwise)
+
+    def shown(self, start: int, end: int) -> list[int | str]:
+        return [*range(start, min(end, self.nodes))]
+
+
+class IntegerNaming(_IntegerForm):
+    """The source's own integers."""
+
+    def __init__(self, ids: NodeIds | LivingIds, nodes: int) -> None:
+        super().__init__(nodes)
+        self._ids = ids
+
+    def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
+        positions = self._ids.find_integers(ids)
+        if positions.min() < 0:
+            first = int(positions.argmin())  # all that are missing are -1
+            raise self.unknown(f"nodes[{first}]", str(ids[first]), otherwise)
+        return positions
+
+    def _place(self, numbers: np.ndarray) -> np.ndarray:
+        return self._ids.find_integers(numbers)
+
+    def place_array(self, numbers: np.ndarray, new: int) -> np.ndarray:
+        positions = self._ids.find_integers(numbers)
+        if new:
+            are_new = (numbers < 0) & (numbers >= -new)
+            if (positions[are_new] >= 0).any():
+                taken = int(numbers[are_new & (positions >= 0)][0])
+                raise RequestError(
+                    ErrorCode.STORED_NODE,
+                    f"overlay.nodes[{-1 - taken}]",
+                    f"{taken} is a node of the graph, and stands for a new one here",
+                    "send JSON, where new nodes have ids of their own",
+                )
+            positions = np.where(are_new, self.nodes - 1 - numbers, positions)
+        return positions
+
+    def shown(self, start: int, end: int) -> list[int | str]:
+        return _shown(self._ids, self.nodes, start, end)
+
+
+class TextNaming(_Naming):
+    """The source's own texts, byte for byte: texts that look alike but are written by other code points are other
+    nodes."""
+
+    form = IdForm.TEXTS
+    are_texts = True
+    takes_texts = True
+    kind = NodeIdKind.STRINGS
+
+    def __init__(self, ids: NodeIds | LivingIds, nodes: int) -> None:
+        super().__init__(nodes)
+        self._ids = ids
+
+    def find(self, ids: Sequence[str], otherwise: str = "") -> np.ndarray:
+        positions = self._ids.find_texts(ids)
+        if positions.min() < 0:
+            first = int(positions.argmin())
+            raise self.unknown(f"nodes[{first}]", shown_value(ids[first]), otherwise)
+        return positions
+
+    def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
+        raise ValueError("ids are texts")
+
+    def place(self, ids: Sequence[str]) -> list[int]:
+        return _listed(self._ids.find_texts(ids))
+
+    def check_new(self, ids: Sequence[str]) -> None:
+        if "" in ids:
+            raise RequestError(
+                ErrorCode.INVALID_VALUE,
+                f"overlay.nodes[{ids.index('')}].id",
+                "it is empty, and no id is the empty text",
+                "give the node an id of one character or more",
+            )
+
+    def shown(self, start: int, end: int) -> list[int | str]:
+        return _shown(self._ids, self.nodes, start, end)
+
+
+class TextsWithTypesNaming(TextNaming):
+    """Texts that name the type of each node, `user/17`, in one numbering of all: links join nodes of several types."""
+
+    form = IdForm.WITH_TYPES
+    members = 1
+
+    def find(self, ids: Sequence[Any], otherwise: str = "") -> np.ndarray:
+        texts = ids
+        if not all(isinstance(one, str) for one in ids):  # most requests: nothing to look at
+            texts = [as_text(one, f"nodes[{place}]", self.shown(0, 1)) for place, one in enumerate(ids)]
+        return super().find(texts, otherwise)
+
+    def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
+        remedy = _LISTED
+        if "/" not in shown:
+            remedy = f"nodes are named with their type, as in {shown_value(self.shown(0, 1)[0])}; {remedy}"
+        return _unknown(where, shown, remedy, otherwise)
+
+
+class TargetNaming:
+    """Ids of a graph of several types, of which the nodes of one are answered for: ids without a type are of that."""
+
+    form = IdForm.WITH_TYPES
+    takes_texts = True
+    members = 1
+
+    def __init__(self, target: NodeNaming, ids: TypedIds) -> None:
+        """`target`: ids within the type that is answered for. `ids`: of all types."""
+        self._target = target
+        self._ids = ids
+        self.kind = target.kind
+        self.are_texts = target.are_texts
+        self.nodes = target.nodes
+        # Ids within the type are found as those of a graph of that type alone.
+        self.find_integers = target.find_integers
+        self.place = target.place
+        self.place_array = target.place_array
+        self.number_array = target.number_array
+        self.check_new = target.check_new
+        self.unknown = target.unknown
+        self.shown = target.shown
+
+    def find(self, ids: Sequence[Any], otherwise: str = "") -> np.ndarray:
+        if self.are_texts or not all(type(one) is int for one in ids):  # most requests: nothing to look at
+            ids = [self._ids.within_target(one, f"nodes[{place}]") for place, one in enumerate(ids)]
+        return self._target.find(ids, otherwise)
+
+    def find_one(self, given: Any, where: str, otherwise: str = "") -> int:
+        return self._target.find_one(self._ids.within_target(given, where), where, otherwise)
+
+    def find_any(self, given: Any, where: str) -> int:
+        number = self._ids.number(self._ids.read(given, where))
+        if number < 0:
+            raise _unknown(where, shown_value(given), "GET /v1/nodes?type=… lists the node ids of a type", "")
+        return number
+
+    def shown_any(self, number: int) -> int | str | None:
+        return self._ids.shown_number(number)
+
+
+def naming_of(ids: NodeIds | LivingIds | None, nodes: int, *, joins_types: bool = False) -> NodeNaming:
+    """`ids`: None: nodes are called by position. `joins_types`: they are texts that name the type of each node."""
+    if ids is None:
+        return PositionNaming(nodes)
+    if joins_types:
+        return TextsWithTypesNaming(ids, nodes)
+    return TextNaming(ids, nodes) if ids.kind is NodeIdKind.STRINGS else IntegerNaming(ids, nodes)
+
+
+def _unknown(where: str, shown: str, remedy: str, otherwise: str) -> RequestError:
+    if otherwise:
+        remedy += f"; {otherwise}"
+    return RequestError(ErrorCode.UNKNOWN_NODE, where, f"node {shown} is not in the graph", remedy)
+
+
+def _shown(ids: NodeIds | LivingIds, nodes: int, start: int, end: int) -> list[int | str]:
+    end = min(end, nodes)
+    return [] if start >= end else [*ids.shown(start, end)]
+
+
+def _listed(positions: np.ndarray) -> list[int]:
+    listed: list[int] = positions.tolist()
+    return listed

@@ -1,0 +1,74 @@
+"""The graph of a served revision, as questions are about it: its nodes, what they are called, whom they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
+from gnnserve_worker.asking.naming import NodeNaming, naming_of
+from gnnserve_worker.asking.type_ids import TypedIds
+from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.living_ids import LivingIds
+
+ListsByRelation = Callable[[int], Sequence[tuple[int, np.ndarray]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGraph:
+    naming: NodeNaming
+    """How requests and answers call the nodes that are answered for."""
+    types: TypedGraphManifest
+    """Types of nodes and relations, as the revision has them. A graph of one type has one of each, without names."""
+    ids: TypedIds
+    """Ids of each of `types`."""
+    described: tuple[TypeManifest, ...]
+    """Types by which nodes are called; empty: they are called without, or by texts that name them."""
+    count: Callable[[], int]
+    """How many of the nodes that are answered for there are now."""
+    lists_by_relation: ListsByRelation
+    """Numbers of the nodes that a stored node (its number) reads, as it is now, int32: by each relation of its type,
+    with the relation's place."""
+    neighbours_of: Callable[[int], np.ndarray]
+    """Positions in the neighbour list of a stored node, as it is now, int32; over several types, numbers of the nodes
+    that it reads by any relation."""
+    readers_of: Callable[[int], np.ndarray] | None = None
+    """Positions of the nodes whose neighbour lists name a stored node, int64; all lists are looked through for it.
+    None: the graph has several types or changes, and this is not known."""
+    labels: np.ndarray | None = None
+    """Labels of stored nodes as the graph's source has them: int64 [nodes], classes, -1 where unknown; or uint8 [nodes,
+    classes]. Mapped. None: they are not known."""
+    node_ids: NodeIds | LivingIds | None = None  # transitional: accuracy/labels.py, recommending/fold.py, openapi.py
+    typed: TypedGraphManifest | None = None  # transitional: types by which nodes are called; None: without
+    joins_types: bool = False  # transitional: ids are texts that name types
+    nodes: int = field(init=False)
+    """Positions of nodes that are answered for are below it. Where the graph changes, room for new nodes is counted."""
+    numbered: TypedGraphManifest = field(init=False)
+    """`types` as nodes are numbered: where the graph changes, room for new nodes of each type is counted."""
+    first_new: int = field(init=False)
+    """Nodes that requests bring are numbered from it on: behind all nodes, those of other types among them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", self.naming.nodes)
+        object.__setattr__(self, "numbered", self.ids.numbered)
+        object.__setattr__(self, "first_new", self.ids.numbered.first_nodes[-1])
+
+
+def types_of_one(naming: NodeNaming, features: int | None, edges: int) -> TypedGraphManifest:
+    """Types and relations of a graph whose nodes have one type."""
+    kind = TypeManifest("", naming.nodes, features, naming.kind.value)
+    return TypedGraphManifest((kind,), (RelationManifest("", "", "", edges, None, merges=False, both_ways=False),))
+
+
+def plain_graph(ids: NodeIds | LivingIds | None, nodes: int, *, joins_types: bool = False) -> ServedGraph:
+    """A graph of which no more is known than its nodes, called by `ids`; None: by positions. `joins_types`: ids are
+    texts that name a type each."""
+    naming = naming_of(ids, nodes, joins_types=joins_types)
+    types = types_of_one(naming, None, 0)
+    empty = np.zeros(0, np.int32)
+    return ServedGraph(
+        naming, types, TypedIds(types, types, {"": ids}), (), lambda: nodes, lambda _: ((0, empty),), lambda _: empty,
+        node_ids=ids, joins_types=joins_types,
+    )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Ids of nodes with their type, as requests about graphs of several types write them: `"paper/17"`, split at the first
+slash, or `{"type": "paper", "id": 17}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_api.typed import TypedGraphManifest, TypeManifest
+from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
+from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.living_ids import LivingIds
+
+_MEMBERS = ("type", "id")
+_POSSIBLE = range(-(2**63), 2**63)
+_MOST_DIGITS = 20
+_MOST_LOOKED_AT = 100
+"""Nodes among which an example is looked for: the first ones may have left."""
+
+
+class TypedId(NamedTuple):
+    type: str
+    id: int | str
+    """As the type has its ids: an integer, or a text."""
+
+
+class TypedIds:
+    """Ids of all types of a graph. Each names its type."""
+
+    def __init__(
+        self, types: TypedGraphManifest, numbered: TypedGraphManifest, of_type: Mapping[str, NodeIds | LivingIds | None]
+    ) -> None:
+        """`types`: as the revision has them. `numbered`: as nodes are numbered: where the graph changes, room for new
+        nodes of each type is counted. `of_type`: ids of each type; None: positions within it."""
+        self.types = types
+        self.numbered = numbered
+        self._of_type = of_type
+        self._names = {kind.name for kind in types.types}
+        self._first_nodes = numbered.first_nodes
+
+    def read(self, given: Any, where: str) -> TypedId:
+        """An id in JSON, of a node of whichever type. RequestError: it is none."""
+        return self.read_named(given, where)
+
+    def read_named(self, given: Any, where: str) -> TypedId:
+        """An id that names its type."""
+        name = given.partition("/")[0] if isinstance(given, str) and "/" in given else None
+        if isinstance(given, dict) or name in self._names:
+            return self._read(given, where)
+        there = ", ".join(one.name for one in self.types.types)
+        said = f"{shown_value(given)} has no type" if name is None else f"{shown_value(name)} is no type of nodes"
+        raise RequestError(
+            ErrorCode.INVALID_TYPE if name is None else ErrorCode.UNKNOWN_NODE, where, f"{said}; types are {there}",
+            self._remedy(self.types.target),
+        )  # fmt: skip
+
+    def read_asked(self, given: Any, where: str) -> TypedId:
+        """The id of a node that is asked about."""
+        return self.read(given, where)
+
+    def number(self, id_: TypedId) -> int:
+        """The number of a node of the graph; -1: there is no such node."""
+        kind, ids = self.numbered.place_of(id_.type), self._of_type[id_.type]
+        if ids is None:
+            position = id_.id if isinstance(id_.id, int) and 0 <= id_.id < self.numbered.types[kind].nodes else -1
+        elif isinstance(id_.id, str):
+            position = int(ids.find_texts([id_.id])[0])
+        else:
+            position = int(ids.find_integers(np.array([id_.id], np.int64))[0]) if id_.id in _POSSIBLE else -1
+        return position if position < 0 else self._first_nodes[kind] + position
+
+    def shown(self, kind: TypeManifest, start: int, end: int) -> list[int | str]:
+        """Ids of the nodes of a type at positions start to end - 1 within it, as far as they exist."""
+        ids = self._of_type[kind.name]
+        end = min(end, ids.count if isinstance(ids, LivingIds) else kind.nodes)
+        if start >= end:
+            return []
+        return [*(range(start, end) if ids is None else ids.shown(start, end))]
+
+    def shown_number(self, number: int) -> str | None:
+        """The id of a node with its type; None: it has left."""
+        kind = int(np.searchsorted(self._first_nodes, number, side="right")) - 1
+        position, described = number - self._first_nodes[kind], self.types.types[kind]
+        shown = self.shown(described, position, position + 1)
+        return f"{described.name}/{shown[0]}" if shown else None
+
+    def nodes_of(self, kind: TypeManifest) -> int:
+        """How many nodes of a type the graph has."""
+        ids = self._of_type[kind.name]
+        return ids.nodes if isinstance(ids, LivingIds) else kind.nodes
+
+    def kind_of(self, kind: TypeManifest) -> NodeIdKind:
+        """What nodes of a type are called by."""
+        ids = self._of_type[kind.name]
+        return ids.kind if isinstance(ids, LivingIds) else NodeIdKind(kind.node_ids)
+
+    def within_target(self, given: Any, where: str) -> int | str:
+        """The id within the type that is answered for."""
+        id_ = self.read(given, where)
+        if id_.type != self.types.target.name:
+            raise self._not_asked_about(given, id_.type, where)
+        return id_.id
+
+    def _read(self, given: Any, where: str) -> TypedId:
+        name, id_ = self._parted(given, where)
+        target = self.types.target
+        kind = next((one for one in self.types.types if one.name == (name or target.name)), None)
+        if kind is None:
+            there = ", ".join(one.name for one in self.types.types)
+            problem = f"{shown_value(name)} is no type of nodes; types are {there}"
+            raise RequestError(ErrorCode.UNKNOWN_NODE, where, problem, self._remedy(target))
+        if kind.node_ids == "Strings":
+            if isinstance(id_, str) and id_:
+                return TypedId(kind.name, id_)
+        elif type(id_) is int:
+            return TypedId(kind.name, id_)
+        elif isinstance(id_, str) and name is not None and _is_integer(id_):
+            return TypedId(kind.name, int(id_))  # a text of digits behind a type
+        said = "texts" if kind.node_ids == "Strings" else "integers"
+        problem = f"ids of type {kind.name} are {said}, got {shown_value(id_)}"
+        raise RequestError(ErrorCode.INVALID_TYPE, where, problem, self._remedy(kind))
+
+    def _parted(self, given: Any, where: str) -> tuple[str | None, Any]:
+        """The type, if it is named, and the id."""
+        if isinstance(given, dict):
+            if set(given) != set(_MEMBERS) or not isinstance(given["type"], str):
+                problem = f"expected an object with type and id, got {shown_value(given)}"
+                raise RequestError(ErrorCode.INVALID_TYPE, where, problem, self._remedy(self.types.target))
+            return given["type"], given["id"]
+        if isinstance(given, str) and "/" in given:
+            name, _, id_ = given.partition("/")
+            # A text id may have a slash of its own: what is before it is then no type, unless the id is written in
+            # full.
+            if self.types.target.node_ids == "Strings" and name not in self._names:
+                return None, given
+            return name, id_
+        return None, given
+
+    def _not_asked_about(self, given: Any, kind: str, where: str) -> RequestError:
+        name = self.types.target.name
+        problem = f"{shown_value(given)} is of type {kind}, and answers are about nodes of type {name}"
+        return RequestError(ErrorCode.UNKNOWN_NODE, where, problem, self._remedy(self.types.target))
+
+    def _remedy(self, kind: TypeManifest) -> str:
+        shown = next(iter(self.shown(kind, 0, _MOST_LOOKED_AT)), 0)
+        forms = f'"{kind.name}/{shown}" or {{"type": "{kind.name}", "id": {shown_value(shown)}}}'
+        return f"name nodes as {forms}"
+
+
+class TargetIds(TypedIds):
+    """Ids of which those without a type are of the type that is answered for, the only one that answers are about."""
+
+    def read(self, given: Any, where: str) -> TypedId:
+        return self._read(given, where)
+
+    def read_asked(self, given: Any, where: str) -> TypedId:
+        id_ = self._read(given, where)
+        if id_.type != self.types.target.name:
+            raise self._not_asked_about(given, id_.type, where)
+        return id_
+
+
+def as_text(given: Any, where: str, examples: Sequence[int | str]) -> str:
+    """The id of a node of a graph whose ids are texts with their type: "user/17", or {"type": "user", "id": 17}.
+    `examples`: ids of the graph, at least one."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, dict) and set(given) == set(_MEMBERS):
+        name, id_ = given["type"], given["id"]
+        if isinstance(name, str) and type(id_) in (int, str):
+            return f"{name}/{id_}"
+    raise RequestError(
+        ErrorCode.INVALID_TYPE, where, f"expected an id with its type, got {shown_value(given)}",
+        f"name nodes as {shown_value(examples[0])}",
+    )  # fmt: skip
+
+
+def _is_integer(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS

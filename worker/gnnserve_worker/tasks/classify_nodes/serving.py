@@ -1,0 +1,224 @@
+"""Classification of nodes, as it is served: nodes are asked about by their ids, and answered by labels, by the score of
+each class, and by embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+
+from gnnserve_api import decoding
+from gnnserve_api.classes import Classes
+from gnnserve_api.protocol import PredictAnswer, PredictRequest, TypedPredictRequest
+from gnnserve_api.provenance import Provenance
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.asking.body_form import BodyForm
+from gnnserve_worker.asking.json_arrays import ARRAYS, encode_rows
+from gnnserve_worker.asking.naming import IdForm
+from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, check_node_count, shown_value
+from gnnserve_worker.asking.served_graph import ServedGraph
+from gnnserve_worker.asking.variants import have_embeddings, most_embedding_columns
+from gnnserve_worker.graph.store import Splits
+from gnnserve_worker.models.thresholds import decisive_scores
+from gnnserve_worker.tasks.classify_nodes.classes import class_columns
+from gnnserve_worker.tasks.classify_nodes.form import FORM
+from gnnserve_worker.tasks.classify_nodes.tensors import ClassTensors
+from gnnserve_worker.tasks.node_items import NodeItems
+from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
+from gnnserve_worker.tasks.served import HOW_TO_CHANGE, MEAN_OVER_NODES, HeldOut, ScoredNodes
+
+_DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
+    IdForm.INTEGERS: decoding.decoder(PredictRequest[int]),
+    IdForm.TEXTS: decoding.decoder(PredictRequest[str]),
+    IdForm.WITH_TYPES: decoding.decoder(TypedPredictRequest),
+}
+_ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
+_MOST_HELD_OUT = 2000
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyNodes(NodeItems):
+    graph: ServedGraph
+    provenance: Provenance
+    classes: Classes
+    """The graph's own label of each score column."""
+    multi_label: bool
+    held_out: HeldOut | None
+    thresholds: Mapping[str, np.ndarray]
+    """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
+    has_embeddings: bool
+    most_embedding_columns: int
+    tensors: ClassTensors
+    decoder: msgspec.json.Decoder[Any]
+    form: BodyForm = FORM
+    fields_of_others: frozenset[str] = frozenset({"pairs"})
+    outputs: tuple[str, ...] = ("scores", "embeddings", "labels")
+    how_to_change: str = HOW_TO_CHANGE
+    request_schema: str = PredictRequest.__name__
+    answer_schema: str = PredictAnswer.__name__
+    links: None = None
+    class_ids: np.ndarray = field(init=False)
+    """`classes` as int64; empty where they are texts."""
+    class_texts: tuple[bytes, ...] = field(init=False)
+    """`classes` as JSON; empty where they are integers."""
+
+    def __post_init__(self) -> None:
+        ids, texts = class_columns(self.classes)
+        object.__setattr__(self, "class_ids", ids)
+        object.__setattr__(self, "class_texts", texts)
+
+    # Asking
+
+    def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
+        outputs: tuple[str, ...] = request.outputs
+        if outputs not in _ALWAYS_POSSIBLE:
+            self._check_listed(outputs)
+        nodes: Sequence[Any] = request.nodes
+        if not 0 < len(nodes) <= max_nodes:
+            check_node_count(len(nodes), max_nodes)
+        return nodes
+
+    def example(self) -> str:
+        return f'{{"nodes": [{shown_value(self.graph.naming.shown(0, 1)[0])}]}}'
+
+    def wrong_task(self, where: str) -> RequestError:
+        return RequestError(
+            ErrorCode.WRONG_TASK, where, "this service classifies nodes, and does not score pairs of them",
+            f"send {self.example()}, or ask a service with task.links",
+        )  # fmt: skip
+
+    def most_lists(self, max_nodes: int) -> int:
+        return 0
+
+    def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
+        if "embeddings" in outputs and not self.has_embeddings:
+            raise RequestError(
+                ErrorCode.NO_EMBEDDINGS,
+                fields[outputs.index("embeddings")],
+                "no variant has a hidden layer to return: their networks have one layer, or the others are stored",
+                "leave embeddings out",
+            )
+
+    def check_array(self, output: str) -> None:
+        if output == "labels" and self.multi_label:
+            raise RequestError(
+                ErrorCode.NO_BINARY_LABELS,
+                "return",
+                "each node of this graph may have several labels, and lists of them are no array",
+                "send JSON, or ask for scores, where one above "
+                f"{'the threshold in `provenance` of GET /v1/variants' if self.thresholds else '0'} is a label",
+            )
+        if output == "labels" and self.class_texts:
+            raise RequestError(
+                ErrorCode.NO_BINARY_LABELS,
+                "return",
+                "the labels of this graph are texts, and lists of them are no array",
+                "ask for scores, whose columns are `classes` of GET /v1/variants, or send JSON",
+            )
+
+    def _check_listed(self, outputs: tuple[str, ...]) -> None:
+        if not outputs:
+            raise RequestError(
+                ErrorCode.INVALID_VALUE, "return", "the list is empty",
+                "name at least one of labels, scores, embeddings",
+            )  # fmt: skip
+        self.check_outputs(outputs, [f"return[{i}]" for i in range(len(outputs))])
+
+    # Answering
+
+    def is_large(self, question: Question, most_numbers: int) -> bool:
+        nodes, classes, columns = len(question.nodes), len(self.classes), self.most_embedding_columns
+        if nodes * (1 + classes + columns) <= most_numbers:
+            return False
+        widths = {"labels": 1, "scores": classes, "embeddings": columns}
+        return nodes * sum(widths[output] for output in question.outputs) > most_numbers
+
+    def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
+        outputs, body = question.outputs, b""
+        if "labels" in outputs:
+            body += b'"labels":' + self._labels(answer) + b","
+        if "scores" in outputs:
+            body += b'"scores":' + orjson.dumps(answer.scores, option=ARRAYS) + b","
+        if "embeddings" in outputs:
+            body += b'"embeddings":' + orjson.dumps(answer.embeddings, option=ARRAYS) + b","
+        return body
+
+    def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
+        outputs = question.outputs
+        if "labels" in outputs:
+            yield b'"labels":' + self._labels(answer) + b","
+        for name, matrix in (("scores", answer.scores), ("embeddings", answer.embeddings)):
+            if name in outputs and matrix is not None:
+                yield b'"%b":[' % name.encode()
+                yield from encode_rows(matrix)
+                yield b"],"
+
+    def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
+        match question.outputs[0]:
+            case "labels":
+                deciding = self.decisive_scores(answer.variant, answer.scores)
+                return np.ascontiguousarray(self.class_ids[deciding.argmax(axis=1)], "<i8")
+            case "embeddings":
+                return np.ascontiguousarray(answer.embeddings, "<f4")
+            case _:
+                return np.ascontiguousarray(answer.scores, "<f4")
+
+    def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
+        return decisive_scores(scores, self.thresholds.get(variant)) if self.thresholds else scores
+
+    def _labels(self, answer: ScoredNodes) -> bytes:
+        scores, texts = answer.scores, self.class_texts
+        if self.thresholds:
+            scores = self.decisive_scores(answer.variant, scores)
+        if not self.multi_label:
+            best = scores.argmax(axis=1)
+            if texts:
+                return b"[" + b",".join([texts[column] for column in best.tolist()]) + b"]"
+            return orjson.dumps(self.class_ids[best], option=ARRAYS)
+        nodes, columns = np.nonzero(scores > 0)
+        flat = [self.classes[column] for column in columns.tolist()] if texts else self.class_ids[columns].tolist()
+        ends = np.searchsorted(nodes, np.arange(len(scores)), side="right").tolist()
+        return _encoder.encode([flat[start:end] for start, end in zip([0, *ends], ends, strict=False)])
+
+
+def _open(parts: TaskParts) -> ClassifyNodes:
+    manifest = parts.manifest
+    thresholds = {
+        variant.name: np.array(variant.thresholds, np.float32)
+        for variant in manifest.variants
+        if variant.thresholds is not None
+    }
+    return ClassifyNodes(
+        graph=parts.graph,
+        provenance=parts.provenance,
+        classes=parts.classes,
+        multi_label=parts.multi_label,
+        held_out=_held_out(manifest, parts.splits, parts.graph.labels),
+        thresholds=thresholds,
+        has_embeddings=have_embeddings(manifest),
+        most_embedding_columns=most_embedding_columns(manifest),
+        tensors=ClassTensors(manifest, parts.classes, thresholds, multi_label=parts.multi_label),
+        decoder=_DECODERS[parts.graph.naming.form],
+    )
+
+
+def _held_out(manifest: RevisionManifest, splits: Splits, labels: np.ndarray | None) -> HeldOut | None:
+    """Evenly spread test nodes, or validation nodes where there are none."""
+    if manifest.profile.metric == MEAN_OVER_NODES or labels is None:
+        return None
+    nodes = splits.test if len(splits.test) else splits.validation
+    if not len(nodes):
+        return None
+    places = np.linspace(0, len(nodes) - 1, min(len(nodes), _MOST_HELD_OUT)).astype(np.int64)
+    spread = np.asarray(nodes[places], np.int64)
+    truths = np.array(labels[spread])
+    is_known = np.ones(len(spread), bool) if truths.ndim == 2 else truths >= 0
+    return HeldOut(spread[is_known], truths[is_known])
+
+
+OPENER = TaskOpener(is_of=lambda manifest: manifest.links is None, joins_types=lambda _: False, open=_open)

@@ -1,0 +1,32 @@
+"""Nodes as the items of a request: one entry of the answer for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gnnserve_worker.asking.question import RequestError, check_node_count
+from gnnserve_worker.graph.overlay import Overlay
+
+
+class NodeItems:
+    """Items of a request whose field `nodes` lists them, whatever is asked of them (`served.py: Items`)."""
+
+    __slots__ = ()
+
+    def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
+        nodes: Sequence[Any] = request.nodes
+        if not 0 < len(nodes) <= max_nodes:
+            check_node_count(len(nodes), max_nodes)
+        return nodes
+
+    def check_count(self, ids: int, max_nodes: int) -> None:
+        check_node_count(ids, max_nodes)
+
+    def placed(self, error: RequestError) -> RequestError:
+        return error
+
+    def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, Any]:
+        return found, None

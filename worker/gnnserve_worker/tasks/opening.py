@@ -1,0 +1,40 @@
+"""What a task is opened with, beside a revision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gnnserve_api.classes import Classes
+from gnnserve_api.provenance import Provenance
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.asking.served_graph import ServedGraph
+from gnnserve_worker.graph.store import Splits
+from gnnserve_worker.models.decoder import LinkDecoder
+from gnnserve_worker.tasks.served import ServedTask
+
+
+@dataclass(frozen=True, slots=True)
+class TaskParts:
+    """All that a task may need of an opened revision."""
+
+    manifest: RevisionManifest
+    graph: ServedGraph
+    provenance: Provenance
+    classes: Classes
+    """The graph's own label of each score column; empty where none is learnt."""
+    multi_label: bool
+    splits: Splits
+    decoder: LinkDecoder | None
+    """What scores pairs; None: it scores none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOpener:
+    """A task, before a revision of it is opened."""
+
+    is_of: Callable[[RevisionManifest], bool]
+    """Whether the manifest is of this task."""
+    joins_types: Callable[[RevisionManifest], bool]
+    """Whether it asks about nodes of all types, by texts that name the type of each."""
+    open: Callable[[TaskParts], ServedTask]

@@ -1,0 +1,195 @@
+"""What serving asks of a task: how its requests read, what its answers are, how both are described.
+
+A task is a folder beside this file. Its object (`ServedTask`) is made when a revision is opened, and bound then to all
+that it needs: its part of the manifest, the graph and what it learnt. It takes no revision, and no protocol asks which
+task it has before it: what differs by task is a method or a plain attribute here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.classes import Classes
+from gnnserve_api.provenance import Provenance
+from gnnserve_worker.asking.body_form import BodyForm
+from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.asking.tensors import Datatype, TensorKind
+from gnnserve_worker.graph.overlay import Overlay
+
+HOW_TO_CHANGE = "turn changes on: `spec.updates: {log: {sqlite: {}}}` in the manifest keeps a log of them"
+"""What lets the graph of a service change, where its task does not say otherwise."""
+MEAN_OVER_NODES = "accuracy"
+"""The metric of a profile that is a mean over nodes, so that a stream of labelled nodes can be compared with it."""
+
+
+class ScoredNodes(Protocol):
+    """Nodes of a question, as the engine has computed them (`serving/requests.py: Answer`)."""
+
+    @property
+    def variant(self) -> str: ...
+
+    @property
+    def scores(self) -> np.ndarray:
+        """float32 [nodes, columns]"""
+
+    @property
+    def embeddings(self) -> np.ndarray | None:
+        """float32 [nodes, width]; None: they were not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Nodes that took no part in training, with their labels."""
+
+    nodes: np.ndarray
+    """int64, positions in the graph."""
+    truths: np.ndarray
+    """int64 [nodes], classes; or uint8 [nodes, classes] where nodes may have several."""
+
+
+class Items(Protocol):
+    """What a request asks about, one entry of the answer each: nodes, pairs of nodes. Ids of all their nodes are looked
+    up as one list."""
+
+    def ids_of(self, request: Any, max_nodes: int) -> Sequence[Any]:
+        """Ids of all nodes of a request in JSON, at least one. Raises RequestError where there are none or too many, or
+        its outputs are not possible."""
+
+    def check_count(self, ids: int, max_nodes: int) -> None:
+        """Raises RequestError where so many ids in an array are no items, or too many."""
+
+    def placed(self, error: RequestError) -> RequestError:
+        """An error about an id of that one list, told by the place of its item."""
+
+    def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, Any]:
+        """The nodes to compute (int64), and what a `Question` keeps as its form so that items are made of their scores.
+        `found`: positions of the list, int64; those of new nodes are of the overlay."""
+
+
+class TaskTensors(Protocol):
+    """Tensors of the Open Inference Protocol. A task that has none raises RequestError from every method, and
+    names none."""
+
+    def check(self, where: str) -> None:
+        """Raises RequestError where the task has no tensors. `where`: the field that asks for them."""
+
+    def check_count(self, nodes: int, max_nodes: int) -> None: ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors that can be asked for; empty: there are none."""
+
+    def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
+        """Tensors that can be asked for; of a version, if one is named."""
+
+    def form_of(self, name: str, answer: ScoredNodes) -> tuple[Datatype, list[int]]:
+        """Datatype and shape of an output."""
+
+    def are_texts(self, name: str) -> bool:
+        """Whether an output's elements have no fixed size."""
+
+    def numbers_of(self, name: str, answer: ScoredNodes) -> np.ndarray:
+        """An output whose elements have a fixed size, C-contiguous, little-endian."""
+
+    def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
+        """An output whose elements are texts."""
+
+    def json_texts(self, name: str, answer: ScoredNodes) -> bytes:
+        """The elements of such an output in JSON, with commas between them."""
+
+
+class ServedTask(Items, Protocol):
+    # Asking (`serving/http/codecs`, `serving/http/tensors`)
+
+    @property
+    def decoder(self) -> msgspec.json.Decoder[Any]:
+        """Decodes a request in JSON. Whatever the task is, it has `objective`, `strict`, `outputs`, `overlay`, `seed`,
+        `variant`, `min_offset`, `timeout_ms` and `priority`."""
+
+    @property
+    def form(self) -> BodyForm:
+        """Fields of such a request, and what to do where one is wrong."""
+
+    @property
+    def fields_of_others(self) -> frozenset[str]:
+        """Fields that ask another task."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """All that may be asked for, by name. A binary request that names none asks for scores."""
+
+    @property
+    def how_to_change(self) -> str:
+        """What lets the graph of such a service change, for messages."""
+
+    def example(self) -> str:
+        """A body in JSON that the graph permits, of one item."""
+
+    def wrong_task(self, where: str) -> RequestError:
+        """The request is of another task. `where`: its field."""
+
+    def most_lists(self, max_nodes: int) -> int:
+        """Lists in JSON that the items of a request may take."""
+
+    def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
+        """Raises RequestError where one of them cannot be given. `fields`: where each of them stands."""
+
+    def check_array(self, output: str) -> None:
+        """Raises RequestError where an output is no array of numbers, so that the binary form cannot have it."""
+
+    # Answering
+
+    @property
+    def tensors(self) -> TaskTensors: ...
+
+    def is_large(self, question: Question, most_numbers: int) -> bool:
+        """Whether the answer has more numbers than that, roughly."""
+
+    def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
+        """The outputs that are asked for as members of an object, each followed by a comma."""
+
+    def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
+        """The same in pieces, each short work."""
+
+    def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
+        """The first output that is asked for, C-contiguous, little-endian."""
+
+    def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
+        """Scores of that variant as labels are decided by them."""
+
+    # Describing (OpenAPI, /v1/variants, the page): extend here
+
+    @property
+    def provenance(self) -> Provenance: ...
+
+    @property
+    def request_schema(self) -> str:
+        """Name of a request's schema in OpenAPI."""
+
+    @property
+    def answer_schema(self) -> str: ...
+
+    # Recommending and explaining: extend here
+
+    # Labels and accuracy, canary: extend here
+
+    @property
+    def held_out(self) -> HeldOut | None:
+        """What accuracy in service is compared with where the profile's metric is no mean over nodes; None: the
+        profile's, or there are no such nodes."""
+
+    # Transitional, until what reads them asks the task: concrete parts of tasks
+
+    @property
+    def classes(self) -> Classes: ...
+
+    @property
+    def multi_label(self) -> bool: ...
+
+    @property
+    def links(self) -> Any: ...
