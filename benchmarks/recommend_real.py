@@ -31,7 +31,8 @@ from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, embedding_of
+from gnnserve_worker.tasks.recommending import FoldedNode
+from gnnserve_worker.tasks.score_links.recommending import BestPairsOfTypes
 
 SHARED = Path(os.environ.get("SHARED", Path(__file__).resolve().parents[2] / "shared"))
 _UNSEEN, _STORED = 1000, 500
@@ -67,17 +68,19 @@ def measure_gowalla(run: Run) -> dict[str, Any] | None:
         published = publish_embeddings(repository, "default/gowalla", revision, None, {}, "bench", silent)
         loaded = load_revision(repository, revision)
         served = served_revision(loaded)
-        links, manifest = served.task.links, published.indexes[1]
-        assert links is not None and links.decoder.folding is not None  # noqa: S101
-        ends, shares = links.manifest, links.decoder.folding.shares
+        recommending, manifest = served.task.recommending, published.indexes[1]
+        assert isinstance(recommending, BestPairsOfTypes)  # noqa: S101
+        folder, ends = recommending.folder, recommending.links
+        assert folder.folding is not None  # noqa: S101
+        shares = folder.folding.shares
 
         def stored(nodes: np.ndarray) -> np.ndarray:
             return infer_batch(loaded, published.variant, nodes, key=0, with_embeddings=False).scores
 
         def folded(user: int) -> np.ndarray:
             joined = ends.second.start + np.unique(edges["dst"][learnt & (edges["src"] == user)])
-            of = Folded(None, is_first=True, joined=joined, weights=shares[joined], has_length_1=True)
-            return embedding_of(of, stored(joined), served)
+            of = FoldedNode(None, ends.first.start, joined, shares[joined], has_length_1=True)
+            return folder.embedding_of(of, stored(joined))
 
         items = stored(np.arange(ends.second.start, ends.second.end))
         queries = Queries(unit(stored(ends.first.start + known)), unit(np.stack([folded(user) for user in new])))

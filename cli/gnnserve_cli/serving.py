@@ -278,7 +278,7 @@ def serve_routed(offered: Sequence[Offered]) -> None:
                 if handle.revision is None:
                     announce_unserved(of.sockets, of.options.credentials, name)
                 else:
-                    announce(of.sockets, example_request(handle.revision), of.options.credentials, name)
+                    announce(of.sockets, handle.revision.task.first_request(), of.options.credentials, name)
             print("  Ctrl-C stops it." if is_alone else "Ctrl-C stops them.", flush=True)
             for of, log, handle, name, begin_loop in zip(offered, logs, handles, names, begin_routing, strict=True):
                 if not of.revision:
@@ -335,15 +335,6 @@ def _say_device(stats: DeviceStats, *, was_asked: bool) -> None:
     note("latencies of the table above are the profile's; `gnnserve variants URL` shows those of this GPU")
     if stats.problem is not None:
         note(stats.problem)
-
-
-def example_request(revision: ServedRevision) -> dict[str, Any]:
-    """A prediction of what the service answers about, with ids that the graph has."""
-    return (
-        {"nodes": revision.graph.naming.shown(0, 3)}
-        if revision.task.links is None
-        else json.loads(revision.task.example())
-    )
 
 
 def announce_unserved(sockets: Sockets, credentials: Credentials, name: str) -> None:

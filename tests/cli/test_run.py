@@ -34,7 +34,6 @@ from gnnserve_api.training import TrainingManifest, TrainingRun
 from gnnserve_cli.generating import warn_of_busy_machine
 from gnnserve_cli.generation_process import GenerationAnswer, GenerationRequest, carry_out
 from gnnserve_cli.main import app
-from gnnserve_cli.serving import example_request
 from gnnserve_worker.graph.ids import NodeIds, integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.device_stats import ON_CPU, DeviceStats
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings
@@ -458,7 +457,7 @@ def test_a_busy_port_is_noticed_before_any_work(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_service_that_scores_links_is_asked_about_a_pair() -> None:
-    assert example_request(of_links().revision()) == {"pairs": [[0, 1]]}
+    assert of_links().revision().task.first_request() == {"pairs": [[0, 1]]}
 
 
 @pytest.mark.parametrize(

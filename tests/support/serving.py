@@ -178,6 +178,7 @@ class FakeWorker:
         of_task = manifest if self.links is None else msgspec.structs.replace(manifest, links=self.links.manifest)
         opener = opener_of(of_task)
         graph = self.graph(joins_types=opener.joins_types(of_task))
+        overlays = NoOverlays("") if self.overlays is None else PlainOverlays(graph.naming, self.overlays)
         parts = TaskParts(
             manifest=of_task,
             graph=graph,
@@ -185,6 +186,7 @@ class FakeWorker:
             classes=self.classes,
             multi_label=self.multi_label,
             splits=NO_SPLITS,
+            overlays=overlays,
             decoder=None if self.links is None else self.links.decoder,
         )
         return ServedRevision(
@@ -194,7 +196,7 @@ class FakeWorker:
             compute=ServedCompute(
                 infer=self.infer,
                 warm_up=lambda: None,
-                overlays=NoOverlays("") if self.overlays is None else PlainOverlays(graph.naming, self.overlays),
+                overlays=overlays,
             ),
             changes=ServedChanges(
                 features=UnknownFeatures("") if self.overlays is None else PlainFeatures(self.overlays.columns),

@@ -21,6 +21,7 @@ from tests.support.living import (
 from tests.support.overlays import RULES
 
 from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_worker.graph.change_batch import (
     OF_THIS_WORKER,
     Applied,
@@ -227,13 +228,11 @@ def test_an_overlay_is_answered_over_the_graph_as_it_is_now(tmp_path: Path) -> N
     rebuilt = generated(tmp_path, "rebuilt", "GraphSAGE", plain.built())
     served = served_revision(living._loaded, living)
     room, positions = served.graph.nodes, living.graph.ids.find(ids_of(known))
-    assert served.compute.overlays.plain is not None
+    support = served.compute.overlays.support(DEFAULT_OVERLAY_LIMITS)
     edges = np.array([[positions[-1 - i], room] for i in range(len(ends))])
     seeds = np.array([*positions, room])
     for name in rebuilt.variants:
-        overlay, numbered = served.compute.overlays.plain.arrange(
-            row.copy(), np.zeros(0, np.int64), edges, seeds.copy()
-        )
+        overlay, numbered = support.arrange(row.copy(), np.zeros(0, np.int64), edges, seeds.copy())
         view = view_of(room, [Part(len(seeds), overlay, None)], numbered)
         found = served.compute.infer(name, numbered, 1, view=view).scores
         expected = infer_batch(rebuilt, name, np.arange(len(seeds)), 1).scores

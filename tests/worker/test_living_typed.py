@@ -79,7 +79,7 @@ def batch_of(body: dict[str, Any], served: ServedRevision) -> ChangeBatch:
 
 
 def numbers_of(served: ServedRevision, ids: list[Any]) -> np.ndarray:
-    name = served.graph.typed.target.name if served.graph.typed is not None else ""
+    name = served.graph.types.target.name
     return read(served, {"nodes": [f"{name}/{id_}" for id_ in ids]}).nodes
 
 
@@ -106,8 +106,7 @@ def test_after_any_changes_answers_are_those_of_the_graph_built_anew(given: tupl
     living.apply(living.offset + 1, batches)
     assert_answers_are_those_of(living, plain)
     assert served.graph.count() == len(plain.target_ids)
-    assert served.graph.typed is not None
-    assert [served.graph.ids.nodes_of(kind) for kind in served.graph.typed.types] == [
+    assert [served.graph.ids.nodes_of(kind) for kind in served.graph.described] == [
         len(rows) for rows in plain.rows.values()
     ]
 
@@ -179,11 +178,10 @@ EVERYTHING: dict[str, Any] = {
 def test_nodes_are_called_by_texts_and_integers_with_their_types(shops: Path) -> None:
     living = opened(shops)
     served = served_by(living)
-    assert served.graph.typed is not None
     batch = batch_of(EVERYTHING, served)
     (said,) = living.apply(1, [batch])
     assert isinstance(said, Applied)
-    shown = {kind.name: served.graph.ids.shown(kind, 0, 100) for kind in served.graph.typed.types}
+    shown = {kind.name: served.graph.ids.shown(kind, 0, 100) for kind in served.graph.described}
     assert shown["user"][-1] == "new"
     assert shown["tag"] == ["t0", "t1", "t3", "t4", "sale"]
     assert 7 not in shown["item"]

@@ -35,6 +35,7 @@ from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.tasks.score_links.pairs import PairForm
+from gnnserve_worker.tasks.score_links.serving import ScoreLinks
 
 _RELATION = np.linspace(0.5, 1.5, CLASSES, dtype=np.float32)
 """Weights of the decoder, DistMult."""
@@ -121,8 +122,9 @@ def expected_of(given: Given, body: dict[str, Any]) -> tuple[np.ndarray, float]:
 
 def answered(given: Given, variant: str, questions: list[Question]) -> list[np.ndarray]:
     """Scores of one batch, as the engine makes it."""
-    links, loaded = given.served().task.links, given.loaded
-    assert links is not None
+    task, loaded = given.served().task, given.loaded
+    assert isinstance(task, ScoreLinks)
+    links = task.links
     parts = [Part(len(one.nodes), one.overlay, one.seed) for one in questions]
     seeds = np.concatenate([one.nodes for one in questions])
     view = view_of(loaded.graph.nodes, parts, seeds)

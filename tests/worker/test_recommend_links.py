@@ -31,13 +31,15 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.nearest.parts import index_parts
 from gnnserve_worker.nearest.search import unit
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.changes.reading import read_changes
 from gnnserve_worker.serving.http.codecs.recommending.known import excluded_of
+from gnnserve_worker.tasks.score_links.recommending import BestPairsOfTypes
+from gnnserve_worker.tasks.score_links.serving import ScoreLinks
+from gnnserve_worker.tasks.serving import published_task
 
 BRIEF = {"epochs": 2, "batchSize": 64}
 
@@ -267,12 +269,12 @@ def test_a_new_user_is_what_its_items_are_together(users: Published) -> None:
 
 def test_new_nodes_are_not_made_of_rows_that_an_earlier_release_stored_of_a_network(users: Published) -> None:
     revision = users.served()
-    assert revision.task.links is not None and revision.manifest.links is not None
-    links = replace(revision.manifest.links, embeddings_of="GraphSAGE")
-    earlier = dataclasses.replace(
-        revision,
-        task=dataclasses.replace(revision.task, links=dataclasses.replace(revision.task.links, manifest=links)),  # type: ignore[type-var]
-    )
+    recommending = revision.task.recommending
+    assert isinstance(revision.task, ScoreLinks) and isinstance(recommending, BestPairsOfTypes)
+    folder = recommending.folder
+    folder = dataclasses.replace(folder, links=replace(folder.links, embeddings_of="GraphSAGE"))
+    recommending = dataclasses.replace(recommending, folder=folder)
+    earlier = dataclasses.replace(revision, task=dataclasses.replace(revision.task, recommending=recommending))
     overlay = {"nodes": [{"id": "user/new"}], "edges": [["user/new", "buys", "item/2"]]}
     stored, new = ask(earlier, {"node": "user/3"}, {"node": "user/new", "overlay": overlay})
     assert stored.status_code == 200, stored.text
@@ -518,5 +520,5 @@ def test_a_perceptron_has_no_index_and_says_so(tmp_path: Path) -> None:
 
 def test_a_revision_of_links_between_types_has_an_index_of_each_end(users: Published) -> None:
     manifest = users.served().manifest
-    parts = index_parts(manifest.links, "", 0)
+    parts = published_task(manifest).index_parts("", 0)
     assert [(part.type, part.nodes, part.metric) for part in parts] == [("user", 30, "Score"), ("item", 20, "Score")]

@@ -57,10 +57,10 @@ def softmax(scores: list[float]) -> np.ndarray:
 
 def test_an_influence_is_what_the_answer_loses_without_the_edge(repository: Repository) -> None:
     revision = load(repository)
-    assert revision.compute.overlays.plain is not None
-    assert revision.compute.overlays.plain.features_of is not None
+    stored = revision.compute.overlays.stored
+    assert stored is not None and stored.features_of is not None
     assert revision.graph.neighbours_of is not None
-    features = revision.compute.overlays.plain.features_of(np.array([17]))[0].tolist()
+    features = stored.features_of(np.array([17]))[0].tolist()
     neighbours = np.unique(revision.graph.neighbours_of(17)).tolist()
 
     def without(left_out: int | None) -> tuple[str, dict[str, Any]]:

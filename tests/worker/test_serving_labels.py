@@ -25,7 +25,7 @@ from gnnserve_worker.serving.metrics import ServingMetrics
 from gnnserve_worker.serving.security.access import Access
 from gnnserve_worker.serving.security.credentials import Credentials, CredentialsInUse
 from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
-from gnnserve_worker.tasks.served import HeldOut
+from gnnserve_worker.tasks.served_labels import HeldOut
 
 READING, WRITING = "reading-0123456789ab", "writing-0123456789ab"
 HEADERS = {"authorization": f"Bearer {WRITING}"}

@@ -18,6 +18,7 @@ from tests.worker.test_serving_http import error_of, overload, samples_of, slow_
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
+from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.routing import RoutingMode, RoutingTable
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser
@@ -258,7 +259,9 @@ def test_a_variant_that_knows_no_overlays_is_refused_with_those_that_do() -> Non
         )
         assert answered_by(await in_json(client, "x4", overlay={})) == "x4"
 
-    worker = FakeWorker(profile=without_overlays(TRADE_OFF, "x4"), overlays=revision().compute.overlays.plain)
+    worker = FakeWorker(
+        profile=without_overlays(TRADE_OFF, "x4"), overlays=revision().compute.overlays.support(DEFAULT_OVERLAY_LIMITS)
+    )
     on_worker(scenario, worker)
 
 

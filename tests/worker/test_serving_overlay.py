@@ -654,7 +654,7 @@ def test_limits_get_413_with_the_field_and_nothing_is_computed() -> None:
     async def scenario() -> None:
         worker = FakeWorker()
         async with running(worker) as client:
-            client.switch(with_overlays(worker.revision(), POSITIONS.compute.overlays.plain))
+            client.switch(with_overlays(worker.revision(), POSITIONS.compute.overlays.support(DEFAULT_OVERLAY_LIMITS)))
             too_many = [[0, 1]] * (DEFAULT_OVERLAY_LIMITS.max_edges + 1)
             response = await client.predict([0], overlay={"edges": too_many})
             error = response.json()["error"]
@@ -695,7 +695,12 @@ def test_service_without_overlays_offers_none(limits: dict[str, int]) -> None:
         worker = FakeWorker()
         async with running(worker) as client:
             for can, offered in ((False, False), (True, not limits)):
-                client.switch(with_overlays(worker.revision(), POSITIONS.compute.overlays.plain if can else None), of)
+                client.switch(
+                    with_overlays(
+                        worker.revision(), POSITIONS.compute.overlays.support(DEFAULT_OVERLAY_LIMITS) if can else None
+                    ),
+                    of,
+                )
                 document = (await client.http.get("/openapi.json")).json()
                 assert ("overlay" in json.dumps(document["paths"]["/v1/predict"]["post"]["requestBody"])) == offered
                 assert ("`overlay`" in document["paths"]["/v1/predict"]["post"]["description"]) == offered

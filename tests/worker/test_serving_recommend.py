@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,11 +30,14 @@ from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publ
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.files import index_folder
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.search import Found, unit
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.serving.http.codecs.recommend import _items
+from gnnserve_worker.tasks.classify_nodes.recommending import NearestNodes
+from gnnserve_worker.tasks.classify_nodes.serving import ClassifyNodes
 
 NODES, FEATURES, CLASSES = 120, 7, 3
 WHOLE = (-1, -1)
@@ -224,8 +227,8 @@ def test_a_service_that_asks_for_no_index_says_so_and_is_not_asked_again(
 
 
 def test_networks_without_embeddings_recommend_nothing_whatever_the_service_asks_for(no_index: ServedRevision) -> None:
-    bare = copy(no_index)
-    object.__setattr__(bare, "has_embeddings", False)
+    assert isinstance(no_index.task, ClassifyNodes)
+    bare = replace(no_index, task=replace(no_index.task, has_embeddings=False))
     (response,) = ask(bare, {"node": 1}, of=asking_for(EmbeddingsSpec()))
     assert (response.status_code, response.json()["error"]["code"]) == (400, "NoRecommendations")
     assert "model.fanouts" in response.json()["error"]["message"]
@@ -307,7 +310,9 @@ def test_the_index_follows_changes_and_the_answer_tells_how_far(repository: Repo
 
 def test_a_node_that_leaves_before_it_is_shown_is_left_out() -> None:
     found = Found(np.array([4, 5, 6]), np.array([0.9, 0.8, 0.7], np.float32))
-    revision = SimpleNamespace(links=None, shown_ids=lambda start, _: [] if start == 5 else [start * 10])
+    naming = SimpleNamespace(shown=lambda start, _: [] if start == 5 else [start * 10])
+    recommending = NearestNodes(IndexPart("index", "", 0, 10), has_embeddings=True)
+    revision = SimpleNamespace(graph=SimpleNamespace(naming=naming), task=SimpleNamespace(recommending=recommending))
     items = _items(found, np.ones(2, np.float32), "x1", revision)  # type: ignore[arg-type]
     assert [(item.id, item.cosine) for item in items] == [(40, 0.9), (60, 0.7)]
 

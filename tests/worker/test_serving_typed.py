@@ -39,7 +39,7 @@ class TypedWorker(FakeWorker):
         type_ids: dict[str, NodeIds | None] = {"paper": self.ids, "author": integer_ids(np.array(AUTHORS))}  # type: ignore[dict-item]
         ids, plain = TargetIds(types, types, type_ids), super().graph(joins_types=joins_types)
         return dataclasses.replace(
-            plain, naming=TargetNaming(plain.naming, ids), types=types, ids=ids, described=types.types, typed=types
+            plain, naming=TargetNaming(plain.naming, ids), types=types, ids=ids, described=types.types
         )
 
 

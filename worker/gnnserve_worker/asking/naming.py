@@ -13,13 +13,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gnnserve_api.live_accuracy import TypedNodeId
 from gnnserve_api.repository import NodeIdKind
+from gnnserve_worker.asking.id_schemas import IdSchemas, IdsOfTarget, PlainIds, TextsWithTypes
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.asking.type_ids import TypedIds, as_text
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.overlay import number_overlay
 
+AnyId = int | str | TypedNodeId
+"""An id as JSON may have it."""
 POSSIBLE_IDS = range(-(2**63), 2**63)
 """Integers that a node of some graph may have as its id: those of 64 bits with a sign."""
 _FEW_NODES = 32
@@ -94,6 +98,17 @@ class NodeNaming(Protocol):
     def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
         """The graph lacks the node. `shown`: its id as JSON."""
 
+    def look_up(self, ids: Sequence[AnyId]) -> np.ndarray:
+        """Positions (int64) of ids as JSON has them; -1 for those that the graph lacks, and for nodes of types that are
+        not answered for."""
+
+    def plain(self, given: AnyId) -> AnyId:
+        """The id of a node in the one form that tells it from others."""
+
+    @property
+    def schemas(self) -> IdSchemas:
+        """Ids in OpenAPI."""
+
     def shown(self, start: int, end: int) -> list[int | str]:
         """Ids of the nodes that are answered for at positions start to end - 1, as far as they exist."""
 
@@ -136,6 +151,24 @@ class _Naming:
 
     def shown_any(self, number: int) -> int | str | None:
         return next(iter(self.shown(number, number + 1)), None)
+
+    def look_up(self, ids: Sequence[AnyId]) -> np.ndarray:
+        kind = str if self.are_texts else int
+        positions = np.full(len(ids), -1, np.int64)
+        places = [i for i, id_ in enumerate(ids) if isinstance(id_, kind)]
+        if places:
+            positions[places] = self.place([ids[i] for i in places])
+        return positions
+
+    def place(self, ids: Sequence[Any]) -> list[int]:
+        raise NotImplementedError
+
+    def plain(self, given: AnyId) -> AnyId:
+        return given
+
+    @property
+    def schemas(self) -> IdSchemas:
+        return PlainIds(str if self.are_texts else int)
 
     def unknown(self, where: str, shown: str, otherwise: str = "") -> RequestError:
         return _unknown(where, shown, _LISTED, otherwise)
@@ -239,6 +272,10 @@ class PositionNaming(_IntegerForm):
     def shown(self, start: int, end: int) -> list[int | str]:
         return [*range(start, min(end, self.nodes))]
 
+    @property
+    def schemas(self) -> IdSchemas:
+        return PlainIds(int, {"minimum": 0, "maximum": self.nodes - 1})
+
 
 class IntegerNaming(_IntegerForm):
     """The source's own integers."""
@@ -333,6 +370,10 @@ class TextsWithTypesNaming(TextNaming):
             remedy = f"nodes are named with their type, as in {shown_value(self.shown(0, 1)[0])}; {remedy}"
         return _unknown(where, shown, remedy, otherwise)
 
+    @property
+    def schemas(self) -> IdSchemas:
+        return TextsWithTypes()
+
 
 class TargetNaming:
     """Ids of a graph of several types, of which the nodes of one are answered for: ids without a type are of that."""
@@ -373,6 +414,16 @@ class TargetNaming:
 
     def shown_any(self, number: int) -> int | str | None:
         return self._ids.shown_number(number)
+
+    def look_up(self, ids: Sequence[AnyId]) -> np.ndarray:
+        return self._target.look_up([self._ids.alone(one) for one in ids])
+
+    def plain(self, given: AnyId) -> AnyId:
+        return given if isinstance(given, (int, str)) else given.text
+
+    @property
+    def schemas(self) -> IdSchemas:
+        return IdsOfTarget(str if self.are_texts else int)
 
 
 def naming_of(ids: NodeIds | LivingIds | None, nodes: int, *, joins_types: bool = False) -> NodeNaming:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -20,8 +21,10 @@ import numpy as np
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import RequestOverlay, TypedEdge, TypedNodeFeatures, TypedOverlay
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest
-from gnnserve_worker.asking.features import keep_features, write_features, write_row
+from gnnserve_worker.asking import overlay_schemas
+from gnnserve_worker.asking.features import StoredFeatures, keep_features, write_features, write_row
 from gnnserve_worker.asking.naming import NodeNaming
+from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, shown_value
 from gnnserve_worker.asking.type_ids import TypedId, TypedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
@@ -205,6 +208,11 @@ def new_node(where: str, shown: str) -> RequestError:
     )
 
 
+StandIn = Callable[[Sequence[np.ndarray]], tuple[Overlay, np.ndarray]]
+"""Arranges a new node that is like a stored one and has these lists (numbers of nodes, int64, ascending), one for each
+of the stored one's; the new node is the seed."""
+
+
 class Arrange(Protocol):
     def __call__(
         self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
@@ -267,16 +275,16 @@ class Overlays(Protocol):
     @property
     def takes_json(self) -> bool: ...
 
-    # Transitional: what reads them asks the object
+    @property
+    def schemas(self) -> OverlaySchemas:
+        """What requests bring, in OpenAPI."""
 
     @property
-    def plain(self) -> OverlaySupport | None: ...
+    def stored(self) -> StoredFeatures | None:
+        """Features of stored nodes as in the source; None: they are not known, or not exactly."""
 
-    @property
-    def typed(self) -> TypedOverlaySupport | None: ...
-
-    @property
-    def why(self) -> str: ...
+    def stand_in(self, node: int) -> StandIn | str:
+        """What arranges a new node in place of a stored one (its number); a text: why nothing can."""
 
     @property
     def takes_arrays(self) -> bool:
@@ -309,8 +317,10 @@ class NoOverlays:
     """Nothing can be brought."""
 
     why: str
-    plain: None = None  # transitional, as `typed`
-    typed: None = None
+    no_stand_in: str = ""
+    """Why no edge can be left out; empty: for the same reason."""
+    schemas: OverlaySchemas = overlay_schemas.NONE
+    stored: None = None
     takes_json: bool = False
     takes_arrays: bool = False
     hint: str = ""
@@ -326,6 +336,9 @@ class NoOverlays:
     def arrange(self, nodes: Sequence[Any], overlay: Any, limits: OverlayLimits) -> tuple[Overlay, np.ndarray]:
         raise _none_taken(self.why, limits)
 
+    def stand_in(self, node: int) -> StandIn | str:
+        return self.no_stand_in or f"no edge can be left out: {self.why}"
+
 
 class PlainOverlays:
     """Overlays of nodes without a type, in every form."""
@@ -333,13 +346,12 @@ class PlainOverlays:
     takes_json = True
     takes_arrays = True
     hint = BRING_IT
-    typed = None  # transitional, as `plain`, `why`
-    why = ""
+    schemas = overlay_schemas.PLAIN
 
     def __init__(self, naming: NodeNaming, support: OverlaySupport) -> None:
         self._naming = naming
         self._support = support
-        self.plain = support
+        self.stored = support if support.features_of is not None else None
         self.features = support.columns.features
         self.lists = len(support.columns.columns)
 
@@ -359,6 +371,23 @@ class PlainOverlays:
         read = read_overlay(nodes, overlay, self._naming, support, limits)
         return support.arrange(read.features, read.overridden, read.edges, read.seeds)
 
+    def stand_in(self, node: int) -> StandIn | str:
+        support = self._support
+        if support.features_of is None:
+            return (
+                "the revision does not keep the features of its nodes as they were, which leaving out an edge needs: "
+                "store a variant as Float32 with all columns, without normalisation by rows"
+            )
+        features = np.ascontiguousarray(support.features_of(np.array([node], np.int64)), np.float32)
+        new = np.array([self._naming.nodes], np.int64)
+
+        def arrange(lists: Sequence[np.ndarray]) -> tuple[Overlay, np.ndarray]:
+            (neighbours,) = map(np.unique, lists)
+            edges = np.stack([neighbours, np.broadcast_to(new, neighbours.shape)], axis=1)
+            return support.arrange(features, np.empty(0, np.int64), np.ascontiguousarray(edges), new)
+
+        return arrange
+
 
 class RelationOverlays:
     """Overlays of nodes that ids name with their type, in JSON alone: an edge is `[source, relation, target]`. New
@@ -367,16 +396,16 @@ class RelationOverlays:
     takes_json = True
     takes_arrays = False
     lists = 0
-    plain = None  # transitional, as `typed`, `why`
+    schemas = overlay_schemas.OF_RELATIONS
+    stored = None
 
     def __init__(self, ids: TypedIds, support: TypedOverlaySupport, hint: str, no_arrays: str) -> None:
         """`hint`: as of `Overlays`. `no_arrays`: why other forms than JSON bring nothing."""
-        self.typed = support
+        self._support = support
         self.ids = ids
         self.hint = hint
         self.features = support.width
         self._no_arrays = no_arrays
-        self.why = no_arrays
 
     def check(self, limits: OverlayLimits) -> None:
         if not limits.max_nodes:
@@ -387,7 +416,7 @@ class RelationOverlays:
 
     def arrange(self, nodes: Sequence[Any], overlay: TypedOverlay, limits: OverlayLimits) -> tuple[Overlay, np.ndarray]:
         self.check(limits)
-        support, new, overrides = self.typed, overlay.nodes, overlay.overrides
+        support, new, overrides = self._support, overlay.nodes, overlay.overrides
         check_sizes(len(new), len(overrides), len(overlay.edges), support.width, limits)
         reader = _Reader(self.ids, support)
         for place, node in enumerate(new):
@@ -415,6 +444,9 @@ class RelationOverlays:
             np.array(edges, np.int64).reshape(-1, 3),
             np.array(seeds, np.int64),
         )
+
+    def stand_in(self, node: int) -> StandIn:
+        return partial(self._support.stand_in, node)
 
 
 class _Reader:

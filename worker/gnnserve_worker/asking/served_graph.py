@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
 from gnnserve_worker.asking.naming import NodeNaming, naming_of
+from gnnserve_worker.asking.node_lists import ListsByRelation, NodeLists, OneList, RelationLists
 from gnnserve_worker.asking.type_ids import TypedIds
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
-
-ListsByRelation = Callable[[int], Sequence[tuple[int, np.ndarray]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +39,8 @@ class ServedGraph:
     labels: np.ndarray | None = None
     """Labels of stored nodes as the graph's source has them: int64 [nodes], classes, -1 where unknown; or uint8 [nodes,
     classes]. Mapped. None: they are not known."""
-    node_ids: NodeIds | LivingIds | None = None  # transitional: accuracy/labels.py, recommending/fold.py, openapi.py
-    typed: TypedGraphManifest | None = None  # transitional: types by which nodes are called; None: without
-    joins_types: bool = False  # transitional: ids are texts that name types
+    lists: NodeLists = field(init=False)
+    """The same as answers tell it."""
     nodes: int = field(init=False)
     """Positions of nodes that are answered for are below it. Where the graph changes, room for new nodes is counted."""
     numbered: TypedGraphManifest = field(init=False)
@@ -52,6 +50,12 @@ class ServedGraph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", self.naming.nodes)
+        lists = (
+            RelationLists(self.types.relations, self.lists_by_relation)
+            if self.described
+            else OneList(self.neighbours_of)
+        )
+        object.__setattr__(self, "lists", lists)
         object.__setattr__(self, "numbered", self.ids.numbered)
         object.__setattr__(self, "first_new", self.ids.numbered.first_nodes[-1])
 
@@ -69,6 +73,5 @@ def plain_graph(ids: NodeIds | LivingIds | None, nodes: int, *, joins_types: boo
     types = types_of_one(naming, None, 0)
     empty = np.zeros(0, np.int32)
     return ServedGraph(
-        naming, types, TypedIds(types, types, {"": ids}), (), lambda: nodes, lambda _: ((0, empty),), lambda _: empty,
-        node_ids=ids, joins_types=joins_types,
-    )  # fmt: skip
+        naming, types, TypedIds(types, types, {"": ids}), (), lambda: nodes, lambda _: ((0, empty),), lambda _: empty
+    )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gnnserve_api.live_accuracy import TypedNodeId
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
@@ -96,6 +97,17 @@ class TypedIds:
         """What nodes of a type are called by."""
         ids = self._of_type[kind.name]
         return ids.kind if isinstance(ids, LivingIds) else NodeIdKind(kind.node_ids)
+
+    def alone(self, given: int | str | TypedNodeId) -> int | str | TypedNodeId:
+        """The id within the type that is answered for, of one that may name it; one of another type stays an object,
+        which no id within that type is."""
+        name, slash, id_ = given.partition("/") if isinstance(given, str) else ("", "", "")
+        if not slash or name not in self._names:
+            return given  # an id alone, which may have a slash of its own
+        if name != self.types.target.name:
+            return TypedNodeId(name, id_)
+        are_texts = self.types.target.node_ids == "Strings"
+        return int(id_) if _is_integer(id_) and not are_texts else id_
 
     def within_target(self, given: Any, where: str) -> int | str:
         """The id within the type that is answered for."""

@@ -36,6 +36,7 @@ from gnnserve_worker.models.build import build_network
 from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
+from gnnserve_worker.tasks.serving import published_task
 
 MANIFEST, EXAMPLE, ROW_RECIPE, README = "export.json", "example.safetensors", "rows.safetensors", "README.md"
 _EXAMPLE_NODES, _KEY = 8, 0
@@ -51,11 +52,7 @@ def build_exact(
 def check_variant(manifest: RevisionManifest, name: str) -> None:
     """Raises InputError where the revision has no such variant, or one that is no single network."""
     require_one_type(manifest, "programs are made of networks over")
-    if manifest.links is not None:
-        raise InputError(
-            "VARIANT", f"revision {manifest.revision} scores links, and a program has no decoder of pairs",
-            "export its embeddings (gnnserve embeddings export)",
-        )  # fmt: skip
+    published_task(manifest).check_exported()
     exportable = ", ".join(variant.name for variant in manifest.variants)
     for cascade in manifest.cascades:
         if cascade.name == name:

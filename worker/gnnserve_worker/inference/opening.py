@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from gnnserve_api.graph_schema import GraphSchema
@@ -24,7 +25,7 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.overlay_support import overlays_of
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
 from gnnserve_worker.inference.served_changes import STILL, ServedChanges
-from gnnserve_worker.nearest.parts import index_parts
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.tasks.opening import TaskParts
@@ -38,9 +39,9 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         raise ValueError("a staged revision has no manifest: commit it, then load it")
     opener = opener_of(manifest)
     graph = _graph_of(loaded, replica, joins_types=opener.joins_types(manifest))
-    indexes = _indexes_of(loaded, manifest)
     edges = loaded.graph.edges if replica is None else replica.first_edges
     relations = tuple(one for one in graph.numbered.relations if one.name)
+    overlays = overlays_of(loaded, manifest, graph)
     parts = TaskParts(
         manifest=manifest,
         graph=graph,
@@ -48,13 +49,16 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         classes=loaded.classes,
         multi_label=loaded.multi_label,
         splits=loaded.splits,
+        overlays=overlays,
         decoder=loaded.decoder,
     )
+    task = opener.open(parts)
+    indexes = _indexes_of(loaded, manifest.revision, task.recommending.parts)
     infer = with_cascades(partial(infer_batch, loaded), manifest.cascades)
     compute = ServedCompute(
         infer=infer if replica is None else replica.guarded(infer),
         warm_up=partial(_warm_up, loaded),
-        overlays=overlays_of(loaded, manifest, graph),
+        overlays=overlays,
         files=loaded.files,
         indexes=indexes,
     )
@@ -62,7 +66,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     if replica is not None:
         features = _changed_features(loaded, manifest, compute.overlays)
         changes = _changes_of(loaded, replica, features, indexes)
-    return ServedRevision(manifest, graph, opener.open(parts), compute, changes)
+    return ServedRevision(manifest, graph, task, compute, changes)
 
 
 def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, *, joins_types: bool) -> ServedGraph:
@@ -81,8 +85,6 @@ def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, *, joins_t
             neighbours_of=graph.list_of,
             readers_of=graph.readers_of if replica is None else None,
             labels=loaded.labels,
-            node_ids=own,
-            joins_types=joins_types,
         )
     types = _types_of(loaded, graph)
     of_type: dict[str, NodeIds | LivingIds | None] = dict(loaded.type_ids)
@@ -100,9 +102,6 @@ def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, *, joins_t
         lists_by_relation=graph.lists_by_relation,
         neighbours_of=graph.list_of,
         labels=loaded.labels,
-        node_ids=own,
-        typed=None if joins_types else types,
-        joins_types=joins_types,
     )
 
 
@@ -138,15 +137,10 @@ def _changed_features(loaded: LoadedRevision, manifest: RevisionManifest, overla
     return PlainFeatures(FeatureColumns(loaded.features, manifest.row_source.columns))
 
 
-def _indexes_of(loaded: LoadedRevision, manifest: RevisionManifest) -> tuple[RevisionIndex, ...]:
+def _indexes_of(loaded: LoadedRevision, revision: str, parts: Sequence[IndexPart]) -> tuple[RevisionIndex, ...]:
     if loaded.folder is None:
         return ()
-    # Where the graph changes, nodes are counted as they were published.
-    answered = len(loaded.labels) if manifest.links is None else loaded.answered_nodes
-    indexes = tuple(
-        RevisionIndex(loaded.folder, manifest.revision, part)
-        for part in index_parts(manifest.links, loaded.answered_type, answered)
-    )
+    indexes = tuple(RevisionIndex(loaded.folder, revision, part) for part in parts)
     for index in indexes:
         index.look()
     return indexes

@@ -6,6 +6,7 @@ from functools import partial
 
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.overlay import (
     BRING_IT,
     NoOverlays,
@@ -24,6 +25,7 @@ from gnnserve_worker.models.rows import RowMaker, keeper_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 
 _IN_JSON = "its graph has several types of nodes, and what requests bring to it is written in JSON"
+_NOTHING_KEPT = "an earlier gnnserve generated the revision and kept nothing of how rows are made: generate it again"
 
 
 def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: ServedGraph) -> Overlays:
@@ -45,7 +47,8 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
 
 def _of_relations(loaded: LoadedRevision, lists: Graph, graph: ServedGraph) -> Overlays:
     if not loaded.type_rows:
-        return NoOverlays(_IN_JSON)
+        schemas = overlay_schemas.NONE if graph.described else overlay_schemas.FOLDED
+        return NoOverlays(_IN_JSON, _NOTHING_KEPT, schemas)
     widths = [0 if one.columns is None else one.columns.features for one in loaded.type_rows]
     widths += [len(one.default) for one in loaded.type_rows if one.default is not None]
     width = max(widths)

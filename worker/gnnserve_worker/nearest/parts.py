@@ -1,13 +1,11 @@
-"""Which indexes a revision has: one of the nodes that it answers about, or where links join nodes of two types, one of
-the nodes at either end."""
+"""The nodes of an index: those that a revision answers about, or where links join nodes of two types, those at one end.
+Which of them a revision has is for its task to say (`tasks/`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gnnserve_api.embeddings import IndexMetric
-from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.spec.task import Decoder
 
 INDEX_FOLDER = "index"
 
@@ -32,19 +30,3 @@ class IndexPart:
 
     def has(self, position: int) -> bool:
         return self.first <= position < self.end
-
-
-def index_parts(links: LinksManifest | None, answered_type: str, answered_nodes: int) -> tuple[IndexPart, ...]:
-    """`answered_type`, `answered_nodes`: type and number of the nodes that are classified, where `links` is None.
-    Empty: pairs are scored by no product of two embeddings, so that no index finds the best ones."""
-    if links is None:
-        return (IndexPart(INDEX_FOLDER, answered_type, 0, answered_nodes),)
-    if links.decoder == Decoder.MLP:
-        return ()
-    if links.first == links.second:
-        return (_of_end(INDEX_FOLDER, links.first),)
-    return _of_end(f"{INDEX_FOLDER}-first", links.first), _of_end(f"{INDEX_FOLDER}-second", links.second)
-
-
-def _of_end(folder: str, end: EndManifest) -> IndexPart:
-    return IndexPart(folder, end.type, end.start, end.end - end.start, IndexMetric.SCORE)

@@ -91,13 +91,16 @@ class ServedCanary:
         if model is None or model.lane is None or first is None:
             return None
         one, other = first.revision, model.lane.revision
-        kinds = {
-            "task": (one.task.links is None, other.task.links is None),
-            "types of nodes": (one.graph.typed is None, other.graph.typed is None),
-            "kind of node ids": (one.graph.naming.kind, other.graph.naming.kind),
-            "classes": (tuple(one.task.classes), tuple(other.task.classes)),
-        }
-        differing = [name for name, (here, there) in kinds.items() if here != there]
+        differing = [
+            name
+            for name, is_like in (
+                ("task", one.task.is_like(other.task)),
+                ("types of nodes", bool(one.graph.described) is bool(other.graph.described)),
+                ("kind of node ids", one.graph.naming.kind is other.graph.naming.kind),
+                ("classes", tuple(one.task.classes) == tuple(other.task.classes)),
+            )
+            if not is_like
+        ]
         if not differing:
             return None
         return (

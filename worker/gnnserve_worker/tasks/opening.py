@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from gnnserve_api.classes import Classes
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.models.decoder import LinkDecoder
+from gnnserve_worker.tasks.published import PublishedTask
 from gnnserve_worker.tasks.served import ServedTask
 
 
@@ -25,6 +27,8 @@ class TaskParts:
     """The graph's own label of each score column; empty where none is learnt."""
     multi_label: bool
     splits: Splits
+    overlays: Overlays
+    """What requests may bring along."""
     decoder: LinkDecoder | None
     """What scores pairs; None: it scores none."""
 
@@ -38,3 +42,5 @@ class TaskOpener:
     joins_types: Callable[[RevisionManifest], bool]
     """Whether it asks about nodes of all types, by texts that name the type of each."""
     open: Callable[[TaskParts], ServedTask]
+    published: Callable[[RevisionManifest], PublishedTask]
+    """What the manifest says of it."""

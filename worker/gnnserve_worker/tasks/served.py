@@ -8,23 +8,24 @@ task it has before it: what differs by task is a method or a plain attribute her
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.classes import Classes
+from gnnserve_api.protocol import Label
 from gnnserve_api.provenance import Provenance
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.asking.tensors import Datatype, TensorKind
 from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.tasks.description import TaskDescription
+from gnnserve_worker.tasks.recommending import Recommending
+from gnnserve_worker.tasks.served_labels import NodeLabels
 
 HOW_TO_CHANGE = "turn changes on: `spec.updates: {log: {sqlite: {}}}` in the manifest keeps a log of them"
 """What lets the graph of a service change, where its task does not say otherwise."""
-MEAN_OVER_NODES = "accuracy"
-"""The metric of a profile that is a mean over nodes, so that a stream of labelled nodes can be compared with it."""
 
 
 class ScoredNodes(Protocol):
@@ -40,16 +41,6 @@ class ScoredNodes(Protocol):
     @property
     def embeddings(self) -> np.ndarray | None:
         """float32 [nodes, width]; None: they were not asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Nodes that took no part in training, with their labels."""
-
-    nodes: np.ndarray
-    """int64, positions in the graph."""
-    truths: np.ndarray
-    """int64 [nodes], classes; or uint8 [nodes, classes] where nodes may have several."""
 
 
 class Items(Protocol):
@@ -69,6 +60,17 @@ class Items(Protocol):
     def joined(self, found: np.ndarray, overlay: Overlay | None) -> tuple[np.ndarray, Any]:
         """The nodes to compute (int64), and what a `Question` keeps as its form so that items are made of their scores.
         `found`: positions of the list, int64; those of new nodes are of the overlay."""
+
+
+class ExplainedScores(Protocol):
+    """Scores of one node, of which it is told what they rest on."""
+
+    def column_of(self, answer: ScoredNodes) -> int:
+        """The column of the class that has the highest score."""
+
+    def class_of(self, column: int) -> Label: ...
+
+    def probability(self, answer: ScoredNodes, column: int) -> float: ...
 
 
 class TaskTensors(Protocol):
@@ -162,10 +164,14 @@ class ServedTask(Items, Protocol):
     def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
         """Scores of that variant as labels are decided by them."""
 
-    # Describing (OpenAPI, /v1/variants, the page): extend here
+    # Describing (OpenAPI, `GET /v1/variants`)
 
     @property
     def provenance(self) -> Provenance: ...
+
+    @property
+    def description(self) -> TaskDescription:
+        """What OpenAPI says of its requests and answers."""
 
     @property
     def request_schema(self) -> str:
@@ -174,22 +180,36 @@ class ServedTask(Items, Protocol):
     @property
     def answer_schema(self) -> str: ...
 
-    # Recommending and explaining: extend here
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Names of the types that nodes may be of which are asked about; empty: they are called without."""
 
-    # Labels and accuracy, canary: extend here
+    def first_request(self) -> dict[str, Any]:
+        """A body in JSON for people to begin with."""
+
+    def told(self) -> dict[str, Any]:
+        """Members of `VariantsAnswer` about the task."""
+
+    # Recommending and explaining
 
     @property
-    def held_out(self) -> HeldOut | None:
-        """What accuracy in service is compared with where the profile's metric is no mean over nodes; None: the
-        profile's, or there are no such nodes."""
+    def recommending(self) -> Recommending: ...
 
-    # Transitional, until what reads them asks the task: concrete parts of tasks
+    def explained(self, node: int) -> ExplainedScores | str:
+        """The scores of a node (its number) as they are explained; a text: why it has none."""
 
-    @property
-    def classes(self) -> Classes: ...
+    # Labels and accuracy, canary
 
     @property
-    def multi_label(self) -> bool: ...
+    def labels(self) -> NodeLabels: ...
 
     @property
-    def links(self) -> Any: ...
+    def classes(self) -> Classes:
+        """The graph's own label of each class; empty where none is answered."""
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a node may have several of them."""
+
+    def is_like(self, other: Any) -> bool:
+        """Whether the same requests can be asked of another revision's task."""

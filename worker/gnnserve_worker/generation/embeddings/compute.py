@@ -1,5 +1,4 @@
-"""Embeddings of many nodes by one variant, in blocks: the last hidden layer, the layer before the scores. Where links
-are scored it is what the network ends in, which the decoder reads.
+"""Embeddings of many nodes by one variant, in blocks. Which layer gives them is the task's (`tasks/embedded.py`).
 
 Over all neighbours they are computed layer after layer, so that each edge is read once for each layer, whatever the
 number of layers; over several types block after block, each with all that it reaches. Sampled, they are what the
@@ -16,7 +15,6 @@ import numpy as np
 
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
 from gnnserve_api.variants import Storage
@@ -26,6 +24,8 @@ from gnnserve_worker.models.network import Layer
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, map_array, write_rows
+from gnnserve_worker.tasks.embedded import EmbeddedTask
+from gnnserve_worker.tasks.embedding import embedded_task
 
 _BLOCK_NODES = 4096
 _FLOAT32 = FORMATS[Storage.FLOAT32]
@@ -34,8 +34,8 @@ _FLOAT32 = FORMATS[Storage.FLOAT32]
 def check_embeddings(manifest: RevisionManifest, name: str, where: str = "VARIANT") -> VariantManifest:
     """Find the variant. `where`: the option or field that names it. Raises InputError where the revision has none of
     this name, or one without embeddings."""
-    has_links = manifest.links is not None
-    giving = [variant.name for variant in manifest.variants if gives_embeddings(variant, has_links=has_links)]
+    gives = embedded_task(manifest).gives
+    giving = [variant.name for variant in manifest.variants if gives(variant)]
     others = f"name one of {', '.join(giving)}" if giving else "none of its variants has any"
     known = {variant.name for variant in manifest.variants} | {cascade.name for cascade in manifest.cascades}
     for variant in manifest.variants:
@@ -47,14 +47,7 @@ def check_embeddings(manifest: RevisionManifest, name: str, where: str = "VARIAN
 
 
 def columns_of_embeddings(manifest: RevisionManifest, variant: VariantManifest) -> int:
-    return variant.network.embedding_columns if manifest.links is None else manifest.links.dimensions
-
-
-def gives_embeddings(variant: VariantManifest, *, has_links: bool) -> bool:
-    """`has_links`: its network ends in embeddings; those behind a stored layer are left out all the same."""
-    if has_links and not any(variant.fanouts):
-        return True
-    return variant.network.embedding_columns > 0 and family_of(variant).capabilities.embeddings
+    return embedded_task(manifest).columns(variant)
 
 
 def embedding_blocks(
@@ -75,15 +68,21 @@ def embedding_blocks(
 
 
 def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None, seed: int) -> Iterator[np.ndarray]:
-    count = revision.answered_nodes if nodes is None else len(nodes)
+    task, count = _task_of(revision), revision.answered_nodes if nodes is None else len(nodes)
     for start in range(0, count, _BLOCK_NODES):
         end = min(start + _BLOCK_NODES, count)
         block = np.arange(start, end, dtype=np.int64) if nodes is None else nodes[start:end]
         found = infer_batch(revision, name, block, seed)
-        embeddings = found.embeddings if revision.decoder is None else found.scores
+        embeddings = task.taken(found)
         if embeddings is None:
             raise ValueError(f"variant {name} has no embeddings")
         yield embeddings
+
+
+def _task_of(revision: LoadedRevision) -> EmbeddedTask:
+    if revision.manifest is None:
+        raise ValueError("a staged revision has no manifest: commit it, then load it")
+    return embedded_task(revision.manifest)
 
 
 def _reading_all(revision: LoadedRevision, variant: LoadedVariant) -> LoadedRevision:
@@ -95,7 +94,7 @@ def _reading_all(revision: LoadedRevision, variant: LoadedVariant) -> LoadedRevi
 def _whole_blocks(
     revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray | None, scratch: Path
 ) -> Iterator[np.ndarray]:
-    *before, last = variant.network.layers if revision.decoder is not None else variant.network.layers[:-1]
+    *before, last = _task_of(revision).layers(variant.network.layers)
     table = variant.table
     for number, layer in enumerate(before, start=1):
         path = scratch / f"layer{number}.npy"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.repository import NodeIdKind, RevisionManifest
+from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.generation.embeddings.sink import Ids
 from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.tasks.published import NodeRange
+from gnnserve_worker.tasks.serving import published_task
 
 _INT64 = 2**63
 
@@ -66,17 +68,16 @@ def nodes_to_embed(revision: LoadedRevision, wanted: str | None) -> EmbeddedNode
     its nodes have no embeddings."""
     manifest = revision.manifest
     assert manifest is not None  # noqa: S101  (a published one has it)
-    every = EmbeddedNodes("", 0, revision.answered_nodes, revision.ids)
-    graph = revision.graph if revision.graph.schema.has_names and manifest.links is None else None
-    given = _of_ends(revision, manifest) if graph is None else _of_types(revision, graph)
+    ends, of_types = _of_ends(revision, published_task(manifest).ranges()), _of_types(revision)
     if wanted is None:
-        return every if graph is None else given[0]
+        return EmbeddedNodes("", 0, revision.answered_nodes, revision.ids) if ends else of_types[0]
+    given = [each for each in ends or of_types if each.type]
     for each in given:
         if each.type == wanted:
             return each
     if not given:
         raise InputError("--type", "the nodes of this graph are of one type", "leave it out")
-    known = set() if graph is None else {kind.name for kind in graph.schema.types}
+    known = set() if ends else {kind.name for kind in revision.graph.schema.types}
     remedy = f"name one of {', '.join(each.type for each in given)}"
     if wanted in known:
         problem = f"nodes of type {wanted} have no embeddings: no node that is classified reads them"
@@ -84,21 +85,18 @@ def nodes_to_embed(revision: LoadedRevision, wanted: str | None) -> EmbeddedNode
     raise InputError("--type", f"there are no nodes of type {wanted!r} with embeddings", remedy)
 
 
-def _of_types(revision: LoadedRevision, graph: Graph) -> list[EmbeddedNodes]:
+def _of_types(revision: LoadedRevision) -> list[EmbeddedNodes]:
     """The type that is classified, and those that it reads: their last hidden layer was trained. What the network
     computes of others there reaches no score."""
-    typed = graph.schema
-    read = {relation.source for relation in typed.relations if relation.target == typed.target.name}
+    schema = revision.graph.schema
+    read = {relation.source for relation in schema.relations if relation.target == schema.target.name}
     return [
-        EmbeddedNodes(kind.name, first, kind.nodes, revision.type_ids[kind.name])
-        for kind, first in zip(typed.types, typed.first_nodes, strict=False)
-        if kind.name in {typed.target.name, *read}
+        EmbeddedNodes(kind.name, first, kind.nodes, revision.type_ids.get(kind.name, revision.ids))
+        for kind, first in zip(schema.types, schema.first_nodes, strict=False)
+        if kind.name in {schema.target.name, *read}
     ]
 
 
-def _of_ends(revision: LoadedRevision, manifest: RevisionManifest) -> list[EmbeddedNodes]:
+def _of_ends(revision: LoadedRevision, ranges: Sequence[NodeRange]) -> list[EmbeddedNodes]:
     """Nodes at either end of links that join types, whose ids are texts with their type."""
-    if manifest.links is None or not manifest.links.first.type:
-        return []
-    ends = {end.type: end for end in (manifest.links.first, manifest.links.second)}
-    return [EmbeddedNodes(end.type, end.start, end.end - end.start, revision.ids, end.start) for end in ends.values()]
+    return [EmbeddedNodes(one.type, one.start, one.end - one.start, revision.ids, one.start) for one in ranges]

@@ -17,26 +17,21 @@ import numpy as np
 
 from gnnserve_api.embeddings import IndexManifest, Neighbours
 from gnnserve_api.errors import InputError
-from gnnserve_api.families import family_of
-from gnnserve_api.links import LinksManifest
 from gnnserve_api.one_type import is_over_types
 from gnnserve_api.repository import NodeIdKind, RevisionManifest, VariantManifest
 from gnnserve_worker.export.write import build_exact
-from gnnserve_worker.generation.embeddings.compute import (
-    check_embeddings,
-    columns_of_embeddings,
-    embedding_blocks,
-    gives_embeddings,
-)
+from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, embedding_blocks
 from gnnserve_worker.generation.embeddings.index import Origin, build_index
 from gnnserve_worker.generation.embeddings.sink import Block, Embedded, Ids, OnRows, Sink, SinkError, Written
 from gnnserve_worker.nearest.files import index_folder, read_manifest
-from gnnserve_worker.nearest.parts import IndexPart, index_parts
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import files, paths
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.embedding import embedded_task
+from gnnserve_worker.tasks.serving import published_task
 
 _BLOCK_ROWS = 4096
 _SCRATCH = ".embeddings-"
@@ -58,14 +53,11 @@ class PublishedEmbeddings:
 def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantManifest:
     """The variant that embeddings are of: the named one, or the most accurate that has any. Raises InputError.
 
-    Where links join types, one whose rows are embeddings, of all neighbours, comes before those that draw some: all are
-    of one network, so that any of them computes new nodes. Of one type, only the variant itself computes what is
-    searched for, and one that takes new nodes comes first."""
+    Those that the task prefers come before the others."""
     if named is not None:
         return check_embeddings(manifest, named, "spec.embeddings.variant")
-    links = manifest.links
-    has_links = links is not None
-    giving = {each.name: each for each in manifest.variants if gives_embeddings(each, has_links=has_links)}
+    task = embedded_task(manifest)
+    giving = {each.name: each for each in manifest.variants if task.gives(each)}
     if not giving:
         raise InputError(
             "spec.embeddings",
@@ -73,14 +65,8 @@ def choose_variant(manifest: RevisionManifest, named: str | None) -> VariantMani
             "give model.fanouts two layers or more, or leave spec.embeddings out",
         )
     profiled = [variant for variant in manifest.profile.variants if variant.name in giving]
-    preferred = [] if links is None else [one for one in profiled if _is_preferred(giving[one.name], links)]
+    preferred = [one for one in profiled if task.is_preferred(giving[one.name])]
     return giving[max(preferred or profiled, key=lambda variant: variant.validation_accuracy).name]
-
-
-def _is_preferred(variant: VariantManifest, links: LinksManifest) -> bool:
-    if links.first.type:
-        return not any(variant.fanouts)
-    return family_of(variant).capabilities.overlay
 
 
 def publish_embeddings(
@@ -148,7 +134,7 @@ class _Made:
         """One of each part. Raises InputError where there is none."""
         revision, manifest = self._revision, self._revision.manifest
         assert manifest is not None  # noqa: S101
-        parts = index_parts(manifest.links, revision.answered_type, revision.answered_nodes)
+        parts = published_task(manifest).index_parts(revision.answered_type, revision.answered_nodes)
         if not parts:
             raise InputError(
                 "spec.embeddings.index",
@@ -173,10 +159,7 @@ class _Made:
         vectors, decoder = self._computed(scratch), self._revision.decoder
         # Nodes of one end are searched with embeddings of the other.
         other = next((one for one in parts if one is not part), part)
-        queries = vectors[other.first : other.end]
-        if decoder is not None:
-            asked = np.sort(np.random.default_rng(0).choice(len(queries), min(len(queries), _QUERIES), replace=False))
-            queries = decoder.as_query(queries[asked])
+        queries = embedded_task(manifest).queries(vectors[other.first : other.end], decoder, _QUERIES)
         return build_index(vectors[part.first : part.end], origin, folder, self._on_progress, queries)
 
     def blocks(self, scratch: Path) -> Iterator[Block]:

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from gnnserve_api.live_accuracy import InputDrift
-from gnnserve_worker.asking.overlay import OverlaySupport
+from gnnserve_worker.asking.features import StoredFeatures
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 
 MOST_TOLD = 5
@@ -73,10 +73,10 @@ class InputMeans:
         )
 
 
-def input_means(support: OverlaySupport | None, nodes: int) -> InputMeans | None:
+def input_means(stored: StoredFeatures | None, nodes: int) -> InputMeans | None:
     """An empty one, beside evenly spread stored nodes of so many; None where the revision does not keep their
     features."""
-    if support is None or support.features_of is None:
+    if stored is None or stored.features_of is None:
         return None
-    rows = max(1, min(nodes, _MOST_STORED_ROWS, _STORED_VALUES // max(1, support.columns.features)))
-    return InputMeans(support.columns, support.features_of(np.linspace(0, nodes - 1, rows).astype(np.int64)))
+    rows = max(1, min(nodes, _MOST_STORED_ROWS, _STORED_VALUES // max(1, stored.columns.features)))
+    return InputMeans(stored.columns, stored.features_of(np.linspace(0, nodes - 1, rows).astype(np.int64)))

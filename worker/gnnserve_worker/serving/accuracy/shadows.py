@@ -38,11 +38,4 @@ class Shadows:
 
     def take(self, revision: ServedRevision, variant: str, nodes: np.ndarray, scores: np.ndarray) -> None:
         """Keep an answer's nodes and what was decided of them, by copies."""
-        self.sample = Sample(variant, nodes.copy(), decide(revision, variant, scores))
-
-
-def decide(revision: ServedRevision, variant: str, scores: np.ndarray) -> np.ndarray:
-    """The labels that these scores mean, in the form of a `Sample`."""
-    decisive = revision.task.decisive_scores(variant, scores)
-    decided: np.ndarray = (decisive > 0).astype(np.uint8) if revision.task.multi_label else decisive.argmax(axis=1)
-    return decided
+        self.sample = Sample(variant, nodes.copy(), revision.task.labels.decide(variant, scores))

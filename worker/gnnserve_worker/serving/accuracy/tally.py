@@ -12,7 +12,7 @@ import numpy as np
 from gnnserve_api.confidence_sequence import CHANCE, Promise, SlidingMean
 from gnnserve_api.live_accuracy import ObservedShare, VariantAccuracy
 from gnnserve_api.profile import Profile, VariantProfile
-from gnnserve_worker.tasks.served import MEAN_OVER_NODES
+from gnnserve_worker.tasks.served_labels import MEAN_OVER_NODES
 
 
 class Tally:

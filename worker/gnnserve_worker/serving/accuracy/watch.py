@@ -21,14 +21,15 @@ import numpy as np
 
 from gnnserve_api.families import family_of
 from gnnserve_api.live_accuracy import InputDrift, LabelProblem, VariantAccuracy
+from gnnserve_worker.asking.naming import AnyId
 from gnnserve_worker.inference.batch import Inference
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.accuracy.inputs import InputMeans, input_means
-from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths
 from gnnserve_worker.serving.accuracy.shadows import Shadows
 from gnnserve_worker.serving.accuracy.tally import Tally, values_of
 from gnnserve_worker.serving.idle_jobs import Job, nodes_of_job
 from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.tasks.served_labels import GivenLabel
 
 MOST_WAITING = 100_000
 """Most labels that wait for their evaluation."""
@@ -47,6 +48,8 @@ ACCEPTED = "accepted"
 FAILED = "failed"
 """Outcome of labels that were accepted, and on which evaluating a variant failed."""
 
+TimedNode = tuple[AnyId, datetime]
+
 
 class Purpose(StrEnum):
     """What a job is for."""
@@ -61,7 +64,7 @@ class Purpose(StrEnum):
 class _Chunk:
     """Labels that are being evaluated, variant by variant."""
 
-    labels: list[tuple[NodeId, Label]]
+    labels: list[tuple[AnyId, GivenLabel]]
     """Labels that clients sent; empty: these are held-out nodes."""
     nodes: np.ndarray
     """int64, positions in the graph."""
@@ -82,7 +85,7 @@ class AccuracyWatch:
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` tells the engine that there is something to compute."""
         self._wake = wake
-        self._waiting: deque[tuple[NodeId, Label]] = deque()
+        self._waiting: deque[tuple[AnyId, GivenLabel]] = deque()
         self._chunk: _Chunk | None = None
         self._seen: dict[TimedNode, None] = {}
         """Nodes and times of the last labels, the oldest first."""
@@ -148,10 +151,10 @@ class AccuracyWatch:
         """The revision answers no more; labels wait for the next one."""
         self._revision = self._tally = self.shadows.sample = None
 
-    def was_seen(self, node: NodeId, time: datetime) -> bool:
+    def was_seen(self, node: AnyId, time: datetime) -> bool:
         return (node, time) in self._seen
 
-    def take(self, labels: Sequence[tuple[NodeId, Label]], seen: Iterable[TimedNode]) -> None:
+    def take(self, labels: Sequence[tuple[AnyId, GivenLabel]], seen: Iterable[TimedNode]) -> None:
         """Take checked labels, as many as there is room for. `seen`: nodes and times to remember."""
         self._waiting.extend(labels)
         self.outcomes[ACCEPTED] += len(labels)
@@ -181,7 +184,7 @@ class AccuracyWatch:
             return
         if not self._has_inputs:
             self._has_inputs = True
-            self._inputs = input_means(revision.compute.overlays.plain, revision.graph.count())
+            self._inputs = input_means(revision.compute.overlays.stored, revision.graph.count())
         if self._inputs is not None:
             self._inputs.add(features)
 
@@ -274,8 +277,8 @@ class AccuracyWatch:
 
     def _next_held_out(self, revision: ServedRevision, count: int) -> _Chunk | None:
         """The next held-out nodes; None: all were taken, or the profile can be compared with."""
-        held_out, start = revision.task.held_out, self._held_out
-        if held_out is None or start >= len(held_out.nodes):
+        held_out, start = revision.task.labels.held_out, self._held_out
+        if start >= len(held_out.nodes):
             return None
         self._held_out += count
         part = slice(start, start + count)
@@ -284,8 +287,8 @@ class AccuracyWatch:
     def _next_chunk(self, revision: ServedRevision, count: int) -> _Chunk | None:
         """The next labels, as far as the revision knows their nodes and classes, which were another's perhaps."""
         labels = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
-        nodes = find_nodes([node for node, _ in labels], revision)
-        truths, is_known = find_truths([label for _, label in labels], revision)
+        nodes = revision.graph.naming.look_up([node for node, _ in labels])
+        truths, is_known = revision.task.labels.truths([label for _, label in labels])
         kept = np.flatnonzero((nodes >= 0) & is_known)
         self.outcomes[LabelProblem.UNKNOWN_NODE] += int(np.count_nonzero(nodes < 0))
         self.outcomes[LabelProblem.UNKNOWN_LABEL] += int(np.count_nonzero((nodes >= 0) & ~is_known))

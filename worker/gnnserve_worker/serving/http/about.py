@@ -36,8 +36,6 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
         nodes=revision.graph.count(),
         node_ids=revision.graph.naming.kind,
         features=len(manifest.ranking.columns),
-        classes=revision.task.classes,
-        multi_label=revision.task.multi_label,
         profile=manifest.profile,
         provenance=revision.task.provenance,
         device=revision.compute.device_stats().device,
@@ -45,29 +43,30 @@ def describe_variants(service: str, lane: Lane, watch: AccuracyWatch) -> Variant
             AccuracyTier(permille, within.point.name, within.point.accuracy, within.relative_latency)
             for permille, within in stated_tiers(points_of(manifest.profile)).items()
         ),
-        links=msgspec.UNSET if manifest.links is None else manifest.links,
         accuracy=watch.observed() or msgspec.UNSET,
         types=_types(revision),
         relations=_relations(revision),
+        **revision.task.told(),
     )
 
 
 def _types(revision: ServedRevision) -> tuple[NodeTypeAnswer, ...] | msgspec.UnsetType:
-    if revision.graph.typed is None:
-        return msgspec.UNSET
-    return tuple(
-        NodeTypeAnswer(kind.name, revision.graph.ids.nodes_of(kind), revision.graph.ids.kind_of(kind), kind.features)
-        for kind in revision.graph.typed.types
+    graph = revision.graph
+    told = tuple(
+        NodeTypeAnswer(kind.name, graph.ids.nodes_of(kind), graph.ids.kind_of(kind), kind.features)
+        for kind in graph.described
     )
+    return told or msgspec.UNSET
 
 
 def _relations(revision: ServedRevision) -> tuple[RelationAnswer, ...] | msgspec.UnsetType:
-    if revision.graph.typed is None:
-        return msgspec.UNSET
-    return tuple(
+    described = {kind.name for kind in revision.graph.described}
+    told = tuple(
         RelationAnswer(one.source, one.name, one.target, one.edges, one.both_ways, one.merges, one.reverse_of)
-        for one in revision.graph.typed.relations
+        for one in revision.graph.types.relations
+        if one.target in described
     )
+    return told or msgspec.UNSET
 
 
 def describe_route(
@@ -78,7 +77,7 @@ def describe_route(
     return msgspec.structs.replace(
         route,
         # Limits of what is refused whatever they are would promise it.
-        overlay=route.overlay if revision.compute.overlays.plain or revision.compute.overlays.typed else msgspec.UNSET,
+        overlay=route.overlay if revision.compute.overlays.takes_json else msgspec.UNSET,
         needs_token=needs_token,
         credentials=credentials,
         device=device.device,

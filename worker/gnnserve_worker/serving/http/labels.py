@@ -19,27 +19,21 @@ from gnnserve_api.live_accuracy import (
     LabelsAnswer,
     LabelsRequest,
     RefusedLabel,
-    TypedNodeId,
 )
 from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.naming import AnyId
 from gnnserve_worker.asking.question import ErrorCode, RequestError, check_node_count, counted, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
-from gnnserve_worker.serving.accuracy.labels import Label, NodeId, TimedNode, find_nodes, find_truths, plain_ids
-from gnnserve_worker.serving.accuracy.watch import AccuracyWatch
+from gnnserve_worker.serving.accuracy.watch import AccuracyWatch, TimedNode
 from gnnserve_worker.serving.lane import Lane
+from gnnserve_worker.tasks.served_labels import GivenLabel
 
 LABELS_PATH = "/v1/labels"
 _CLOCKS_DIFFER = timedelta(minutes=1)
 """How far clocks of two machines may differ."""
 _RETRY_S = 10
 _decoder = decoding.decoder(LabelsRequest)
-
-
-def _example(revision: ServedRevision) -> str:
-    node, label = (*revision.graph.naming.shown(0, 1),)[0], revision.task.classes[0]
-    labels = shown_value([label] if revision.task.multi_label else label)
-    return f'{{"nodes": [{shown_value(node)}], "labels": [{labels}]}}'
 
 
 _FORM = BodyForm(
@@ -55,7 +49,7 @@ _FORM = BodyForm(
         "times": "give a list with a time for each node, or leave it out",
         "times[]": "write it as RFC 3339 has it, with a zone: 2026-11-23T05:00:00Z",
     },
-    _example,
+    lambda revision: revision.task.labels.example(),
 )
 
 
@@ -69,25 +63,25 @@ def take_labels(
     """Take the labels of a request. Raises RequestError where it is malformed as a whole, and takes nothing then.
     `second`: of the revision that answers beside this one, which gets what this one takes as far as it has room; None:
     none does."""
-    if revision.task.links is not None:
-        raise revision.task.wrong_task("labels")
+    naming, labelled = revision.graph.naming, revision.task.labels
+    labelled.check_taken()
     request = _read(body, revision)
     if len(request.nodes) > watch.room:
         message = f"{counted(watch.waiting, 'label')} wait for an idle moment of the worker; send these again later"
         return Refusal(RefusalReason.QUEUE_FULL, message, _RETRY_S)
     latest = (datetime.now(UTC) if now is None else now) + _CLOCKS_DIFFER
-    nodes = plain_ids(request.nodes, revision)
-    positions = find_nodes(nodes, revision).tolist()
-    known = find_truths(request.labels, revision)[1].tolist()
-    kept: list[tuple[NodeId, Label]] = []
+    nodes = [naming.plain(node) for node in request.nodes]
+    positions = naming.look_up(nodes).tolist()
+    known = labelled.truths(request.labels)[1].tolist()
+    kept: list[tuple[AnyId, GivenLabel]] = []
     seen: dict[TimedNode, None] = {}
     problems: list[RefusedLabel] = []
     for i, (node, label) in enumerate(zip(nodes, request.labels, strict=True)):
         time = None if request.times is None else request.times[i]
-        if positions[i] < 0 or isinstance(node, TypedNodeId):
+        if positions[i] < 0:
             problems.append(_refused(i, LabelProblem.UNKNOWN_NODE, f"node {shown_value(node)} is not in the graph"))
         elif not known[i]:
-            problems.append(_refused(i, LabelProblem.UNKNOWN_LABEL, _unknown_label(label, revision)))
+            problems.append(_refused(i, LabelProblem.UNKNOWN_LABEL, labelled.say_unknown(label)))
         elif time is not None and time > latest:
             problems.append(_refused(i, LabelProblem.FUTURE_TIME, f"{time.isoformat()} is still to come"))
         elif time is not None and ((node, time) in seen or watch.was_seen(node, time)):
@@ -137,11 +131,3 @@ def _read(body: bytes, revision: ServedRevision) -> LabelsRequest:
 
 def _refused(index: int, reason: LabelProblem, message: str) -> RefusedLabel:
     return RefusedLabel(index, reason, message)
-
-
-def _unknown_label(label: Label, revision: ServedRevision) -> str:
-    if revision.task.multi_label and not isinstance(label, tuple):
-        return f"{shown_value(label)} is no list, and nodes of this graph have lists of labels"
-    if isinstance(label, tuple) and not revision.task.multi_label:
-        return f"{shown_value(label)} is a list, and nodes of this graph have one label each"
-    return f"{shown_value(label)} is none of the graph's classes; GET /v1/variants lists them"

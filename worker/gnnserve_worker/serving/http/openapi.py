@@ -7,46 +7,26 @@ because the Swagger UI that is packaged for offline use reads no 3.1.
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
-import msgspec
-
-from gnnserve_api.changes import OFFSET_HEADER, ChangesAnswer, ChangesPage, ChangesRequest, TypedChangesRequest
-from gnnserve_api.explain import ExplainAnswer, ExplainRequest
-from gnnserve_api.live_accuracy import AccuracyAnswer, LabelsAnswer, LabelsRequest
-from gnnserve_api.pairs import PairsAnswer, PairsRequest
+from gnnserve_api.changes import OFFSET_HEADER
 from gnnserve_api.priority import LOWEST_PRIORITY
-from gnnserve_api.protocol import (
-    MAX_OFFSET,
-    MAX_SEED,
-    ErrorAnswer,
-    NodesAnswer,
-    PredictAnswer,
-    PredictRequest,
-    TypedOverlay,
-    VariantsAnswer,
-)
-from gnnserve_api.recommend import RecommendAnswer, RecommendRequest
-from gnnserve_api.routing import Route
-from gnnserve_worker.asking.question import MAX_LATENCY_MS, MAX_TOLERANCE_PERMILLE, PREDICT_PATH, RECOMMEND_PATH
+from gnnserve_api.protocol import MAX_OFFSET, MAX_SEED
+from gnnserve_worker.asking.question import PREDICT_PATH, RECOMMEND_PATH
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.description import describe_post
 from gnnserve_worker.serving.http.changes.endpoint import CHANGES_PATH
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.serving.http.nodes import MOST_NODES_OF_A_PAGE, MOST_START, NODES_OF_A_PAGE
 from gnnserve_worker.serving.http.open_inference.description import describe_open_inference
-from gnnserve_worker.serving.http.openapi_parts import (
-    REFERENCE,
-    RETRY_AFTER,
-    error_response,
-    header,
-    query_number,
-    to_openapi_30,
-    told,
+from gnnserve_worker.serving.http.openapi_parts import RETRY_AFTER, error_response, header, query_number, told
+from gnnserve_worker.serving.http.openapi_schemas import (
+    LATENCY_BOUNDS,
+    TOLERANCE_BOUNDS,
+    Described,
+    component_schemas,
+    described,
 )
-from gnnserve_worker.serving.http.openapi_types import describe_types, with_content
 from gnnserve_worker.serving.http.recommend_description import describe_recommend
 from gnnserve_worker.serving.http.wishes import (
     LATENCY_HEADER,
@@ -86,26 +66,25 @@ _OVERLAYS = (
 _TOKEN = "token"  # noqa: S105 - the name of the scheme
 _CHALLENGE = {"WWW-Authenticate": {"description": "What to send.", "schema": {"type": "string"}}}
 _ALL = {"enum": ["all"]}
-_LATENCY_BOUNDS = {"minimum": 0, "exclusiveMinimum": True, "maximum": MAX_LATENCY_MS}
-_TOLERANCE_BOUNDS = {"minimum": 0, "maximum": MAX_TOLERANCE_PERMILLE}
 
 
 def complete(
-    service: str, described: dict[str, Any], revision: ServedRevision | None, *, needs_token: bool = False
+    service: str, document: dict[str, Any], revision: ServedRevision | None, *, needs_token: bool = False
 ) -> dict[str, Any]:
     """FastAPI's description with what it does not know."""
-    components = described.get("components", {})
-    schemas = {**components.get("schemas", {}), **_component_schemas(revision)}
-    changes = {CHANGES_PATH: {"post": describe_post(revision), **described["paths"].get(CHANGES_PATH, {})}}
+    components = document.get("components", {})
+    of = described(revision)
+    schemas = {**components.get("schemas", {}), **component_schemas(of)}
+    changes = {CHANGES_PATH: {"post": describe_post(revision), **document["paths"].get(CHANGES_PATH, {})}}
     protocol = describe_open_inference(service, revision)
     paths = {
-        PREDICT_PATH: _predict_path(revision),
+        PREDICT_PATH: _predict_path(of, revision),
         RECOMMEND_PATH: describe_recommend(revision),
-        **described["paths"],
+        **document["paths"],
         **changes,
         **protocol,
     }
-    whole = {**described, "paths": paths, "components": {**components, "schemas": schemas}}
+    whole = {**document, "paths": paths, "components": {**components, "schemas": schemas}}
     return _with_tokens(whole, needs_token=needs_token)
 
 
@@ -129,90 +108,6 @@ def _with_tokens(description: dict[str, Any], *, needs_token: bool) -> dict[str,
     return {**description, "paths": paths, "components": {**description["components"], "securitySchemes": schemes}}
 
 
-def _component_schemas(revision: ServedRevision | None) -> dict[str, Any]:
-    """Requests are those that the served graph takes; of any graph, where none is served."""
-    are_texts = revision is not None and revision.graph.naming.are_texts
-    request: Any = PredictRequest[str] if are_texts else PredictRequest[int]
-    pairs: Any = PairsRequest[str] if are_texts else PairsRequest[int]
-    changes: Any = ChangesRequest[str] if are_texts else ChangesRequest[int]
-    _, components = msgspec.json.schema_components(
-        [
-            request,
-            PredictAnswer,
-            pairs,
-            PairsAnswer,
-            ErrorAnswer,
-            VariantsAnswer,
-            NodesAnswer,
-            Route,
-            AccuracyAnswer,
-            LabelsRequest,
-            LabelsAnswer,
-            changes,
-            ChangesAnswer,
-            ChangesPage,
-            TypedChangesRequest,
-            TypedOverlay,
-            RecommendRequest[str] if are_texts else RecommendRequest[int],
-            RecommendAnswer,
-            ExplainRequest[str] if are_texts else ExplainRequest[int],
-            ExplainAnswer,
-        ],
-        ref_template=REFERENCE,
-    )
-    # Types with ids are named by the kind of ids as well: PredictRequest_int_, PredictRequest[int]. The content of a
-    # record may have ids of either kind: the graph's is described.
-    of_graph = {name: schema for name, schema in components.items() if not name.endswith("_Any_")}
-    plain: dict[str, Any] = json.loads(re.sub(r"(?:_(?:int|str|Any)_|\[(?:int|str)\])(?=\")", "", json.dumps(of_graph)))
-    schemas = {name: to_openapi_30(schema) for name, schema in with_content(plain, revision).items()}
-    # The task that is not served has no schemas.
-    has_links = revision is not None and revision.task.links is not None
-    asks, asked = ("PairsRequest", "pairs") if has_links else ("PredictRequest", "nodes")
-    for name in ("PredictRequest", "PredictAnswer") if has_links else ("PairsRequest", "PairsAnswer"):
-        del schemas[name]
-    nodes = schemas[asks]["properties"][asked]
-    if revision is None:
-        either = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-        nodes["items"] = schemas["RequestOverlay"]["properties"]["edges"]["items"]["items"] = either
-        for name in ("NodeFeatures", "NewNode", "NodeLabel"):
-            schemas[name]["properties"]["id"] = either
-        schemas["RecommendRequest"]["properties"]["node"] |= either
-        schemas["RecommendRequest"]["properties"]["node"].pop("type", None)
-        schemas["RecommendFilter"]["properties"]["nodes"]["items"] = either
-        schemas["ExplainRequest"]["properties"]["node"] |= either
-        schemas["ExplainRequest"]["properties"]["node"].pop("type", None)
-        changed = schemas["ChangesRequest"]["properties"]
-        changed["removedNodes"]["items"] = either
-        for name in ("edges", "removedEdges"):
-            changed[name]["items"]["items"] = either
-    elif revision.graph.node_ids is None and revision.compute.overlays.plain is None and not has_links:
-        nodes["items"] |= {"minimum": 0, "maximum": revision.graph.nodes - 1}
-    if not _takes_overlays(revision):
-        del schemas["RequestOverlay"], schemas[asks]["properties"]["overlay"]
-        del schemas["RecommendRequest"]["properties"]["overlay"]
-    describe_types(schemas, revision, asks)
-    if not _changes(revision):
-        del schemas[asks]["properties"]["minOffset"]
-        del schemas["RecommendRequest"]["properties"]["minOffset"], schemas["RecommendAnswer"]["properties"]["offset"]
-        if not has_links:
-            del schemas["PredictAnswer"]["properties"]["offset"]
-    if revision is not None:
-        schemas[asks]["properties"]["variant"] |= {"enum": [*revision.capabilities, None]}
-        schemas["ExplainRequest"]["properties"]["variant"] |= {"enum": [*revision.capabilities, None]}
-    objective = schemas["Objective"]["properties"]
-    objective["latencyMs"] |= _LATENCY_BOUNDS
-    objective["accuracyTolerancePermille"] |= _TOLERANCE_BOUNDS
-    return schemas
-
-
-def _takes_overlays(revision: ServedRevision | None) -> bool:
-    return revision is None or revision.compute.overlays.plain is not None
-
-
-def _changes(revision: ServedRevision | None) -> bool:
-    return revision is None or revision.changes.applied_offset is not None
-
-
 def nodes_parameters() -> list[dict[str, Any]]:
     return [
         query_number("start", "Position of the first one.", default=0, minimum=0, maximum=MOST_START),
@@ -220,27 +115,18 @@ def nodes_parameters() -> list[dict[str, Any]]:
     ]
 
 
-def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
+def _predict_path(of: Described, revision: ServedRevision | None) -> dict[str, Any]:
     """The path of predictions, with ids and labels that the served graph has."""
-    nodes = [3, 7] if revision is None else list(revision.graph.naming.shown(0, 2))
-    labels = [0, 4] if revision is None else list((revision.task.classes * 2)[: len(nodes)])
-    example_request: dict[str, Any] = {"nodes": nodes, **_EXAMPLE_WISHES}
-    example_answer: dict[str, Any] = {
-        "labels": [[label] for label in labels] if revision is not None and revision.task.multi_label else labels,
-        **_EXAMPLE_ANSWER,
-    }
-    summary, asked_about, outputs = "Classify nodes", "node", ["scores", "embeddings", "labels"]
-    if revision is not None and revision.task.links is not None:
-        summary, asked_about, outputs = "Score pairs of nodes", "pair", list(revision.task.outputs)
-        example_request = {**json.loads(revision.task.example()), **_EXAMPLE_WISHES}
-        example_answer = {"scores": [1.25], "probabilities": [0.82], **_EXAMPLE_ANSWER}
+    task = of.task
+    example_request = {**task.example_items, **_EXAMPLE_WISHES}
+    example_answer = {**task.example_outputs, **_EXAMPLE_ANSWER}
     codecs = [codec for codec in CODECS if codec.path == PREDICT_PATH]
     requests = {codec.content_type: codec.describe_request(revision, example_request) for codec in codecs}
     answers = {codec.content_type: codec.describe_answer(revision, example_answer) for codec in codecs}
     return {
         "post": {
             "tags": ["predict"],
-            "summary": summary,
+            "summary": task.summary,
             "description": (
                 "Answers with the variant that the objective calls for: a latency alone, the most accurate within it; "
                 "a tolerance alone, the fastest within it; both, the most accurate within the latency and never below "
@@ -252,7 +138,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                 "node ids, little-endian, and so is the answer: float32 [nodes, width], or int64 [nodes] for labels; "
                 "graphs whose node ids are texts have no such form. A service that scores links takes pairs, int64 "
                 "[pairs, 2], and answers float32 [pairs]. Errors are JSON in either form."
-                + (_OVERLAYS if _takes_overlays(revision) else "")
+                + (_OVERLAYS if of.takes_arrays else "")
             ),
             "operationId": "predict",
             "parameters": [
@@ -260,19 +146,19 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "name": "return",
                     "in": "query",
                     "description": "Binary form only: the one output to return. JSON names its outputs in the body.",
-                    "schema": {"type": "string", "enum": outputs, "default": outputs[0]},
+                    "schema": {"type": "string", "enum": [*task.outputs], "default": task.outputs[0]},
                 },
                 header(
                     LATENCY_HEADER.decode(),
                     "As objective.latencyMs; an objective in the body goes first.",
                     "number",
-                    _LATENCY_BOUNDS,
+                    LATENCY_BOUNDS,
                 ),
                 header(
                     TOLERANCE_HEADER.decode(),
                     "As objective.accuracyTolerancePermille; an objective in the body goes first.",
                     "number",
-                    _TOLERANCE_BOUNDS,
+                    TOLERANCE_BOUNDS,
                 ),
                 header(STRICT_HEADER.decode(), "As strict; the body's goes first.", "boolean"),
                 header(
@@ -281,12 +167,12 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     "integer",
                     {"minimum": 0, "maximum": MAX_SEED},
                 ),
-                header(VARIANT_HEADER.decode(), "As variant; the body's goes first.", "string", _names_of(revision)),
+                header(VARIANT_HEADER.decode(), "As variant; the body's goes first.", "string", _names_of(of)),
                 header(
                     TIMEOUT_HEADER.decode(),
                     "As timeoutMs; the body's goes first.",
                     "number",
-                    _LATENCY_BOUNDS,
+                    LATENCY_BOUNDS,
                 ),
                 header(
                     PRIORITY_HEADER.decode(),
@@ -295,7 +181,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                     {"minimum": 0, "maximum": LOWEST_PRIORITY},
                 ),
                 header(TIMING_HEADER.decode(), "Tell reading and writing too, in Server-Timing.", "string", _ALL),
-                *([_min_offset_header()] if _changes(revision) else []),
+                *([_min_offset_header()] if of.changes else []),
             ],
             "requestBody": {
                 "required": True,
@@ -303,7 +189,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
             },
             "responses": {
                 "200": {
-                    "description": f"One entry per {asked_about}, in the order asked.",
+                    "description": f"One entry per {task.item}, in the order asked.",
                     "headers": {
                         "Server-Timing": {
                             "description": "Milliseconds in queue, overlay (if any), sample, gather and compute; with "
@@ -315,7 +201,7 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
                         "gnnserve-revision": told("Binary form: the revision that it belongs to.", "1db9abf53c03"),
                         "gnnserve-objective-met": told("Binary form: as objectiveMet, true or false.", "true"),
                         "gnnserve-shape": told("Binary form: lengths of the array's axes.", "1024,40"),
-                        **({OFFSET_HEADER: told("Binary form: as offset.", "345")} if _changes(revision) else {}),
+                        **({OFFSET_HEADER: told("Binary form: as offset.", "345")} if of.changes else {}),
                     },
                     "content": _possible(answers),
                 },
@@ -342,8 +228,8 @@ def _predict_path(revision: ServedRevision | None) -> dict[str, Any]:
     }
 
 
-def _names_of(revision: ServedRevision | None) -> dict[str, Any]:
-    return {} if revision is None else {"enum": list(revision.capabilities)}
+def _names_of(of: Described) -> dict[str, Any]:
+    return {} if of.variants is None else {"enum": [*of.variants]}
 
 
 def _min_offset_header() -> dict[str, Any]:

@@ -14,7 +14,7 @@ def describe_recommend(revision: ServedRevision | None) -> dict[str, Any]:
     codec = RecommendCodec()
     node: int | str = 3
     if revision is not None:
-        first = 0 if revision.task.links is None else revision.task.links.manifest.first.start
+        first = revision.task.recommending.example
         (node,) = revision.graph.naming.shown(first, first + 1)
     request = codec.describe_request(revision, {"node": node, "count": 10})
     return {

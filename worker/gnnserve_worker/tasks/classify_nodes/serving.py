@@ -25,11 +25,18 @@ from gnnserve_worker.asking.variants import have_embeddings, most_embedding_colu
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.models.thresholds import decisive_scores
 from gnnserve_worker.tasks.classify_nodes.classes import class_columns
+from gnnserve_worker.tasks.classify_nodes.description import OUTPUTS, describe_classes
+from gnnserve_worker.tasks.classify_nodes.explaining import ClassScores
 from gnnserve_worker.tasks.classify_nodes.form import FORM
+from gnnserve_worker.tasks.classify_nodes.published import PublishedClasses, class_part
+from gnnserve_worker.tasks.classify_nodes.recommending import NearestNodes
+from gnnserve_worker.tasks.classify_nodes.served_labels import ClassLabels
 from gnnserve_worker.tasks.classify_nodes.tensors import ClassTensors
+from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
-from gnnserve_worker.tasks.served import HOW_TO_CHANGE, MEAN_OVER_NODES, HeldOut, ScoredNodes
+from gnnserve_worker.tasks.served import HOW_TO_CHANGE, ScoredNodes
+from gnnserve_worker.tasks.served_labels import MEAN_OVER_NODES, NOTHING_HELD_OUT, HeldOut
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
     IdForm.INTEGERS: decoding.decoder(PredictRequest[int]),
@@ -48,7 +55,6 @@ class ClassifyNodes(NodeItems):
     classes: Classes
     """The graph's own label of each score column."""
     multi_label: bool
-    held_out: HeldOut | None
     thresholds: Mapping[str, np.ndarray]
     """`VariantManifest.thresholds` as float32, by variant; empty where no variant has any."""
     has_embeddings: bool
@@ -57,11 +63,13 @@ class ClassifyNodes(NodeItems):
     decoder: msgspec.json.Decoder[Any]
     form: BodyForm = FORM
     fields_of_others: frozenset[str] = frozenset({"pairs"})
-    outputs: tuple[str, ...] = ("scores", "embeddings", "labels")
+    outputs: tuple[str, ...] = OUTPUTS
     how_to_change: str = HOW_TO_CHANGE
     request_schema: str = PredictRequest.__name__
     answer_schema: str = PredictAnswer.__name__
-    links: None = None
+    held_out: HeldOut = NOTHING_HELD_OUT
+    labels: ClassLabels = field(init=False)
+    recommending: NearestNodes = field(init=False)
     class_ids: np.ndarray = field(init=False)
     """`classes` as int64; empty where they are texts."""
     class_texts: tuple[bytes, ...] = field(init=False)
@@ -71,6 +79,12 @@ class ClassifyNodes(NodeItems):
         ids, texts = class_columns(self.classes)
         object.__setattr__(self, "class_ids", ids)
         object.__setattr__(self, "class_texts", texts)
+        labels = ClassLabels(self.graph, self.classes, self.multi_label, self.decisive_scores, self.held_out)
+        object.__setattr__(self, "labels", labels)
+        # Where the graph changes, nodes are counted as they were published.
+        published = self.graph.nodes if self.graph.labels is None else len(self.graph.labels)
+        part = class_part(self.graph.types.target.name, published)
+        object.__setattr__(self, "recommending", NearestNodes(part, self.has_embeddings))
 
     # Asking
 
@@ -171,6 +185,36 @@ class ClassifyNodes(NodeItems):
     def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
         return decisive_scores(scores, self.thresholds.get(variant)) if self.thresholds else scores
 
+    # Describing
+
+    @property
+    def description(self) -> TaskDescription:
+        nodes = self.graph.naming.shown(0, 2)
+        labels = (self.classes * 2)[: len(nodes)]
+        return describe_classes(nodes, [[label] for label in labels] if self.multi_label else labels)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return tuple(kind.name for kind in self.graph.described)
+
+    def first_request(self) -> dict[str, Any]:
+        return {"nodes": self.graph.naming.shown(0, 3)}
+
+    def told(self) -> dict[str, Any]:
+        return {"classes": self.classes, "multi_label": self.multi_label}
+
+    # Recommending and explaining
+
+    def explained(self, node: int) -> ClassScores | str:
+        if node >= self.graph.nodes:
+            return f"answers are about nodes of type {self.graph.types.target.name}"
+        return ClassScores(self.classes, self.multi_label, self.decisive_scores)
+
+    # Labels and accuracy, canary
+
+    def is_like(self, other: Any) -> bool:
+        return isinstance(other, ClassifyNodes)
+
     def _labels(self, answer: ScoredNodes) -> bytes:
         scores, texts = answer.scores, self.class_texts
         if self.thresholds:
@@ -207,13 +251,13 @@ def _open(parts: TaskParts) -> ClassifyNodes:
     )
 
 
-def _held_out(manifest: RevisionManifest, splits: Splits, labels: np.ndarray | None) -> HeldOut | None:
+def _held_out(manifest: RevisionManifest, splits: Splits, labels: np.ndarray | None) -> HeldOut:
     """Evenly spread test nodes, or validation nodes where there are none."""
     if manifest.profile.metric == MEAN_OVER_NODES or labels is None:
-        return None
+        return NOTHING_HELD_OUT
     nodes = splits.test if len(splits.test) else splits.validation
     if not len(nodes):
-        return None
+        return NOTHING_HELD_OUT
     places = np.linspace(0, len(nodes) - 1, min(len(nodes), _MOST_HELD_OUT)).astype(np.int64)
     spread = np.asarray(nodes[places], np.int64)
     truths = np.array(labels[spread])
@@ -221,4 +265,6 @@ def _held_out(manifest: RevisionManifest, splits: Splits, labels: np.ndarray | N
     return HeldOut(spread[is_known], truths[is_known])
 
 
-OPENER = TaskOpener(is_of=lambda manifest: manifest.links is None, joins_types=lambda _: False, open=_open)
+OPENER = TaskOpener(
+    is_of=lambda manifest: manifest.links is None, joins_types=lambda _: False, open=_open, published=PublishedClasses
+)

@@ -4,7 +4,7 @@ embeddings, and by probabilities."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -14,6 +14,7 @@ import orjson
 
 from gnnserve_api import decoding
 from gnnserve_api.classes import Classes
+from gnnserve_api.edges import Direction
 from gnnserve_api.pairs import PairsAnswer, PairsRequest, TypedPairsRequest
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import RevisionManifest
@@ -23,20 +24,25 @@ from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
+from gnnserve_worker.tasks.score_links.description import OUTPUTS, describe_pairs
 from gnnserve_worker.tasks.score_links.ends import PairEnds
+from gnnserve_worker.tasks.score_links.folding import Folder
 from gnnserve_worker.tasks.score_links.form import FORM
 from gnnserve_worker.tasks.score_links.links import ServedLinks, served_links
+from gnnserve_worker.tasks.score_links.no_labels import NoLabels
 from gnnserve_worker.tasks.score_links.pairs import PairForm, check_pair_count, form_pairs, told_of_pair
+from gnnserve_worker.tasks.score_links.published import PublishedLinks, link_parts
+from gnnserve_worker.tasks.score_links.recommending import BestPairs, BestPairsOfTypes
 from gnnserve_worker.tasks.score_links.tensors import NoTensors
-from gnnserve_worker.tasks.served import HeldOut, ScoredNodes
+from gnnserve_worker.tasks.served import ExplainedScores, ScoredNodes
 
 _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
     IdForm.INTEGERS: decoding.decoder(PairsRequest[int]),
     IdForm.TEXTS: decoding.decoder(PairsRequest[str]),
     IdForm.WITH_TYPES: decoding.decoder(TypedPairsRequest),
 }
-OUTPUTS = ("scores", "probabilities")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class ScoreLinks:
     provenance: Provenance
     links: ServedLinks
     ends: PairEnds
+    recommending: BestPairs
     tensors: NoTensors
     decoder: msgspec.json.Decoder[Any]
     form: BodyForm = FORM
@@ -56,9 +63,13 @@ class ScoreLinks:
     )
     request_schema: str = PairsRequest.__name__
     answer_schema: str = PairsAnswer.__name__
-    held_out: HeldOut | None = None
     classes: Classes = ()
+    """What the graph has beside links, which nothing here answers."""
     multi_label: bool = False
+    labels: NoLabels = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", NoLabels(self.wrong_task))
 
     # Asking
 
@@ -121,6 +132,33 @@ class ScoreLinks:
     def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
         return scores
 
+    # Describing
+
+    @property
+    def description(self) -> TaskDescription:
+        return describe_pairs(self.ends.example())
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        manifest = self.links.manifest
+        return tuple(dict.fromkeys(end.type for end in (manifest.first, manifest.second) if end.type))
+
+    def first_request(self) -> dict[str, Any]:
+        return {"pairs": [self.ends.example()]}
+
+    def told(self) -> dict[str, Any]:
+        return {"classes": self.classes, "multi_label": self.multi_label, "links": self.links.manifest}
+
+    # Recommending and explaining
+
+    def explained(self, node: int) -> ExplainedScores | str:
+        return "pairs of nodes are scored here, and a node alone has no answer"
+
+    # Canary
+
+    def is_like(self, other: Any) -> bool:
+        return isinstance(other, ScoreLinks)
+
     def _outputs(self, answer: ScoredNodes, question: Question) -> dict[str, np.ndarray]:
         """The arrays that are asked for, float32 [pairs] each, C-contiguous."""
         outputs, form = question.outputs, question.form
@@ -139,13 +177,31 @@ def _open(parts: TaskParts) -> ScoreLinks:
         provenance=parts.provenance,
         links=links,
         ends=ends,
+        recommending=_recommending(parts, links),
         tensors=NoTensors(ends),
         decoder=_DECODERS[parts.graph.naming.form],
+        classes=parts.classes,
+        multi_label=parts.multi_label,
     )
+
+
+def _recommending(parts: TaskParts, links: ServedLinks) -> BestPairs:
+    told, decoder = links.manifest, links.decoder
+    rules = parts.manifest.edge_rules
+    reads_one_way = rules is None or rules.direction is not Direction.UNDIRECTED
+    if not told.first.type:
+        return BestPairs(told, decoder, links.probabilities, reads_one_way, link_parts(told))
+    folder = Folder(told, parts.graph, decoder.folding, reads_one_way)
+    return BestPairsOfTypes(
+        told, decoder, links.probabilities, reads_one_way, link_parts(told), graph=parts.graph,
+        overlays=parts.overlays, folder=folder,
+    )  # fmt: skip
 
 
 def _joins_types(manifest: RevisionManifest) -> bool:
     return manifest.links is not None and bool(manifest.links.first.type)
 
 
-OPENER = TaskOpener(is_of=lambda manifest: manifest.links is not None, joins_types=_joins_types, open=_open)
+OPENER = TaskOpener(
+    is_of=lambda manifest: manifest.links is not None, joins_types=_joins_types, open=_open, published=PublishedLinks
+)

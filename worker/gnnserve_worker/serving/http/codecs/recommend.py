@@ -7,7 +7,7 @@ are encoded; it takes a millisecond or two, and counts as part of the request's 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ from gnnserve_api.recommend import (
     TypedRecommendRequest,
 )
 from gnnserve_worker.asking.body_form import IDS, MEMBERS, REMEDIES, BodyForm, field_error
+from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, Question, RequestError, cut, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.parts import IndexPart
@@ -34,14 +35,16 @@ from gnnserve_worker.serving.http.codecs.codec import Encoded
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD, encode_json_error
 from gnnserve_worker.serving.http.codecs.large_json import may_have_field
 from gnnserve_worker.serving.http.codecs.recommending.asked import AnyRequest, read_asked
-from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find, query_of
+from gnnserve_worker.serving.http.codecs.recommending.sought import Sought, find
 from gnnserve_worker.serving.http.wishes import Wishes
 from gnnserve_worker.serving.requests import Answer
 
 _FIELDS = ("node", "count", "type", "exclude", "filter", "objective", "strict", "overlay", "seed", "minOffset")
-_decoder = decoding.decoder(RecommendRequest[int])
-_text_decoder = decoding.decoder(RecommendRequest[str])
-_typed_decoder = decoding.decoder(TypedRecommendRequest)
+_DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
+    IdForm.INTEGERS: decoding.decoder(RecommendRequest[int]),
+    IdForm.TEXTS: decoding.decoder(RecommendRequest[str]),
+    IdForm.WITH_TYPES: decoding.decoder(TypedRecommendRequest),
+}
 _encoder = msgspec.json.Encoder()
 _REFERENCE = "#/components/schemas/{name}"
 _COUNT_REMEDY = f"give a whole number from 1 to {MOST_RECOMMENDED:,}"
@@ -118,7 +121,8 @@ class RecommendCodec:
         in_pieces: bool,
     ) -> Encoded:
         sought: Sought = question.form
-        query, items = query_of(answer, sought, revision), []
+        items: list[RecommendedNode] = []
+        query = revision.task.recommending.query(answer, sought.folded)
         if query.any():  # an embedding of zeros has no direction: nothing is near it
             begun_s = time.perf_counter()
             found = find(query, sought, revision)
@@ -151,23 +155,14 @@ def _items(found: Found, query: np.ndarray, variant: str, revision: ServedRevisi
     # A node may have left since it was found: then nothing is shown of it.
     shown = [revision.graph.naming.shown(place, place + 1) for place in found.positions.tolist()]
     products = found.products[np.array([bool(one) for one in shown], bool)]
-    ids = [id_ for one in shown for id_ in one]
-    if revision.task.links is None:
-        cosines = products.tolist()
-        return [RecommendedNode(id_, cosine=round(cosine, 6)) for id_, cosine in zip(ids, cosines, strict=True)]
-    scores = products * np.float32(np.linalg.norm(query))
-    likely = revision.task.links.probabilities(variant, scores)
-    return [
-        RecommendedNode(id_, score=round(score, 6), probability=round(probability, 6))
-        for id_, score, probability in zip(ids, scores.tolist(), likely.tolist(), strict=True)
-    ]
+    return revision.task.recommending.told([id_ for one in shown for id_ in one], products, query, variant)
 
 
 def _allowed(filter_: RecommendFilter[Any], part: IndexPart, revision: ServedRevision) -> np.ndarray:
     """bool [positions]"""
     allowed = np.ones(revision.graph.nodes, bool)
     if filter_.labels is not None:
-        labelled = _labelled(filter_.labels, revision)
+        labelled = revision.task.labels.wearing(filter_.labels)
         allowed[: len(labelled)] &= labelled
         allowed[len(labelled) :] = False
     if filter_.nodes is not None:
@@ -175,27 +170,6 @@ def _allowed(filter_: RecommendFilter[Any], part: IndexPart, revision: ServedRev
         listed[_positions(filter_.nodes, part, revision)] = True
         allowed &= listed
     return allowed
-
-
-def _labelled(labels: Sequence[Any], revision: ServedRevision) -> np.ndarray:
-    """bool [nodes as they were published]"""
-    if revision.graph.labels is None or revision.task.links is not None:
-        problem = (
-            "the labels of this graph are not kept" if revision.task.links is None else "nodes have no labels here"
-        )
-        raise RequestError(ErrorCode.INVALID_VALUE, "filter.labels", problem, "leave it out")
-    places = {label: place for place, label in enumerate(revision.task.classes)}
-    for i, label in enumerate(labels):
-        if label not in places:
-            raise RequestError(
-                ErrorCode.UNKNOWN_LABEL, f"filter.labels[{i}]", f"{shown_value(label)} is none of the graph's classes",
-                "GET /v1/variants lists them",
-            )  # fmt: skip
-    wanted = np.array([places[label] for label in labels], np.int64)
-    known = revision.graph.labels
-    if known.ndim == 2:
-        return np.asarray(known[:, wanted].any(axis=1)) if len(wanted) else np.zeros(len(known), bool)
-    return np.isin(known, wanted)
 
 
 def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) -> np.ndarray:
@@ -208,10 +182,10 @@ def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) 
         raise RequestError(error.code, f"filter.{error.where}", error.problem, error.remedy) from None
     if part.type and len(wrong := np.flatnonzero((found < part.first) | (found >= part.end))):
         place = int(wrong[0])
-        shown = revision.graph.naming.shown(int(found[place]), int(found[place]) + 1)
+        (shown,) = revision.graph.naming.shown(int(found[place]), int(found[place]) + 1)
         raise RequestError(
             ErrorCode.WRONG_NODE_TYPE, f"filter.nodes[{place}]",
-            f"node {shown_value(shown[0])} is not of type {part.type}, of which nodes are recommended",
+            f"node {shown_value(shown)} is not of type {part.type}, of which nodes are recommended",
             "leave it out",
         )  # fmt: skip
     return found
@@ -219,11 +193,10 @@ def _positions(ids: tuple[Any, ...], part: IndexPart, revision: ServedRevision) 
 
 def _decode(body: bytes, revision: ServedRevision) -> AnyRequest:
     try:
-        if revision.graph.typed is not None or revision.graph.joins_types:
-            return _typed_decoder.decode(body)
-        return (_text_decoder if revision.graph.naming.are_texts else _decoder).decode(body)
+        request: AnyRequest = _DECODERS[revision.graph.naming.form].decode(body)
     except msgspec.ValidationError as error:
         raise field_error(str(error), body, revision, _FORM) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not JSON: {error}" if body.strip() else "it is empty"
         raise RequestError(ErrorCode.INVALID_JSON, "body", problem, _FORM.body_remedy(revision)) from None
+    return request

@@ -9,7 +9,8 @@ as it is drawn. Of a node that has no answer, its neighbours are told alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
@@ -19,15 +20,13 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api import decoding
 from gnnserve_api.explain import MOST_EXPLAINED, ExplainAnswer, ExplainRequest, Neighbour, TypedExplainRequest
-from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_worker.asking.body_form import BodyForm, field_error
+from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.scheduling.refusal import Refusal
-from gnnserve_worker.serving.http.explore.one_type import one_type_subject
-from gnnserve_worker.serving.http.explore.subject import Lists, Subject, Without, label_of
-from gnnserve_worker.serving.http.explore.typed import typed_subject
+from gnnserve_worker.serving.http.explore.subject import Explained, Subject, subject_of
 from gnnserve_worker.serving.http.question import check_variant
 from gnnserve_worker.serving.lane import Lane
 from gnnserve_worker.serving.model import ServedModel, monotonic_ms
@@ -45,9 +44,14 @@ _FORM = BodyForm(
     },
     lambda revision: f'{{"node": {", ".join(map(shown_value, revision.graph.naming.shown(0, 1)))}}}',
 )
-_decoder = decoding.decoder(ExplainRequest[int])
-_text_decoder = decoding.decoder(ExplainRequest[str])
-_typed_decoder = decoding.decoder(TypedExplainRequest)
+_DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
+    IdForm.INTEGERS: decoding.decoder(ExplainRequest[int]),
+    IdForm.TEXTS: decoding.decoder(ExplainRequest[str]),
+    IdForm.WITH_TYPES: decoding.decoder(TypedExplainRequest),
+}
+
+_Lists = Sequence[np.ndarray]
+"""Numbers of the nodes that a node reads, int64, ascending: one array for each of `Subject.lists`."""
 
 
 class _Edge(NamedTuple):
@@ -71,13 +75,14 @@ async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer 
     """The answer, or what became of the predictions that it is made of. Raises RequestError."""
     revision = lane.revision
     request = _read(body, revision)
-    subject = (one_type_subject if revision.graph.typed is None else typed_subject)(request, revision)
+    subject = subject_of(request, revision)
+    explained = subject.explained
     edges = list(islice(_in_turns(subject), request.count))
-    if isinstance(subject.without, str):
+    if isinstance(explained, str):
         untold: list[float | UnsetType] = [UNSET] * len(edges)
-        return _answer(subject, _neighbours(subject, edges, untold, revision), revision, unexplained=subject.without)
+        return _answer(subject, _neighbours(subject, edges, untold, revision), revision, unexplained=explained)
     variant = _variant_of(request, revision)
-    found = await _influences(model, lane, variant, subject, subject.without, edges)
+    found = await _influences(model, lane, variant, subject, explained, edges)
     if not isinstance(found, _Influences):
         return found
     order = sorted(range(len(edges)), key=lambda place: -abs(found.of_edges[place]))
@@ -85,7 +90,7 @@ async def explain(body: bytes, lane: Lane, model: ServedModel) -> ExplainAnswer 
         subject, [edges[place] for place in order], [found.of_edges[place] for place in order], revision
     )
     return _answer(
-        subject, neighbours, revision, class_=revision.task.classes[found.column], probability=found.probability,
+        subject, neighbours, revision, class_=explained.scores.class_of(found.column), probability=found.probability,
         variant=variant,
     )  # fmt: skip
 
@@ -98,29 +103,31 @@ def _in_turns(subject: Subject) -> Iterator[_Edge]:
 
 
 async def _influences(
-    model: ServedModel, lane: Lane, variant: str, subject: Subject, without: Without, edges: Sequence[_Edge]
+    model: ServedModel, lane: Lane, variant: str, subject: Subject, explained: Explained, edges: Sequence[_Edge]
 ) -> _Influences | Outcome:
     revision, lists = lane.revision, [one.neighbours for one in subject.lists]
-    whole = await _ask(model, lane, variant, without, lists)
+    whole = await _ask(model, lane, variant, explained, lists)
     if not isinstance(whole, Answer):
         return whole
-    column = int(revision.task.decisive_scores(variant, whole.scores)[0].argmax())
+    column = explained.scores.column_of(whole)
     at_once, parts = max(1, _ENTRIES_AT_ONCE // max(1, subject.degree)), list[Outcome]()
     for start in range(0, len(edges), at_once):
         # Settings may have changed meanwhile; another revision may not.
         if (present := model.lane) is not None and present.revision is revision:
             lane = present
-        asked = (_ask(model, lane, variant, without, _left_out(lists, edge)) for edge in edges[start : start + at_once])
+        asked = (
+            _ask(model, lane, variant, explained, _left_out(lists, edge)) for edge in edges[start : start + at_once]
+        )
         parts += await asyncio.gather(*asked)
-    probability, found = _probability(whole, column, revision), []
+    probability, found = explained.scores.probability(whole, column), []
     for part in parts:
         if not isinstance(part, Answer):
             return part
-        found.append(probability - _probability(part, column, revision))
+        found.append(probability - explained.scores.probability(part, column))
     return _Influences(column, probability, found)
 
 
-def _left_out(lists: Lists, edge: _Edge) -> Lists:
+def _left_out(lists: _Lists, edge: _Edge) -> _Lists:
     return [one[one != edge.neighbour] if place == edge.place else one for place, one in enumerate(lists)]
 
 
@@ -128,31 +135,32 @@ def _neighbours(
     subject: Subject, edges: Sequence[_Edge], influences: Sequence[float | UnsetType], revision: ServedRevision
 ) -> tuple[Neighbour, ...]:
     """Those that have not left meanwhile."""
+    labels, naming = revision.task.labels, revision.graph.naming
     return tuple(
-        Neighbour(shown, influence, label_of(edge.neighbour, revision), subject.lists[edge.place].name)
+        Neighbour(shown, influence, labels.of_node(edge.neighbour), subject.lists[edge.place].name)
         for edge, influence in zip(edges, influences, strict=True)
-        if (shown := subject.shown(edge.neighbour)) is not None
+        if (shown := naming.shown_any(edge.neighbour)) is not None
     )
 
 
 def _answer(
     subject: Subject, neighbours: tuple[Neighbour, ...], revision: ServedRevision, **found: Any
 ) -> ExplainAnswer:
-    relations = tuple(one.relation for one in subject.lists if one.relation is not None)
+    shown: Any = revision.graph.naming.shown_any(subject.node)
     return ExplainAnswer(
-        node=subject.shown(subject.node),
-        label=label_of(subject.node, revision),
+        node=shown,
+        label=revision.task.labels.of_node(subject.node),
         degree=subject.degree,
         neighbours=neighbours,
         revision=revision.manifest.revision,
-        relations=UNSET if revision.graph.typed is None else relations,
+        relations=revision.graph.lists.relations_of(subject.lists),
         **found,
     )
 
 
-async def _ask(model: ServedModel, lane: Lane, variant: str, without: Without, lists: Lists) -> Outcome:
+async def _ask(model: ServedModel, lane: Lane, variant: str, explained: Explained, lists: _Lists) -> Outcome:
     """The outcome about the node where it reads these nodes."""
-    overlay, seeds = without(lists)
+    overlay, seeds = explained.stand_in(lists)
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def deliver(given: Outcome) -> None:
@@ -171,17 +179,9 @@ async def _ask(model: ServedModel, lane: Lane, variant: str, without: Without, l
             model.cancel(pending)
 
 
-def _probability(answer: Answer, column: int, revision: ServedRevision) -> float:
-    scores = answer.scores[0].astype(np.float64)
-    if revision.task.multi_label:
-        return float(1 / (1 + np.exp(-scores[column])))
-    shifted = np.exp(scores - scores.max())
-    return float(shifted[column] / shifted.sum())
-
-
 def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
     try:
-        request: ExplainRequest[Any] = _decoder_of(revision).decode(body)
+        request: ExplainRequest[Any] = _DECODERS[revision.graph.naming.form].decode(body)
     except msgspec.ValidationError as error:
         raise field_error(str(error), body, revision, _FORM) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -193,15 +193,9 @@ def _read(body: bytes, revision: ServedRevision) -> ExplainRequest[Any]:
     return request
 
 
-def _decoder_of(revision: ServedRevision) -> msgspec.json.Decoder[Any]:
-    if revision.graph.typed is not None or revision.graph.joins_types:
-        return _typed_decoder
-    return _text_decoder if revision.graph.naming.are_texts else _decoder
-
-
 def _variant_of(request: ExplainRequest[Any], revision: ServedRevision) -> str:
     if request.variant is not None:
         return check_variant(request.variant, (), True, revision, "variant")
-    needed = Capabilities(overlay=True, changes=revision.changes.replica is not None)
+    needed = replace(revision.changes.needed, overlay=True)
     able = [each for each in revision.manifest.profile.variants if revision.capabilities[each.name].cover(needed)]
     return max(able, key=lambda each: each.validation_accuracy).name

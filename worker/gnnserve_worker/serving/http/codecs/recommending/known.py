@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.edges import Direction
 from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.inference.served import ServedRevision
 
@@ -15,7 +14,7 @@ def excluded_of(node: int, overlay: Overlay | None, revision: ServedRevision, *,
     stored, parts = stored_of(node, overlay, revision), []
     if stored is not None:
         parts.append(np.array([stored], np.int64))
-    if with_known and stored is not None and revision.graph.neighbours_of is not None:
+    if with_known and stored is not None:
         parts.append(revision.graph.neighbours_of(stored).astype(np.int64))
     if with_known and overlay is not None:
         parts.append(_joined(node, stored, overlay, revision.graph.first_new))
@@ -29,12 +28,6 @@ def stored_of(node: int, overlay: Overlay | None, revision: ServedRevision) -> i
         return node
     origin = int(overlay.origins[node - revision.graph.first_new])
     return None if origin < 0 else origin
-
-
-def reads_one_way(revision: ServedRevision) -> bool:
-    """Whether a node may be joined to one that is not in its own list."""
-    rules = revision.manifest.edge_rules
-    return rules is None or rules.direction is not Direction.UNDIRECTED
 
 
 def _joined(node: int, stored: int | None, overlay: Overlay, first_new: int) -> np.ndarray:

@@ -9,8 +9,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.recent import merged
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.nearest.search import Found
-from gnnserve_worker.serving.http.codecs.recommending.fold import Folded, embedding_of
-from gnnserve_worker.serving.requests import Answer
+from gnnserve_worker.tasks.recommending import FoldedNode
 
 _MORE = 4
 """How many times as many nodes are asked for where too many of those found turn out to be known."""
@@ -27,27 +26,15 @@ class Sought(msgspec.Struct, frozen=True):
     """bool [positions of the graph]; None: all nodes."""
     unread_by: int | None = None
     """A node: those that read it are known, and not recommended. None: its neighbours read it, and are `excluded`."""
-    folded: Folded | None = None
+    folded: FoldedNode | None = None
     """What the embedding is made of, where the nodes that are computed are those that its node is joined to. None: it
     is the computed node's own."""
-
-
-def query_of(answer: Answer, sought: Sought, revision: ServedRevision) -> np.ndarray:
-    """What the index is searched with, float32 [columns]: where all of it is zeros, it points nowhere."""
-    if revision.task.links is None:
-        assert answer.embeddings is not None  # noqa: S101  (it was asked for)
-        vector: np.ndarray = answer.embeddings[0]
-        return vector
-    # Networks that score links end in embeddings.
-    own = answer.scores[0] if sought.folded is None else embedding_of(sought.folded, answer.scores, revision)
-    query: np.ndarray = revision.task.links.decoder.as_query(own)
-    return query
 
 
 def find(query: np.ndarray, sought: Sought, revision: ServedRevision) -> Found:
     """The nearest nodes, by their positions in the graph. Not to be called with a query of zeros."""
     reader, neighbours_of = sought.unread_by, revision.graph.neighbours_of
-    if reader is None or neighbours_of is None:
+    if reader is None:
         return _nearest(query, sought.count, sought, revision)
     asked = sought.count
     while True:

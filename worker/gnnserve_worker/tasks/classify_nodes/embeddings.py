@@ -1,0 +1,39 @@
+"""Embeddings of nodes that are classified: the last hidden layer, the one before the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gnnserve_api.families import family_of
+from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_worker.models.decoder import LinkDecoder
+from gnnserve_worker.models.network import Layer
+from gnnserve_worker.tasks.embedded import ComputedNodes
+
+
+def hidden_layer(manifest: RevisionManifest) -> HiddenLayer | None:
+    return HiddenLayer() if manifest.links is None else None
+
+
+class HiddenLayer:
+    """An `EmbeddedTask`."""
+
+    def gives(self, variant: VariantManifest) -> bool:
+        return variant.network.embedding_columns > 0 and family_of(variant).capabilities.embeddings
+
+    def is_preferred(self, variant: VariantManifest) -> bool:
+        return False
+
+    def columns(self, variant: VariantManifest) -> int:
+        return variant.network.embedding_columns
+
+    def layers(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+        return layers[:-1]
+
+    def taken(self, computed: ComputedNodes) -> np.ndarray | None:
+        return computed.embeddings
+
+    def queries(self, embeddings: np.ndarray, decoder: LinkDecoder | None, most: int) -> np.ndarray:
+        return embeddings

@@ -1,0 +1,28 @@
+"""A published revision that classifies nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.nearest.parts import INDEX_FOLDER, IndexPart
+from gnnserve_worker.tasks.published import NodeRange
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedClasses:
+    manifest: RevisionManifest
+
+    def index_parts(self, type_: str, nodes: int) -> tuple[IndexPart, ...]:
+        return (class_part(type_, nodes),)
+
+    def ranges(self) -> tuple[NodeRange, ...]:
+        return ()
+
+    def check_exported(self) -> None:
+        """Every network can be written."""
+
+
+def class_part(type_: str, nodes: int) -> IndexPart:
+    """The nodes that are classified. `type_`: empty in a graph of one type."""
+    return IndexPart(INDEX_FOLDER, type_, 0, nodes)

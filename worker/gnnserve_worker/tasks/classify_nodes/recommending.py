@@ -1,0 +1,74 @@
+"""Recommendations by similarity: the nodes whose embeddings point most in the direction of one node's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.protocol import Output
+from gnnserve_api.recommend import RecommendedNode
+from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, shown_value
+from gnnserve_worker.nearest.parts import IndexPart
+from gnnserve_worker.tasks.recommending import ComputedNodes, FoldedNode, lies_nowhere
+
+
+@dataclass(frozen=True, slots=True)
+class NearestNodes:
+    part: IndexPart
+    has_embeddings: bool
+    """Whether a variant gives its last hidden layer."""
+    output: Output = "embeddings"
+    example: int = 0
+
+    @property
+    def parts(self) -> tuple[IndexPart, ...]:
+        return (self.part,)
+
+    def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
+        return None
+
+    def called(self, node: Any) -> Any:
+        return node
+
+    def part_for(self, node: Any, overlay: Any, named: str | None) -> IndexPart:
+        kind = self.part.type
+        if named is None or named == kind:
+            return self.part
+        problem = f"nodes of type {kind} are recommended" if kind else "nodes of this graph have no types"
+        raise RequestError(ErrorCode.INVALID_VALUE, "type", f"{problem}, got {shown_value(named)}", "leave it out")
+
+    def part_like(self, position: int, node: Any, named: str | None) -> IndexPart:
+        return self.part_for(node, None, named)
+
+    def no_part(self, revision: str) -> RequestError:
+        return lies_nowhere(revision)
+
+    def check_computed(self, revision: str) -> None:
+        if not self.has_embeddings:
+            raise RequestError(
+                ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
+                f"no variant of revision {revision} computes embeddings, by which nodes are recommended",
+                "give model.fanouts two layers or more, and have a variant that computes them",
+            )  # fmt: skip
+
+    def compares(self, weights: str, index_weights: str) -> bool:
+        return weights == index_weights
+
+    def unread_by(self, node: int) -> int | None:
+        return None
+
+    def query(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+        assert answer.embeddings is not None  # noqa: S101  (it was asked for)
+        vector: np.ndarray = answer.embeddings[0]
+        return vector
+
+    def told(
+        self, ids: Sequence[int | str], products: np.ndarray, query: np.ndarray, variant: str
+    ) -> list[RecommendedNode]:
+        return [
+            RecommendedNode(id_, cosine=round(cosine, 6)) for id_, cosine in zip(ids, products.tolist(), strict=True)
+        ]

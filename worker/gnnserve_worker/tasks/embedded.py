@@ -1,0 +1,43 @@
+"""What embeddings a published revision has, by its task: which variants give them, and where they are in an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gnnserve_api.repository import VariantManifest
+from gnnserve_worker.models.decoder import LinkDecoder
+from gnnserve_worker.models.network import Layer
+
+
+class ComputedNodes(Protocol):
+    """What a variant has computed of some nodes, as `inference.batch.Inference`."""
+
+    @property
+    def scores(self) -> np.ndarray:
+        """float32 [nodes, outputs]"""
+
+    @property
+    def embeddings(self) -> np.ndarray | None:
+        """float32 [nodes, hidden]; None: there is no hidden layer, or it was not asked for."""
+
+
+class EmbeddedTask(Protocol):
+    def gives(self, variant: VariantManifest) -> bool:
+        """Whether a variant has embeddings."""
+
+    def is_preferred(self, variant: VariantManifest) -> bool:
+        """Whether it comes before all that are not, however accurate these are."""
+
+    def columns(self, variant: VariantManifest) -> int: ...
+
+    def layers(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+        """Layers of a network up to the one that gives embeddings."""
+
+    def taken(self, computed: ComputedNodes) -> np.ndarray | None:
+        """The embeddings of what was computed, float32 [nodes, columns]; None: they are not there."""
+
+    def queries(self, embeddings: np.ndarray, decoder: LinkDecoder | None, most: int) -> np.ndarray:
+        """Vectors that an index is measured with, of embeddings of the nodes that are searched with."""

@@ -1,0 +1,101 @@
+"""A task's part in recommendations: for which node which are recommended, and what an index is searched with.
+
+The search itself is `nearest/`, and what HTTP makes of it `serving/http/codecs/recommend.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.protocol import Output
+from gnnserve_api.recommend import RecommendedNode
+from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError
+from gnnserve_worker.nearest.parts import IndexPart
+
+
+class ComputedNodes(Protocol):
+    """Nodes of a question, as the engine has computed them (`tasks/served.py: ScoredNodes`)."""
+
+    @property
+    def scores(self) -> np.ndarray: ...
+    @property
+    def embeddings(self) -> np.ndarray | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedNode:
+    """A node whose embedding is made of those of other nodes, which are computed in its place."""
+
+    node: int | None
+    """Its position; None: it is new."""
+    like: int
+    """Position of a stored node of its type."""
+    joined: np.ndarray
+    """Positions of the nodes that it is joined to, int64, distinct."""
+    weights: np.ndarray
+    """float32: what the embedding of each of them is multiplied by, before they are added up."""
+    has_length_1: bool
+    """Whether embeddings of stored nodes of its type have length 1, so that its own is brought to it."""
+
+
+class Recommending(Protocol):
+    @property
+    def output(self) -> Output:
+        """The output that embeddings are in."""
+
+    @property
+    def example(self) -> int:
+        """Position of a node that others are recommended for."""
+
+    @property
+    def parts(self) -> tuple[IndexPart, ...]:
+        """Parts of the graph that have an index each; empty: no index finds the best nodes."""
+
+    def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
+        """What the node is made of that a request names and brings edges of; None: it is computed itself. Raises
+        RequestError."""
+
+    def called(self, node: Any) -> Any:
+        """The id of a node in the form that messages show, as a request names it. Raises RequestError."""
+
+    def part_for(self, node: Any, overlay: Any, named: str | None) -> IndexPart:
+        """The nodes that are recommended for one, as the request names it; it may be new. `named`: the type that the
+        request names. Raises RequestError."""
+
+    def part_like(self, position: int, node: Any, named: str | None) -> IndexPart:
+        """The nodes that are recommended for one of the type of a stored node."""
+
+    def no_part(self, revision: str) -> RequestError:
+        """Error for a revision that has no index of any part."""
+
+    def check_computed(self, revision: str) -> None:
+        """Raises RequestError where no variant computes embeddings."""
+
+    def compares(self, weights: str, index_weights: str) -> bool:
+        """Whether embeddings by a network can be compared with those of the index. Both are digests of weights."""
+
+    def unread_by(self, node: int) -> int | None:
+        """The node, if those that read it are known beside those that it reads; None: both are the same."""
+
+    def query(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+        """What the index is searched with, float32 [columns]: where all of it is zeros, it points nowhere."""
+
+    def told(
+        self, ids: Sequence[int | str], products: np.ndarray, query: np.ndarray, variant: str
+    ) -> list[RecommendedNode]:
+        """Nodes that were found, with what is told of each. `products`: those of the index's vectors with the query's
+        direction, float32 [nodes]."""
+
+
+def lies_nowhere(revision: str) -> RequestError:
+    """The revision has no folder that could have an index."""
+    return RequestError(
+        ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
+        f"revision {revision} lies in no folder that could have an index of embeddings",
+        "publish it in a repository",
+    )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Embeddings of nodes at the ends of links: what the network ends in, which the decoder reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnnserve_api.families import family_of
+from gnnserve_api.links import LinksManifest
+from gnnserve_api.repository import RevisionManifest, VariantManifest
+from gnnserve_worker.models.decoder import LinkDecoder
+from gnnserve_worker.models.network import Layer
+from gnnserve_worker.tasks.embedded import ComputedNodes
+
+
+def ends_of_links(manifest: RevisionManifest) -> EndsOfLinks | None:
+    return None if manifest.links is None else EndsOfLinks(manifest.links)
+
+
+@dataclass(frozen=True, slots=True)
+class EndsOfLinks:
+    """An `EmbeddedTask`."""
+
+    links: LinksManifest
+
+    def gives(self, variant: VariantManifest) -> bool:
+        """Whether its network ends in them; those behind a stored layer are left out, but for rows of embeddings."""
+        if not any(variant.fanouts):
+            return True
+        return variant.network.embedding_columns > 0 and family_of(variant).capabilities.embeddings
+
+    def is_preferred(self, variant: VariantManifest) -> bool:
+        """Where links join types, whether its rows are embeddings, of all neighbours: all variants are of one network,
+        so that any of them computes new nodes. Of one type, where only the variant itself computes what is searched
+        for, whether it takes new nodes."""
+        if self.links.first.type:
+            return not any(variant.fanouts)
+        return family_of(variant).capabilities.overlay
+
+    def columns(self, variant: VariantManifest) -> int:
+        return self.links.dimensions
+
+    def layers(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+        return layers
+
+    def taken(self, computed: ComputedNodes) -> np.ndarray | None:
+        return computed.scores
+
+    def queries(self, embeddings: np.ndarray, decoder: LinkDecoder | None, most: int) -> np.ndarray:
+        if decoder is None:
+            raise ValueError("the revision has no decoder")
+        random = np.random.default_rng(0)
+        asked = np.sort(random.choice(len(embeddings), min(len(embeddings), most), replace=False))
+        return decoder.as_query(embeddings[asked])

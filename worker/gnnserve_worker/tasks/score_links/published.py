@@ -1,0 +1,50 @@
+"""A published revision that scores links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnserve_api.embeddings import IndexMetric
+from gnnserve_api.errors import InputError
+from gnnserve_api.links import EndManifest, LinksManifest
+from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.spec.task import Decoder
+from gnnserve_worker.nearest.parts import INDEX_FOLDER, IndexPart
+from gnnserve_worker.tasks.published import NodeRange
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedLinks:
+    manifest: RevisionManifest
+
+    @property
+    def links(self) -> LinksManifest:
+        assert self.manifest.links is not None  # noqa: S101  (so this task was chosen)
+        return self.manifest.links
+
+    def index_parts(self, type_: str, nodes: int) -> tuple[IndexPart, ...]:
+        return link_parts(self.links)
+
+    def ranges(self) -> tuple[NodeRange, ...]:
+        ends = {end.type: end for end in (self.links.first, self.links.second) if end.type}
+        return tuple(NodeRange(end.type, end.start, end.end) for end in ends.values())
+
+    def check_exported(self) -> None:
+        raise InputError(
+            "VARIANT", f"revision {self.manifest.revision} scores links, and a program has no decoder of pairs",
+            "export its embeddings (gnnserve embeddings export)",
+        )  # fmt: skip
+
+
+def link_parts(links: LinksManifest) -> tuple[IndexPart, ...]:
+    """One part where both ends are of one type, else one of either end. Empty: pairs are scored by no product of two
+    embeddings, so that no index finds the best ones."""
+    if links.decoder == Decoder.MLP:
+        return ()
+    if links.first == links.second:
+        return (_of_end(INDEX_FOLDER, links.first),)
+    return _of_end(f"{INDEX_FOLDER}-first", links.first), _of_end(f"{INDEX_FOLDER}-second", links.second)
+
+
+def _of_end(folder: str, end: EndManifest) -> IndexPart:
+    return IndexPart(folder, end.type, end.start, end.end - end.start, IndexMetric.SCORE)

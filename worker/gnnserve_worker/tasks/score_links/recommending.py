@@ -1,0 +1,146 @@
+"""Recommendations by score: the nodes that make the best pairs with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnnserve_api.links import EndManifest, LinksManifest
+from gnnserve_api.overlay import OverlayLimits
+from gnnserve_api.protocol import Output
+from gnnserve_api.recommend import RecommendedNode
+from gnnserve_api.spec.task import Decoder
+from gnnserve_worker.asking.overlay import Overlays
+from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, RequestError, shown_value
+from gnnserve_worker.asking.served_graph import ServedGraph
+from gnnserve_worker.asking.type_ids import as_text
+from gnnserve_worker.models.decoder import LinkDecoder
+from gnnserve_worker.nearest.parts import IndexPart
+from gnnserve_worker.tasks.recommending import ComputedNodes, FoldedNode, lies_nowhere
+from gnnserve_worker.tasks.score_links.folding import Folder, of_no_end
+
+
+@dataclass(frozen=True, slots=True)
+class BestPairs:
+    """Links join nodes of a graph that are called without a type: any node is recommended for any other."""
+
+    links: LinksManifest
+    decoder: LinkDecoder
+    probabilities: Callable[[str, np.ndarray], np.ndarray]
+    """Calibrated probabilities of a variant's scores."""
+    reads_one_way: bool
+    """Whether a node may be joined to one that is not in its own list."""
+    parts: tuple[IndexPart, ...]
+    output: Output = "scores"
+    """Networks that score links end in embeddings."""
+
+    @property
+    def example(self) -> int:
+        return self.links.first.start
+
+    def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
+        return None
+
+    def called(self, node: Any) -> Any:
+        return node
+
+    def part_for(self, node: Any, overlay: Any, named: str | None) -> IndexPart:
+        (part,) = self.parts
+        if named is None or named == part.type:
+            return part
+        problem = f"nodes of this graph have no types, got {shown_value(named)}"
+        raise RequestError(ErrorCode.INVALID_VALUE, "type", problem, "leave it out")
+
+    def part_like(self, position: int, node: Any, named: str | None) -> IndexPart:
+        return self.part_for(node, None, named)
+
+    def no_part(self, revision: str) -> RequestError:
+        if self.links.decoder != Decoder.MLP:
+            return lies_nowhere(revision)
+        return RequestError(
+            ErrorCode.NO_RECOMMENDATIONS, RECOMMEND_PATH,
+            f"pairs are scored by decoder {self.links.decoder}, a perceptron over both embeddings, so that no "
+            "index finds the best ones",
+            "score pairs by POST /v1/predict",
+        )  # fmt: skip
+
+    def check_computed(self, revision: str) -> None:
+        """Every variant computes embeddings."""
+
+    def compares(self, weights: str, index_weights: str) -> bool:
+        return weights == index_weights
+
+    def unread_by(self, node: int) -> int | None:
+        return node if self.reads_one_way else None
+
+    def query(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+        return self.decoder.as_query(answer.scores[0])
+
+    def told(
+        self, ids: Sequence[int | str], products: np.ndarray, query: np.ndarray, variant: str
+    ) -> list[RecommendedNode]:
+        scores = products * np.float32(np.linalg.norm(query))
+        likely = self.probabilities(variant, scores)
+        return [
+            RecommendedNode(id_, score=round(score, 6), probability=round(probability, 6))
+            for id_, score, probability in zip(ids, scores.tolist(), likely.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestPairsOfTypes(BestPairs):
+    """Links join nodes of types, which their ids name: for a node at one end those at the other are recommended."""
+
+    graph: ServedGraph
+    overlays: Overlays
+    folder: Folder
+
+    def fold(self, node: Any, overlay: Any, limits: OverlayLimits) -> FoldedNode | None:
+        if overlay is None or self.overlays.takes_json:
+            return None
+        return self.folder.fold(node, overlay, limits)
+
+    def called(self, node: Any) -> Any:
+        return as_text(node, "node", self.graph.naming.shown(0, 1))
+
+    def part_for(self, node: Any, overlay: Any, named: str | None) -> IndexPart:
+        return self.part_like(self._like_stored(node, overlay), node, named)
+
+    def part_like(self, position: int, node: Any, named: str | None) -> IndexPart:
+        own, other = self._ends_for(position, node)
+        if named is not None and named != other.type:
+            raise RequestError(
+                ErrorCode.INVALID_VALUE, "type",
+                f"{self.links.relation} joins nodes of type {own.type} to nodes of type {other.type}, got "
+                f"{shown_value(named)}",
+                f"give {other.type}, or leave it out",
+            )  # fmt: skip
+        return next(part for part in self.parts if part.type == other.type)
+
+    def compares(self, weights: str, index_weights: str) -> bool:
+        """Links over types are scored by one network, whatever of it is stored."""
+        return self.overlays.takes_json or weights == index_weights
+
+    def query(self, answer: ComputedNodes, folded: FoldedNode | None) -> np.ndarray:
+        own = answer.scores[0] if folded is None else self.folder.embedding_of(folded, answer.scores)
+        return self.decoder.as_query(own)
+
+    def _like_stored(self, node: Any, overlay: Any) -> int:
+        """The position of the node, or where it is new that of the first one of its type."""
+        if overlay is None:
+            return self.graph.naming.find_one(node, "node", self.overlays.hint)
+        id_ = self.graph.ids.read_named(node, "node")
+        number, numbered = self.graph.ids.number(id_), self.graph.numbered
+        return numbered.first_nodes[numbered.place_of(id_.type)] if number < 0 else number
+
+    def _ends_for(self, position: int, asked: Any) -> tuple[EndManifest, EndManifest]:
+        """The end that the node stands at, and the other one."""
+        first, second = self.links.first, self.links.second
+        if first.start <= position < first.end:
+            return first, second
+        if second.start <= position < second.end:
+            return second, first
+        raise of_no_end("node", asked, self.links)
