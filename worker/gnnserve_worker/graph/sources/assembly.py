@@ -14,6 +14,7 @@ import numpy as np
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.errors import InputError
+from gnnserve_api.graph_schema import AS_LISTED
 from gnnserve_api.spec.heterogeneous import ReverseRelations, TypedSource
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.sources.checks import check_node_count, unread_edge_data
@@ -46,7 +47,8 @@ class GivenRelation:
     place: str
     ends: tuple[str, str]
     """Where the source has the two arrays, for messages."""
-    duplicates: Duplicates = Duplicates.KEEP
+    rules: EdgeRules = AS_LISTED
+    """How its edges become entries of lists. Between two types the target reads the source."""
     parts: np.ndarray | None = None
     """Part of each edge where links are scored: 0 train, 1 validation, 2 test; None: the source does not say."""
     unread: tuple[str, ...] = ()
@@ -199,11 +201,10 @@ def _with_reverses(
     for relation in relations:
         findings += unread_edge_data(relation.unread, relation.key)
         sizes = types[relation.source].kind.nodes, types[relation.target].kind.nodes
+        rules = relation.rules
         if relation.source == relation.target and adds:
             # A link that is listed both ways would count twice, were its reverse added and repeats kept.
-            rules = EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE)
-        else:
-            rules = EdgeRules(Direction.DIRECTED, relation.duplicates)
+            rules = EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE, rules.self_loops)
         lists, told = _lists(relation.sources, relation.targets, sizes, rules)
         findings += starmap(Finding, ((f"{what} ({relation.key})", count) for what, count in told))
         given = None if relation.parts is None else EdgeSplits(relation.sources, relation.targets, relation.parts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.heterogeneous import TypedCsv, TypedEdgeTable, TypedParquet, TypedSource
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
@@ -78,7 +79,7 @@ def _read_relation(
     dropped = read_ends(table, source, target, options.dangling, pairs.add, progress)
     relation = GivenRelation(
         options.source_type, options.relation, options.target_type, *pairs.joined(), table.field,
-        (f"{table.field}.source", f"{table.field}.target"), options.duplicates,
+        (f"{table.field}.source", f"{table.field}.target"), EdgeRules(Direction.DIRECTED, options.duplicates),
         unread=unread_columns(table, source, target),
     )  # fmt: skip
     findings = []
