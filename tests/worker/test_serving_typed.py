@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.support.serving import CLASSES, Client, FakeWorker, running, service
 
-from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
+from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_worker.asking.naming import TargetNaming
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import TargetIds
@@ -29,7 +29,7 @@ class TypedWorker(FakeWorker):
 
     def graph(self, *, joins_types: bool) -> ServedGraph:
         kind = "Positions" if self.ids is None else "Strings"
-        types = TypedGraphManifest(
+        types = GraphSchema(
             (
                 TypeManifest("paper", self.nodes, 4, kind),  # type: ignore[arg-type]
                 TypeManifest("author", len(AUTHORS), None, "Integers"),

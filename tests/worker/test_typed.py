@@ -16,13 +16,13 @@ from tests.support.typed_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel
 from torch import nn
 
 from gnnserve_api.errors import InputError
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.spec.service import GNNService
-from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.generation.pipeline import generate
+from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.typed_lists import TypedGraph, describe_typed, merged_lists, typed_graph
+from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -70,7 +70,7 @@ def scores_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray, key: int 
     return infer_batch(loaded, variant, nodes, key=key).scores
 
 
-def data_of(folder: Path, parts: TypedParts | None = None, **options: Any) -> tuple[dict[str, Any], TypedGraphData]:
+def data_of(folder: Path, parts: TypedParts | None = None, **options: Any) -> tuple[dict[str, Any], GraphData]:
     given = {**write_folder(folder / "graph", parts or shop()), **options}
     return given, load_typed_source(typed_source(given))
 
@@ -90,7 +90,6 @@ def test_of_a_relation_fewer_neighbours_are_sampled_where_its_fan_outs_say_so(tm
     assert told == {"user knows user": (2, 1), "item rev_buys user": (3, 4)}
     read = [place for place, one in enumerate(data.relations) if one.target == data.target.name]
     seeds, graph = np.arange(data.target.nodes), loaded.graph
-    assert isinstance(graph, TypedGraph)
     for name, wanted in expected.items():
         variant = loaded.variants[name]
         assert [variant.relation_fanouts[place] for place in (knows, bought)] == wanted
@@ -192,11 +191,11 @@ def test_relations_that_nothing_reads_back_still_equal_torch_geometrics(tmp_path
     np.testing.assert_allclose(scores_of(loaded, "stored1", nodes), scores_of(loaded, "projected", nodes), atol=1e-5)
 
 
-def _expected_keys(data: TypedGraphData) -> set[str]:
+def _expected_keys(data: GraphData) -> set[str]:
     from gnnserve_worker.models.graphsage import RelationalGraphSageSpec
     from gnnserve_worker.models.relational import RelationalShape
 
-    return {*RelationalGraphSageSpec().shapes(RelationalShape(describe_typed(data), HIDDEN, CLASSES, 2))}
+    return {*RelationalGraphSageSpec().shapes(RelationalShape(data.schema, HIDDEN, CLASSES, 2))}
 
 
 @pytest.mark.parametrize("variants", [{"storage": ["float32", "float16", "int8"], "fanouts": [[2, 2]], "stored": [1]}])
@@ -243,9 +242,9 @@ def test_equal_manifests_give_equal_weights_and_an_interruption_loses_no_trainin
     assert first.manifest.revision == second.manifest.revision
 
 
-def graph_of(data: TypedGraphData) -> tuple[TypedGraphManifest, TypedGraph]:
-    typed = describe_typed(data)
-    return typed, typed_graph(typed, *merged_lists(typed, [one.lists for one in data.relations]))
+def graph_of(data: GraphData) -> tuple[GraphSchema, Graph]:
+    typed = data.schema
+    return typed, Graph(*merged_lists(typed, [one.lists for one in data.relations]), typed)
 
 
 def test_scratch_of_several_graphs_has_room_for_the_most_neighbours_of_any() -> None:
@@ -256,8 +255,8 @@ def test_scratch_of_several_graphs_has_room_for_the_most_neighbours_of_any() -> 
     assert len(scratch.table) >= 2 * 50
 
 
-def sampled(graph: TypedGraph, seeds: np.ndarray, fanouts: Any, key: int = 0, *, share: bool) -> NeighbourSample:
-    relations = len(graph.typed.relations)
+def sampled(graph: Graph, seeds: np.ndarray, fanouts: Any, key: int = 0, *, share: bool) -> NeighbourSample:
+    relations = len(graph.schema.relations)
     wanted = np.repeat(np.array(fanouts, np.int64)[:, None], relations, axis=1)
     return sample_relations(graph.indptr, graph.indices, graph.layout, seeds, wanted, key, Scratch(), share=share)
 

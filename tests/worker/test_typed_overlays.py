@@ -28,9 +28,7 @@ from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed import TypedGraphData
-from gnnserve_worker.graph.typed_lists import describe_typed
+from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
@@ -39,7 +37,7 @@ from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.serving.http.codecs.json import JsonCodec
 from gnnserve_worker.serving.http.wishes import NO_WISHES
 
-Given = tuple[TypedGraphData, LoadedRevision, Any]
+Given = tuple[GraphData, LoadedRevision, Any]
 
 
 @pytest.fixture(scope="module", params=["GraphSAGE", "GAT", "RGCN"])
@@ -57,7 +55,7 @@ def made(folder: Path, architecture: str, variants: dict[str, Any] | None = None
 
 def described(
     folder: Path, architecture: str, variants: dict[str, Any] | None = None
-) -> tuple[TypedGraphData, GNNService, Any]:
+) -> tuple[GraphData, GNNService, Any]:
     """The graph, a service over it with given weights, and torch_geometric's model, which has them."""
     source = write_folder(folder / "graph", shop())
     data = load_typed_source(typed_source(source))
@@ -66,7 +64,7 @@ def described(
     return data, service_of(source, spec, variants), model
 
 
-def model_of(architecture: str, data: TypedGraphData) -> Any:
+def model_of(architecture: str, data: GraphData) -> Any:
     """torch_geometric's, with weights drawn by a fixed seed."""
     torch.manual_seed(3)
     models = {"GraphSAGE": HeteroModel, "GAT": AttentionModel, "RGCN": partial(RelationalModel, bases=2)}
@@ -82,7 +80,7 @@ def spec_of(architecture: str) -> dict[str, Any]:
     return {"architecture": architecture, **own}
 
 
-def drawn_overlay(data: TypedGraphData, draw: np.random.Generator) -> dict[str, Any]:
+def drawn_overlay(data: GraphData, draw: np.random.Generator) -> dict[str, Any]:
     """A request's body, with new nodes of any types, edges by any relations and other features, in random forms."""
     counts = {kind.name: kind.nodes for kind in data.types}
     new, nodes = dict.fromkeys(counts, 0), []
@@ -113,7 +111,7 @@ def drawn_overlay(data: TypedGraphData, draw: np.random.Generator) -> dict[str, 
     }
 
 
-def expected_of(data: TypedGraphData, model: Any, body: dict[str, Any]) -> tuple[np.ndarray, float]:
+def expected_of(data: GraphData, model: Any, body: dict[str, Any]) -> tuple[np.ndarray, float]:
     """What torch_geometric's model, in float64, says of the graph that has all that the request brings; and the largest
     score of any node."""
     changed, features = changed_by(data, model, body["overlay"])
@@ -122,9 +120,7 @@ def expected_of(data: TypedGraphData, model: Any, body: dict[str, Any]) -> tuple
     return scores[[int(node.partition("/")[2]) for node in body["nodes"]]], float(np.abs(scores).max())
 
 
-def changed_by(
-    data: TypedGraphData, model: Any, overlay: dict[str, Any]
-) -> tuple[TypedGraphData, dict[str, np.ndarray]]:
+def changed_by(data: GraphData, model: Any, overlay: dict[str, Any]) -> tuple[GraphData, dict[str, np.ndarray]]:
     """The graph that has all that a request brings, and features or embeddings of all nodes of each type, float64."""
     features: dict[str, np.ndarray] = {}
     edges: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
@@ -194,7 +190,7 @@ def test_an_influence_is_what_the_answer_loses_where_the_node_does_not_read_the_
             told: dict[str, Any] = (await client.http.post("/v1/explain", json={"node": user, "count": 100})).json()
             return told
 
-    def probabilities(of: TypedGraphData) -> np.ndarray:
+    def probabilities(of: GraphData) -> np.ndarray:
         with torch.no_grad():
             found: np.ndarray = torch.softmax(model(of)[user], dim=0).numpy()
         return found
@@ -216,7 +212,7 @@ def test_an_influence_is_what_the_answer_loses_where_the_node_does_not_read_the_
     assert sizes == sorted(sizes, reverse=True)
 
 
-def without(data: TypedGraphData, place: int, reader: int, sender: int) -> TypedGraphData:
+def without(data: GraphData, place: int, reader: int, sender: int) -> GraphData:
     """The graph in which a node does not read another one by a relation."""
     one, relations = data.relations[place], list(data.relations)
     keeps = ~((one.lists.targets() == reader) & (one.lists.indices == sender))
@@ -276,7 +272,7 @@ def test_embeddings_over_all_neighbours_are_the_hidden_states_of_each_type_that_
         nodes_to_embed(loaded, "tag")
 
 
-def hidden_states(model: Any, data: TypedGraphData) -> dict[str, np.ndarray]:
+def hidden_states(model: Any, data: GraphData) -> dict[str, np.ndarray]:
     """What the last layer of torch_geometric's model reads of each type."""
     read: list[Any] = []
     hook = model.convs[-1].register_forward_pre_hook(lambda _, given: read.append(given[0]))
@@ -285,7 +281,7 @@ def hidden_states(model: Any, data: TypedGraphData) -> dict[str, np.ndarray]:
     hook.remove()
     if isinstance(read[0], dict):
         return {name: state.numpy() for name, state in read[0].items()}
-    firsts = describe_typed(data).first_nodes
+    firsts = data.schema.first_nodes
     return {kind.name: read[0][firsts[place] : firsts[place + 1]].numpy() for place, kind in enumerate(data.types)}
 
 

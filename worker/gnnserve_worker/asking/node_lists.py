@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api.explain import ReadRelation
-from gnnserve_api.typed import RelationManifest
+from gnnserve_api.graph_schema import RelationManifest
 
 ListsByRelation = Callable[[int], Sequence[tuple[int, np.ndarray]]]
 """By the number of a node, the relations of its type, each by its place, and numbers of the nodes that it reads."""

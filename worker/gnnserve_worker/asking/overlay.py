@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from gnnserve_api.graph_schema import GraphSchema, RelationManifest
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import RequestOverlay, TypedEdge, TypedNodeFeatures, TypedOverlay
-from gnnserve_api.typed import RelationManifest, TypedGraphManifest
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.features import StoredFeatures, keep_features, write_features, write_row
 from gnnserve_worker.asking.naming import NodeNaming
@@ -259,7 +259,7 @@ class NewNodeRecipe(Protocol):
 class TypedOverlaySupport:
     """What is needed to read what requests bring to nodes of several types."""
 
-    graph: TypedGraphManifest
+    graph: GraphSchema
     types: tuple[NewNodeRecipe, ...]
     width: int
     """Columns of a row of features: those of the widest type, or of an embedding."""
@@ -510,7 +510,7 @@ class _Reader:
         return number
 
 
-def _by_name(graph: TypedGraphManifest) -> Mapping[str, list[tuple[int, RelationManifest]]]:
+def _by_name(graph: GraphSchema) -> Mapping[str, list[tuple[int, RelationManifest]]]:
     found: dict[str, list[tuple[int, RelationManifest]]] = {}
     for place, relation in enumerate(graph.relations):
         found.setdefault(relation.name, []).append((place, relation))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gnnserve_api.typed import RelationManifest, TypedGraphManifest, TypeManifest
+from gnnserve_api.graph_schema import GraphSchema, TypeManifest, one_type
 from gnnserve_worker.asking.naming import NodeNaming, naming_of
 from gnnserve_worker.asking.node_lists import ListsByRelation, NodeLists, OneList, RelationLists
 from gnnserve_worker.asking.type_ids import TypedIds
@@ -19,7 +19,7 @@ from gnnserve_worker.graph.living_ids import LivingIds
 class ServedGraph:
     naming: NodeNaming
     """How requests and answers call the nodes that are answered for."""
-    types: TypedGraphManifest
+    types: GraphSchema
     """Types of nodes and relations, as the revision has them. A graph of one type has one of each, without names."""
     ids: TypedIds
     """Ids of each of `types`."""
@@ -43,7 +43,7 @@ class ServedGraph:
     """The same as answers tell it."""
     nodes: int = field(init=False)
     """Positions of nodes that are answered for are below it. Where the graph changes, room for new nodes is counted."""
-    numbered: TypedGraphManifest = field(init=False)
+    numbered: GraphSchema = field(init=False)
     """`types` as nodes are numbered: where the graph changes, room for new nodes of each type is counted."""
     first_new: int = field(init=False)
     """Nodes that requests bring are numbered from it on: behind all nodes, those of other types among them."""
@@ -60,10 +60,9 @@ class ServedGraph:
         object.__setattr__(self, "first_new", self.ids.numbered.first_nodes[-1])
 
 
-def types_of_one(naming: NodeNaming, features: int | None, edges: int) -> TypedGraphManifest:
+def types_of_one(naming: NodeNaming, features: int | None, edges: int) -> GraphSchema:
     """Types and relations of a graph whose nodes have one type."""
-    kind = TypeManifest("", naming.nodes, features, naming.kind.value)
-    return TypedGraphManifest((kind,), (RelationManifest("", "", "", edges, None, merges=False, both_ways=False),))
+    return one_type(naming.nodes, edges, features, naming.kind.value)
 
 
 def plain_graph(ids: NodeIds | LivingIds | None, nodes: int, *, joins_types: bool = False) -> ServedGraph:

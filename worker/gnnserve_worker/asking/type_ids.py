@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gnnserve_api.graph_schema import GraphSchema, TypeManifest
 from gnnserve_api.live_accuracy import TypedNodeId
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_api.typed import TypedGraphManifest, TypeManifest
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
@@ -32,7 +32,7 @@ class TypedIds:
     """Ids of all types of a graph. Each names its type."""
 
     def __init__(
-        self, types: TypedGraphManifest, numbered: TypedGraphManifest, of_type: Mapping[str, NodeIds | LivingIds | None]
+        self, types: GraphSchema, numbered: GraphSchema, of_type: Mapping[str, NodeIds | LivingIds | None]
     ) -> None:
         """`types`: as the revision has them. `numbered`: as nodes are numbered: where the graph changes, room for new
         nodes of each type is counted. `of_type`: ids of each type; None: positions within it."""
