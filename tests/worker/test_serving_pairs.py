@@ -258,7 +258,14 @@ def test_a_service_of_links_describes_itself() -> None:
         schemas = described["components"]["schemas"]
         assert {"PairsRequest", "PairsAnswer"} <= schemas.keys()
         assert "PredictRequest" not in schemas
-        examples = described["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["example"]
-        assert examples["pairs"] == [[0, 1]]
+        post = described["paths"]["/v1/predict"]["post"]
+        request, answer = post["requestBody"], post["responses"]["200"]
+        asked, given = (one["content"]["application/json"]["example"] for one in (request, answer))
+        assert asked["pairs"] == [[0, 1]]
+        answered = await client.http.post("/v1/predict", json=asked)
+        assert answered.status_code == 200, answered.text
+        assert answered.json().keys() == given.keys()
+        assert [len(given[name]) for name in asked["return"]] == [1, 1]
+        assert all(isinstance(given[name][0], float) for name in asked["return"])
 
     on_worker(of_links(), scenario)

@@ -25,7 +25,7 @@ class TaskDescription:
     example_items: Mapping[str, Any]
     """Members of a request that ask about something."""
     example_outputs: Mapping[str, Any]
-    """Members of the answer to it."""
+    """Members of the answer to it, by output."""
     tells_bounds: bool = True
     """Whether the bounds of positions are told where ids are these."""
 

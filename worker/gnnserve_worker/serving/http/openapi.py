@@ -46,10 +46,8 @@ OPENAPI_VERSION = "3.0.3"
 _EXAMPLE_WISHES = {
     "objective": {"latencyMs": 5, "accuracyTolerancePermille": 10},
     "strict": False,
-    "return": ["labels", "scores"],
 }
 _EXAMPLE_ANSWER = {
-    "scores": [[3.5, -1.25], [-0.5, 2.75]],
     "variant": "x4",
     "revision": "1db9abf53c03",
     "objectiveMet": True,
@@ -118,7 +116,7 @@ def nodes_parameters() -> list[dict[str, Any]]:
 def _predict_path(of: Described, revision: ServedRevision | None) -> dict[str, Any]:
     """The path of predictions, with ids and labels that the served graph has."""
     task = of.task
-    example_request = {**task.example_items, **_EXAMPLE_WISHES}
+    example_request = {**task.example_items, **_EXAMPLE_WISHES, "return": [*task.example_outputs]}
     example_answer = {**task.example_outputs, **_EXAMPLE_ANSWER}
     codecs = [codec for codec in CODECS if codec.path == PREDICT_PATH]
     requests = {codec.content_type: codec.describe_request(revision, example_request) for codec in codecs}

@@ -22,7 +22,7 @@ def describe_classes(nodes: Sequence[int | str], labels: Sequence[Any]) -> TaskD
         items=("nodes",),
         outputs=OUTPUTS,
         example_items={"nodes": [*nodes]},
-        example_outputs={"labels": [*labels]},
+        example_outputs={"labels": [*labels], "scores": [[3.5, -1.25], [-0.5, 2.75]]},
     )
 
 
