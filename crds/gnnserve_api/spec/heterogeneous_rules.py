@@ -131,8 +131,5 @@ def made_variants(spec: _Spec) -> Variants:
     if not reads_products(spec):
         return spec.variants
     pruning = spec.variants.pruning.model_copy(update={"factors": ()})
-    made = spec.variants.model_copy(update={"pruning": pruning})
-    if spec.task.links is None:
-        return made
-    last = len(spec.model.fanouts)
-    return made.model_copy(update={"stored": tuple(sorted({*made.stored, last}))})
+    stored = spec.task.asked().stored_layers(spec.variants.stored, len(spec.model.fanouts))
+    return spec.variants.model_copy(update={"pruning": pruning, "stored": stored})

@@ -356,7 +356,7 @@ class GNNServiceSpec(ApiModel):
 
     def network(self, classes: int) -> NetworkManifest:
         """The network that the model is: it ends in scores of so many classes, or in the embeddings of links."""
-        return self.model.network(classes if self.task.links is None else self.task.links.dimensions)
+        return self.model.network(self.task.asked().outputs(classes))
 
     def routing_table(self, revision: str, recipe: str | None = None) -> RoutingTable:
         """What workers are told while they answer from that revision, before anything was measured. `recipe` is the

@@ -1,7 +1,13 @@
-"""What the service answers: classes of nodes, or scores of links between two nodes."""
+"""What the service answers: classes of nodes, or scores of links between two nodes.
+
+`Task.asked` hands out the one that a spec asks for. Each says for itself what follows from it, and rules about links
+ask it to check them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Protocol
 
@@ -10,7 +16,7 @@ from pydantic import Field
 from gnnserve_api.spec.fields import ApiModel, text, with_defaults
 from gnnserve_api.spec.graph import Graph
 from gnnserve_api.spec.model import Model
-from gnnserve_api.spec.rules import rule
+from gnnserve_api.spec.rules import Rule, rule
 from gnnserve_api.spec.scoring import MetricChoice, Thresholds
 from gnnserve_api.spec.updates import UpdatesSpec
 from gnnserve_api.spec.variants import Projection, Variants
@@ -76,10 +82,62 @@ class Links(ApiModel):
     recall_at: Annotated[int, Field(ge=1, le=1000)] = 20
     """Number k of recall@k: the share of a node's held-out links among the k pairs that score best."""
 
+    def outputs(self, classes: int) -> int:
+        """Width of what networks give."""
+        return self.dimensions
+
+    def stored_layers(self, asked: tuple[int, ...], layers: int) -> tuple[int, ...]:
+        """Layers that are stored of a network over relations: what the last one gives always is, a row for each
+        node."""
+        return tuple(sorted({*asked, layers}))
+
+    def keeps(self, check: _Check, spec: _Spec) -> bool | str:
+        """Whether the spec keeps a rule about links."""
+        return check(spec, self)
+
+    def metric_fits(self, metric: MetricChoice) -> bool | str:
+        return metric in LINK_METRICS or (
+            f"variants.metric {metric} must not be given with task.links, which has no classes: use "
+            f"{', '.join(LINK_METRICS)}"
+        )
+
+    @property
+    def is_told_by_rows(self) -> bool:
+        """Whether rows that are learnt for each node, as LightGCN's, answer by themselves."""
+        return self.decoder is Decoder.DOT
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClasses:
+    """Classification of nodes, which a spec asks for by leaving `task` empty."""
+
+    def outputs(self, classes: int) -> int:
+        return classes
+
+    def stored_layers(self, asked: tuple[int, ...], layers: int) -> tuple[int, ...]:
+        return asked
+
+    def keeps(self, check: _Check, spec: _Spec) -> bool | str:
+        return True
+
+    def metric_fits(self, metric: MetricChoice) -> bool | str:
+        return metric not in _FOR_LINKS_ALONE or (
+            f"variants.metric {metric} must not be given without task.links: use another, or give task.links"
+        )
+
+    @property
+    def is_told_by_rows(self) -> bool:
+        return False
+
 
 class Task(ApiModel):
     links: Links | None = None
     """Scoring of links: `POST /v1/predict` takes pairs of nodes. Absent: nodes are classified."""
+
+    def asked(self) -> Links | NodeClasses:
+        """The member that is set; without one nodes are classified."""
+        members = (self.links,)
+        return next((member for member in members if member is not None), NodeClasses())
 
 
 class _Spec(Protocol):
@@ -96,13 +154,21 @@ class _Spec(Protocol):
     def model(self) -> Model: ...  # pragma: no cover
 
 
-@rule(
+_Check = Callable[[_Spec, Links], bool | str]
+
+
+def _rule_of_links(cel: str, message: str) -> Callable[[_Check], Rule]:
+    """Decorator of a rule's check of the links of a spec that scores some; others keep the rule."""
+    return lambda check: Rule(cel, message, lambda spec: spec.task.asked().keeps(check, spec))
+
+
+@_rule_of_links(
     f"!{_HAS_LINKS} || !(self.model.architecture in ['SGC', 'SIGN'])",
     "task.links must not be given with model.architecture SGC or SIGN: their features are propagated along the very "
     "edges that training learns from",
 )
-def links_are_not_propagated(spec: _Spec) -> bool | str:
-    if spec.task.links is None or not spec.model.reads_one_row or spec.model.learns_embeddings:
+def links_are_not_propagated(spec: _Spec, links: Links) -> bool | str:
+    if not spec.model.reads_one_row or spec.model.learns_embeddings:
         return True
     return (
         f"task.links must not be given with model.architecture {spec.model.architecture}, whose features are "
@@ -118,25 +184,23 @@ def links_are_not_propagated(spec: _Spec) -> bool | str:
     "and projection Auto, nor with variants.stored: its rows are embeddings, which no column may be missing of",
 )
 def light_gcn_scores_links(spec: _Spec) -> bool:
-    variants, links = spec.variants, spec.task.links
+    variants = spec.variants
     return not spec.model.learns_embeddings or (
-        links is not None
-        and links.decoder is Decoder.DOT
+        spec.task.asked().is_told_by_rows
         and variants.pruning.factors == (1,)
         and variants.projection is Projection.AUTO
         and not variants.stored
     )
 
 
-@rule(
+@_rule_of_links(
     f"!{_HAS_LINKS} || self.task.links.comparedWith == 'Drawn' || "
     "(self.model.architecture == 'LightGCN' && self.task.links.negatives == 1)",
     "task.links.comparedWith All and Nothing must not be given but for model.architecture LightGCN and without "
     "task.links.negatives: no nodes are drawn",
 )
-def light_gcn_compares(spec: _Spec) -> bool:
-    links = spec.task.links
-    if links is None or links.compared_with is ComparedWith.DRAWN:
+def light_gcn_compares(spec: _Spec, links: Links) -> bool:
+    if links.compared_with is ComparedWith.DRAWN:
         return True
     return spec.model.learns_embeddings and links.negatives == 1
 
@@ -155,22 +219,22 @@ def light_gcn_serves_rows(spec: _Spec) -> bool:
     )
 
 
-@rule(
+@_rule_of_links(
     f"!{_HAS_LINKS} || !(has(self.model.checkpoint) || (has(self.variants.given) && size(self.variants.given) > 0))",
     "model.checkpoint and variants.given must not be given with task.links: networks and decoder are trained together",
 )
-def links_are_trained(spec: _Spec) -> bool:
-    return spec.task.links is None or (spec.model.checkpoint is None and not spec.variants.given)
+def links_are_trained(spec: _Spec, links: Links) -> bool:
+    return spec.model.checkpoint is None and not spec.variants.given
 
 
-@rule(
+@_rule_of_links(
     f"!{_HAS_LINKS} || !((has(self.variants.oneRow) && size(self.variants.oneRow) > 0) || "
     "(has(self.variants.cascades) && size(self.variants.cascades) > 0) || self.variants.thresholds == 'PerClass' || "
     "self.variants.search == 'Auto' || self.variants.pruning.stabilitySeeds > 0)",
     "variants.oneRow, cascades, thresholds PerClass, search Auto and pruning.stabilitySeeds must not be given with "
     "task.links: they are of classes of nodes",
 )
-def links_have_no_classes(spec: _Spec) -> bool | str:
+def links_have_no_classes(spec: _Spec, links: Links) -> bool | str:
     variants = spec.variants
     given = {
         "oneRow": variants.one_row,
@@ -180,7 +244,7 @@ def links_have_no_classes(spec: _Spec) -> bool | str:
         "pruning.stabilitySeeds": variants.pruning.stability_seeds,
     }
     found = [name for name, value in given.items() if value]
-    if spec.task.links is None or not found:
+    if not found:
         return True
     return f"variants.{found[0]} must not be given with task.links, which is of pairs and has no classes: leave it out"
 
@@ -192,40 +256,32 @@ def links_have_no_classes(spec: _Spec) -> bool | str:
     "for links alone",
 )
 def metric_is_of_the_task(spec: _Spec) -> bool | str:
-    metric = spec.variants.metric
-    if spec.task.links is None:
-        return metric not in _FOR_LINKS_ALONE or (
-            f"variants.metric {metric} must not be given without task.links: use another, or give task.links"
-        )
-    return metric in LINK_METRICS or (
-        f"variants.metric {metric} must not be given with task.links, which has no classes: use "
-        f"{', '.join(LINK_METRICS)}"
-    )
+    return spec.task.asked().metric_fits(spec.variants.metric)
 
 
-@rule(
+@_rule_of_links(
     f"!{_HAS_LINKS} || !has(self.updates)",
     "updates must not be given with task.links: which edges are held out is decided when the graph is imported",
 )
-def links_hold_out_edges(spec: _Spec) -> bool:
-    return spec.task.links is None or spec.updates is None
+def links_hold_out_edges(spec: _Spec, links: Links) -> bool:
+    return spec.updates is None
 
 
-@rule(
+@_rule_of_links(
     f"!{_HAS_LINKS} || self.task.links.decoder != 'MLP' || !has(self.embeddings) || "
     "(has(self.embeddings.index) && !self.embeddings.index)",
     "embeddings.index must be false with task.links.decoder MLP: pairs are scored by no product of two embeddings, so "
     "that no index finds the best ones",
 )
-def perceptrons_have_no_index(spec: _Spec) -> bool:
+def perceptrons_have_no_index(spec: _Spec, links: Links) -> bool:
     embeddings = getattr(spec, "embeddings")  # noqa: B009
-    links = spec.task.links
-    return links is None or links.decoder is not Decoder.MLP or embeddings is None or not embeddings.index
+    return links.decoder is not Decoder.MLP or embeddings is None or not embeddings.index
 
 
-@rule(
+@_rule_of_links(
     f"!{_HAS_LINKS} || self.routing.shadowPermille == 0",
     "routing.shadowPermille must be 0 with task.links: answers are compared by classes",
 )
-def links_have_no_shadows(spec: _Spec) -> bool:
-    return spec.task.links is None or getattr(spec, "routing").shadow_permille == 0  # noqa: B009
+def links_have_no_shadows(spec: _Spec, links: Links) -> bool:
+    shadow_permille: int = getattr(spec, "routing").shadow_permille  # noqa: B009
+    return shadow_permille == 0
