@@ -42,16 +42,17 @@ from gnnserve_api.families import FamilyName
 from gnnserve_api.profile import Metric
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.variants import cascade_name
-from gnnserve_worker.generation.calibration import fit_temperature, threshold_for
+from gnnserve_worker.generation.cascades import threshold_for
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE, scores_of
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.inference.batch import infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.cascade import confidences, with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
+from gnnserve_worker.tasks.classify_nodes.temperature import fit_temperature
 
 GRAPHS = {"amazon_computers": 2, "coauthor_cs": 1, "tolokers": 2}
 """Seeds of training of each graph. mlp2 of coauthor_cs has 20,415 columns: its training takes minutes."""

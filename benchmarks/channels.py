@@ -36,9 +36,9 @@ from gnnserve_api.variants import projected_name, stored_layer_name, variant_nam
 from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
 GRAPHS = ("amazon_photo", "amazon_computers", "tolokers", "facebook_pages", "coauthor_cs")
 COLUMN_FACTOR = 4

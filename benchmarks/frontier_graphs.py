@@ -29,7 +29,6 @@ from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import BATCH_SEEDS, BUDGET_S, BUDGET_VARIABLE
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_each, warm_up
@@ -37,6 +36,7 @@ from gnnserve_worker.inference.latency import measure_latencies
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[2] / "shared" / "datasets"))
 GRAPHS = (

@@ -46,7 +46,6 @@ from gnnserve_api.spec.pruning import Pruning, RankingMethod
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.networks import build_module, to_tensors
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.train import Trained, predict, train
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.graph.sources.load import load_source
@@ -54,6 +53,8 @@ from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedVariant
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
+from gnnserve_worker.tasks.classify_nodes.labels import NodeLabels
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
 ROOT = Path(__file__).parents[1]
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", ROOT.parent / "shared" / "datasets"))
@@ -144,7 +145,8 @@ def prepare(case: Case) -> Prepared:
     )
     visible = visible_nodes(graph.graph.nodes, graph.splits, case.scope)
     features = fit_normalization(graph.features, Normalization.AUTO, visible).features
-    data = training_set(graph.graph, graph.labels, len(graph.classes), graph.splits, case.scope)
+    problem = NodeLabels(graph.labels, graph.classes, graph.splits)
+    data = training_set(graph.graph, problem, len(graph.classes), graph.splits, case.scope)
     return Prepared(case, graph, features, data)
 
 

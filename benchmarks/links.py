@@ -24,13 +24,13 @@ from gnnserve_api.profile import LinkScores
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_cli.progress import showing_progress
-from gnnserve_worker.generation.links.judge import average_precision, roc_auc
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.tasks.score_links.links import ServedLinks, served_links
+from gnnserve_worker.tasks.score_links.metrics import average_precision, roc_auc
 from gnnserve_worker.tasks.score_links.pairs import form_pairs
 
 SHARED = Path(os.environ.get("SHARED", Path(__file__).resolve().parents[2] / "shared"))

@@ -273,9 +273,9 @@ def _judge(prepared: Prepared, model: Model, trained: Trained, features: Any) ->
     """Scores on the test nodes. `accuracy`: F1-micro for several labels a node; `roc_auc`: for two classes."""
     from sklearn.metrics import roc_auc_score
 
-    from gnnserve_worker.generation.scores import evaluate
     from gnnserve_worker.generation.train import predict
     from gnnserve_worker.sampling.subgraph import SubgraphSampler
+    from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
     graph, test = prepared.graph, prepared.graph.splits.test
     scores = predict(trained.module, features, SubgraphSampler(graph.graph.indptr, graph.graph.indices), test, model)

@@ -24,11 +24,11 @@ from gnnserve_api.profile import Profile
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
 MOST_LOST_POINTS = 0.5
 """Most points of ROC-AUC by which new reviews may be below stored ones."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.generation import task_of
 
 ARCHITECTURES = tuple(MODELS)
 _RULES = EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE)
@@ -121,9 +122,9 @@ def _generated(
     repository, models = Repository(root, "benchmarks", digest), _RandomModels(spec)
     given = GivenVariant("given-1", np.array(_GIVEN_COLUMNS), random_tensors(models.network, len(_GIVEN_COLUMNS), 5))
     made = generate_revision(
-        spec, RevisionIdentity("recipe", digest, None, {}), data, [given], repository, lambda _: None,
-        lambda data, features: models, lambda data, normalized, rows: _RandomOneRows(spec, normalized.features),
-        "benchmarks",
+        spec, RevisionIdentity("recipe", digest, None, {}), data, task_of(spec).pose(data).problem, [given],
+        repository, lambda _: None, lambda data, features: models,
+        lambda data, normalized, rows: _RandomOneRows(spec, normalized.features), "benchmarks",
     )  # fmt: skip
     return load_revision(repository, made.revision, max_delta_bytes)
 
@@ -134,6 +135,7 @@ class _RandomModels:
 
     spec: GNNServiceSpec
     runs: Sequence[Any] = ()
+    decoder: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def network(self) -> NetworkManifest:

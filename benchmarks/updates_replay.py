@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.families.family import Models
 from gnnserve_worker.generation.features import fit_normalization
 from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import visible_nodes
 from gnnserve_worker.generation.variants import generate_revision
@@ -36,6 +35,8 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
+from gnnserve_worker.tasks.generation import task_of
 
 DATASETS = Path(os.environ.get("GNNSERVE_DATASETS", Path(__file__).parents[2] / "shared" / "datasets"))
 GRAPHS = ("amazon_computers", "facebook_pages")
@@ -194,7 +195,8 @@ def _generated(
 
     repository = Repository(root, "benchmarks", data.digest)
     made = generate_revision(
-        spec, RevisionIdentity("recipe", data.digest, None, {}), data, (), repository, silent,
+        spec, RevisionIdentity("recipe", data.digest, None, {}), data, task_of(spec).pose(data).problem, (), repository,
+        silent,
         lambda data, features: recording.of(TrainedModels(spec.model, data, features, silent, CPU)), None,
         "benchmarks",
     )  # fmt: skip
@@ -217,6 +219,7 @@ class _Recorded:
     models: Models
     """What trains a network that is not there yet."""
     runs: Sequence[Any] = ()
+    decoder: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def master(self, name: str) -> Tensors:
         if name not in self.networks:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from tests.support.graphs import Tensors, dense_features, random_tensors
+from tests.support.learning import labels_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.repository import NetworkManifest
@@ -38,6 +40,7 @@ class RandomModels:
     """The same weights for every graph."""
 
     runs = ()
+    decoder: Mapping[str, np.ndarray] = {}
 
     def __init__(self, network: NetworkManifest) -> None:
         self._network = network
@@ -88,7 +91,7 @@ def generated(
     # All variants are kept, also those that others happen to be as accurate and as fast as.
     with patch.object(variants_module, "worth_keeping", tuple):
         made = generate_revision(
-            spec, RevisionIdentity("recipe", digest, None, {}), given, (), repository, lambda _: None,
+            spec, RevisionIdentity("recipe", digest, None, {}), given, labels_of(given), (), repository, lambda _: None,
             lambda data, features: models, None, "tests",
         )  # fmt: skip
     return load_revision(repository, made.revision, max_delta_bytes)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.graphs import planted_graph
+from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope, Training
 from gnnserve_api.training import Majority, TrainingRun
@@ -16,7 +17,6 @@ from gnnserve_worker.generation import schedule
 from gnnserve_worker.generation.attempts import MOST_ATTEMPTS, learn_with_retries
 from gnnserve_worker.generation.networks import CPU
 from gnnserve_worker.generation.trained import TrainedModels
-from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.progress import Progress, silent
 
 MAJORITY = Majority(score=0.547, nodes=400)
@@ -103,7 +103,7 @@ def test_labels_that_nothing_tells_are_tried_again_alike_each_time(monkeypatch: 
     data = planted_graph((2, 5, 7), nodes=130)
     labels = np.random.default_rng(3).integers(0, 3, data.graph.nodes)
     data = replace(data, labels=labels)
-    subject = training_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE)
+    subject = labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE)
     model = Model.model_validate({"hidden": 8, "fanouts": [4, 3], "training": {"epochs": "Auto"}})
     said: list[Progress] = []
 

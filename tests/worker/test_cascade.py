@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,14 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.learning import labels_of
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.families import FAMILIES, FamilyName
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.calibration import fit_temperature, threshold_for
-from gnnserve_worker.generation.cascades import check_cascades
+from gnnserve_worker.generation.cascades import check_cascades, threshold_for
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch
@@ -29,6 +30,7 @@ from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.checks import cascade_misfit
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import BatchView, Part, view_of
+from gnnserve_worker.tasks.classify_nodes.temperature import fit_temperature
 
 GRAPH = planted_graph([1, 5, 8], nodes=300)
 CASCADES = [
@@ -263,13 +265,14 @@ def spec_of(**variants: Any) -> GNNServiceSpec:
 )
 def test_a_stage_must_be_a_variant_that_is_made(cascade: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        check_cascades(spec_of(cascades=[cascade]).variants, multi_label=False)
+        check_cascades(spec_of(cascades=[cascade]).variants)
 
 
 def test_nodes_of_several_classes_have_no_one_confidence() -> None:
+    several = labels_of(replace(GRAPH, labels=np.eye(3, dtype=np.uint8)[GRAPH.labels]))
     with pytest.raises(InputError, match="nodes of this graph may have several classes"):
-        check_cascades(spec_of(cascades=[{"first": "x8", "then": "x1"}]).variants, multi_label=True)
-    check_cascades(spec_of().variants, multi_label=True)
+        several.check(spec_of(cascades=[{"first": "x8", "then": "x1"}]).variants)
+    several.check(spec_of().variants)
 
 
 def test_an_unknown_stage_is_refused_before_anything_is_trained(

@@ -16,6 +16,7 @@ from tests.support.graphs import (
     service_of,
     write_npz,
 )
+from tests.support.learning import labelled_set
 from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close
 
@@ -27,7 +28,6 @@ from gnnserve_worker.generation.hidden import hidden_states
 from gnnserve_worker.generation.moments import Moments
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import layer_sizes
 from gnnserve_worker.models.first_layer import FirstLayer
@@ -196,7 +196,7 @@ def test_given_weights_are_fitted_and_not_trained() -> None:
     model = Model.model_validate({"hidden": 8, "fanouts": [4, 3]})
     network = model.network(3)
     tensors = random_tensors(network, FEATURES, seed=1)
-    data = training_set(GRAPH, np.zeros(NODES, np.int64), 3, random_splits(NODES, 0), Scope.TRANSDUCTIVE)
+    data = labelled_set(GRAPH, np.zeros(NODES, np.int64), 3, random_splits(NODES, 0), Scope.TRANSDUCTIVE)
     models = GivenModels(tensors, data, FEATURE_ROWS, model, silent)
     found = models.narrowed(tensors, None, 2, "channels2")
     assert found["convs.1.lin_l.weight"].shape == (3, 4)

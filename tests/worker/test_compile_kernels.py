@@ -18,6 +18,7 @@ import pytest
 from numba import typeof
 from tests.support.configmap_server import NAMESPACE, configmap_server
 from tests.support.graphs import planted_graph
+from tests.support.learning import labelled_set
 from tests.support.pods import ROOT, WorkerPod, worker_pod
 
 from gnnserve_api.objective import Objective
@@ -28,7 +29,6 @@ from gnnserve_api.spec.model import Architecture, Model, Scope
 from gnnserve_api.variants import Storage, projected_name, variant_name
 from gnnserve_worker import compile_kernels
 from gnnserve_worker.generation.train import train
-from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
@@ -127,7 +127,7 @@ def test_training_with_kernels_compiled_ahead_compiles_nothing(architecture: str
     )
     compiled = watch_compiling()
 
-    train(training_set(data.graph, data.labels, len(data.classes), data.splits, Scope.INDUCTIVE), data.features, model)
+    train(labelled_set(data.graph, data.labels, len(data.classes), data.splits, Scope.INDUCTIVE), data.features, model)
 
     assert compiled == []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -37,6 +37,7 @@ class FakeModels:
     """Trains nothing, and notes what it is asked for."""
 
     runs = ()
+    decoder: Mapping[str, np.ndarray] = {}
 
     def __init__(self) -> None:
         self.pruned_to: list[tuple[str, list[int]]] = []

@@ -17,6 +17,7 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 from tests.support.graphs import Tensors, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.learning import labelled_set
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 from tests.support.steps import HeardSteps
 
@@ -34,11 +35,8 @@ from gnnserve_worker.generation.features import fit_normalization, keep_columns
 from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.profile import GeneratedVariant, measure_profile
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.tensors import first_layer, keep_columns_of
-from gnnserve_worker.generation.thresholds import fit_thresholds
 from gnnserve_worker.generation.train import train
-from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.sources.load import load_source, source_digest
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
@@ -47,6 +45,9 @@ from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.labels import NodeLabels
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
+from gnnserve_worker.tasks.classify_nodes.thresholds import fit_thresholds
 
 NODES, WIDTH = 200, 9
 INFORMATIVE = (2, 5, 7)
@@ -179,7 +180,7 @@ def _retrain(generated: Generated, columns: np.ndarray | None = None) -> Any:
     """The module that generation trained, trained once more."""
     spec, graph = generated.service.spec, generated.graph
     scaled = fit_normalization(graph.features, Normalization.AUTO, graph.splits.train).features
-    data = training_set(graph.graph, graph.labels, 3, graph.splits, Scope.INDUCTIVE)
+    data = labelled_set(graph.graph, graph.labels, 3, graph.splits, Scope.INDUCTIVE)
     return train(data, scaled if columns is None else keep_columns(scaled, columns), spec.model).module
 
 
@@ -271,7 +272,8 @@ def test_latency_is_measured_on_validation_nodes_and_variants_take_turns(
     monkeypatch.setattr(profile_module, "infer_each", recording)
 
     reports: list[tuple[int, int]] = []
-    measure_profile(loaded, made, lambda done, total: reports.append((done, total)))
+    judge = NodeLabels(loaded.labels, loaded.classes, loaded.splits).judge({})
+    measure_profile(loaded, made, lambda done, total: reports.append((done, total)), judge)
 
     # By their time: a batch size as five, of new nodes as one, and then each variant's accuracy.
     assert [done for done, _ in reports] == [0, 5, 10, 15, 20, 21, 22, 23, 24, 25, 26]

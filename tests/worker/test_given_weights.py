@@ -19,11 +19,11 @@ from gnnserve_api.repository import sealed
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import Majority
 from gnnserve_cli.generating import Generated, advise
-from gnnserve_worker.generation.label_fit import label_misfits
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.progress import LineListener
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.label_fit import label_misfits
 
 GRAPH = planted_graph((0, 1), nodes=40, columns=4, classes=(0, 1))
 SOURCE_VARIANTS = {"pruning": {"factors": [1]}, "projection": "Disabled"}

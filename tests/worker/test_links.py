@@ -20,12 +20,7 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.task import Decoder, Links
-from gnnserve_worker.generation.link_training import comparison
-from gnnserve_worker.generation.link_training.course import LinkCourse
-from gnnserve_worker.generation.link_training.decoders import make_decoder
 from gnnserve_worker.generation.link_training.light_gcn import Propagation
-from gnnserve_worker.generation.links.calibration import fit_calibration
-from gnnserve_worker.generation.links.judge import judge_links, roc_auc
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations, pair_keys, part_links
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
@@ -36,7 +31,12 @@ from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.decoder import build_decoder, probabilities
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.score_links import comparison
+from gnnserve_worker.tasks.score_links.calibration import fit_calibration
+from gnnserve_worker.tasks.score_links.course import LinkCourse
+from gnnserve_worker.tasks.score_links.decoders import make_decoder
 from gnnserve_worker.tasks.score_links.links import served_links
+from gnnserve_worker.tasks.score_links.metrics import judge_links, roc_auc
 
 GRAPH = planted_graph([2, 5, 9], nodes=200, columns=12)
 TASK = Links(dimensions=16)
@@ -110,7 +110,7 @@ def test_a_planted_test_link_among_those_that_are_aggregated_would_raise_the_sco
 
 def test_links_that_a_batch_learns_are_not_aggregated_meanwhile() -> None:
     links = parted()
-    course = LinkCourse(links, TASK, seed=0)
+    course = LinkCourse(links, TASK, 0, links.message_graph)
     seen = []
     for part in course.parts(1):
         learnt, aggregated = links.train.at(part.items), entries_of(part.visible)

@@ -11,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
+from tests.support.learning import labelled_set
 from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close, module_of
 
@@ -25,8 +26,8 @@ from gnnserve_worker.generation.one_row import TrainedOneRows
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.resume import Resumption
-from gnnserve_worker.generation.train import Lesson, Trained, train
-from gnnserve_worker.generation.training_set import training_set, visible_nodes
+from gnnserve_worker.generation.train import Trained, train
+from gnnserve_worker.generation.training_set import visible_nodes
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
@@ -164,13 +165,13 @@ def test_nodes_of_several_classes_are_learnt_from_scores_too(tmp_path: Path) -> 
 # --- what training may see
 
 
-def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[Lesson]:
+def _lessons(scope: Scope, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[Any]:
     """What one-row networks are trained on."""
     model = Model.model_validate({"hidden": 8, "fanouts": [3, 2], "training": {"epochs": 1, "scope": scope}})
-    data = training_set(GRAPH.graph, GRAPH.labels, 3, GRAPH.splits, scope)
+    data = labelled_set(GRAPH.graph, GRAPH.labels, 3, GRAPH.splits, scope)
     visible = visible_nodes(GRAPH.graph.nodes, GRAPH.splits, scope)
     normalized = fit_normalization(GRAPH.features, "Standardize", visible)  # type: ignore[arg-type]
-    seen: list[Lesson] = []
+    seen: list[Any] = []
 
     def noting(*arguments: Any) -> Trained:
         seen.append(arguments[5])

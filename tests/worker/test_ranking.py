@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from tests.support.graphs import neighbours_of, planted_graph
+from tests.support.learning import labelled_set
 from tests.support.pyg import module_of
 
 from gnnserve_api.errors import InputError
@@ -22,7 +23,7 @@ from gnnserve_worker.generation.ranking import random as random_ranking
 from gnnserve_worker.generation.ranking.rank import rank
 from gnnserve_worker.generation.tensors import first_layer
 from gnnserve_worker.generation.train import train
-from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.first_layer import FirstLayer
 
@@ -34,7 +35,7 @@ WIDTH = 12
 
 
 def _set_of(data: GraphData, scope: Scope = Scope.INDUCTIVE) -> TrainingSet:
-    return training_set(data.graph, data.labels, len(data.classes), data.splits, scope)
+    return labelled_set(data.graph, data.labels, len(data.classes), data.splits, scope)
 
 
 def _first(module: Any) -> FirstLayer:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, count
 from pathlib import Path
@@ -351,10 +351,14 @@ class FakeModels:
     def __init__(self) -> None:
         self.made: list[str] = []
         self._runs: list[TrainingRun] = []
+        self.decoder: Mapping[str, np.ndarray] = {}
 
     @property
     def runs(self) -> Sequence[TrainingRun]:
         return self._runs
+
+    def use_decoder(self, decoder: Mapping[str, np.ndarray]) -> None:
+        self.decoder = decoder
 
     def master(self, name: str) -> Tensors:
         return self._make(name, recorded=True)

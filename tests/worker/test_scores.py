@@ -12,8 +12,8 @@ from gnnserve_api.profile import Metric
 from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.training import Majority
 from gnnserve_cli.render import METRIC_NAMES
-from gnnserve_worker.generation.scores import evaluate, majority_of, metric_of, right_labels
 from gnnserve_worker.graph.store import Splits
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate, majority_of, metric_of, right_labels
 
 
 def test_accuracy_is_the_share_of_right_classes() -> None:

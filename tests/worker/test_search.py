@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
+from tests.support.learning import labels_of
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import RevisionManifest
@@ -32,6 +34,7 @@ NETWORK = network_manifest("GraphSAGE", (4, 3))
 
 class FakeModels:
     runs = ()
+    decoder: Mapping[str, np.ndarray] = {}
 
     def master(self, name: str) -> Tensors:
         return random_tensors(NETWORK, FEATURES, seed=1)
@@ -65,7 +68,7 @@ def searched(
     )  # fmt: skip
     listener = silent if said is None else said.append
     return generate_revision(
-        with_searched_factors(spec, FEATURES), RevisionIdentity("recipe", "5eed", None, {}), data, (),
+        with_searched_factors(spec, FEATURES), RevisionIdentity("recipe", "5eed", None, {}), data, labels_of(data), (),
         Repository(folder, "tests", "searched"), listener, lambda data, features: FakeModels(), None, "tests",
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from tests.support.graphs import (
     table_of,
     write_npz,
 )
+from tests.support.learning import labelled_set
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
 from gnnserve_api.families import FamilyName, family_of
@@ -33,7 +34,7 @@ from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
-from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
@@ -52,7 +53,7 @@ def _model(hops: int) -> Model:
 
 
 def _data(scope: Scope = Scope.TRANSDUCTIVE) -> TrainingSet:
-    return training_set(GRAPH, np.zeros(NODES, dtype=np.int64), 2, random_splits(NODES, seed=2), scope)
+    return labelled_set(GRAPH, np.zeros(NODES, dtype=np.int64), 2, random_splits(NODES, seed=2), scope)
 
 
 def _served(model: Model, features: Features) -> Features:

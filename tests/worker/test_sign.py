@@ -22,6 +22,7 @@ from tests.support.graphs import (
     table_of,
     write_npz,
 )
+from tests.support.learning import labelled_set
 from tests.support.overlays import scores_of_new_node
 from tests.support.pyg import assert_close, edges_of_graph, module_of, scores_of
 
@@ -36,7 +37,6 @@ from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.propagation import model_rows
 from gnnserve_worker.generation.tensors import projection_of, without_first_product
-from gnnserve_worker.generation.training_set import training_set
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
@@ -56,7 +56,7 @@ def _model(hops: int, layers: int = 2) -> Model:
 
 
 def _rows(model: Model, features: Features, method: Normalization = Normalization.DISABLED) -> Features:
-    data = training_set(GRAPH, np.zeros(NODES, np.int64), 2, random_splits(NODES, seed=2), Scope.TRANSDUCTIVE)
+    data = labelled_set(GRAPH, np.zeros(NODES, np.int64), 2, random_splits(NODES, seed=2), Scope.TRANSDUCTIVE)
     return model_rows(model, data, Normalized(features, method)).served
 
 
@@ -128,7 +128,7 @@ def test_propagated_rows_have_the_length_of_those_of_features(make) -> None:  # 
 
 def test_training_nodes_are_propagated_and_scaled_by_what_training_may_see() -> None:
     features, splits = dense_features(NODES, WIDTH, 1), random_splits(NODES, seed=2)
-    data = training_set(GRAPH, np.zeros(NODES, np.int64), 2, splits, Scope.INDUCTIVE)
+    data = labelled_set(GRAPH, np.zeros(NODES, np.int64), 2, splits, Scope.INDUCTIVE)
     hidden = np.setdiff1d(np.arange(NODES), splits.train)
     poisoned = features.copy()
     poisoned[hidden] = 1e6
@@ -201,7 +201,7 @@ def test_a_checkpoint_of_a_users_perceptron_is_served(tmp_path: Path) -> None:
     manifest = generate(service_of(uri, model=model, variants={"pruning": {"factors": [1, 2]}}), repository)
 
     loaded = load_revision(repository, manifest.revision)
-    seen = training_set(data.graph, data.labels, 3, data.splits, Scope.TRANSDUCTIVE)
+    seen = labelled_set(data.graph, data.labels, 3, data.splits, Scope.TRANSDUCTIVE)
     rows = model_rows(_model(1), seen, Normalized(data.features, Normalization.DISABLED)).served
     with torch.no_grad():
         expected = mlp(torch.from_numpy(rows)).numpy()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from tests.support.graphs import dense_features, network_manifest, random_graph, random_tensors
+from tests.support.learning import labels_of
 from tests.support.overlays import FEATURES as FEATURES_OF_WORLD
 from tests.support.overlays import World
 
@@ -139,6 +140,7 @@ def test_names_of_stored_variants_are_known_before_they_are_made() -> None:
 
 class RandomModels:
     runs = ()
+    decoder: Mapping[str, np.ndarray] = {}
 
     def master(self, name: str) -> Tensors:
         return random_tensors(NETWORKS["GraphSAGE"], FEATURES_OF_WORLD, seed=1)
@@ -172,7 +174,7 @@ def test_a_published_stored_layer_is_corrected_where_an_overlay_reaches(tmp_path
         )  # fmt: skip
         repository = Repository(tmp_path, "tests", digest)
         made = generate_revision(
-            spec, RevisionIdentity("recipe", digest, None, {}), data, (), repository, lambda _: None,
+            spec, RevisionIdentity("recipe", digest, None, {}), data, labels_of(data), (), repository, lambda _: None,
             lambda data, features: RandomModels(), None, "tests",
         )  # fmt: skip
         return load_revision(repository, made.revision)

@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 import torch
 from tests.support.graphs import graph_of, neighbours_of, planted_graph
+from tests.support.learning import labelled_set
 
 from gnnserve_api.spec.model import Model, Scope
+from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_worker.generation import train as train_module
 from gnnserve_worker.generation.networks import to_tensors
 from gnnserve_worker.generation.schedule import LEAST_STEPS, Schedule
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.train import Trained, predict, train
-from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.models import registry
 from gnnserve_worker.sampling.subgraph import SampledSubgraph, SubgraphSampler
 from gnnserve_worker.tables.gather import Aggregator
+from gnnserve_worker.tasks.classify_nodes import learning
+from gnnserve_worker.tasks.classify_nodes.metrics import evaluate
 
 INFORMATIVE = (2, 5, 7)
 SAMPLED = [name for name, spec in registry.OF_ONE_TYPE.items() if spec.aggregator is not Aggregator.NONE]
@@ -34,7 +37,7 @@ def _model(epochs: int | str = 3, architecture: str = "GraphSAGE", **training: A
 
 
 def _train(data: GraphData, model: Model, scope: Scope = Scope.INDUCTIVE) -> Trained:
-    return train(training_set(data.graph, data.labels, len(data.classes), data.splits, scope), data.features, model)
+    return train(labelled_set(data.graph, data.labels, len(data.classes), data.splits, scope), data.features, model)
 
 
 def _assert_same_weights(one: Trained, other: Trained) -> None:
@@ -111,7 +114,7 @@ def test_training_never_reads_the_labels_of_other_nodes(scope: Scope) -> None:
 def test_the_visible_graph_is_the_one_among_training_nodes() -> None:
     data = planted_graph(INFORMATIVE)
 
-    visible = training_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE).visible
+    visible = labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE).visible
 
     expected = _without_hidden_nodes(data)
     np.testing.assert_array_equal(visible.indptr, expected.indptr)
@@ -121,7 +124,7 @@ def test_the_visible_graph_is_the_one_among_training_nodes() -> None:
 def test_validation_sees_all_edges_whatever_the_scope() -> None:
     data = planted_graph(INFORMATIVE)
 
-    assert training_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE).graph is data.graph
+    assert labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE).graph is data.graph
 
 
 @ARCHITECTURES
@@ -185,7 +188,7 @@ def test_planted_classes_are_learnt(case: dict[str, Any]) -> None:
 
 def test_the_epoch_with_the_best_validation_score_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([0.2, 0.7, 0.7, 0.1])
-    monkeypatch.setattr(train_module, "evaluate", lambda *_: next(scores))
+    monkeypatch.setattr(learning, "evaluate", lambda *_: next(scores))
     data = planted_graph(INFORMATIVE)
 
     best = _train(data, _model(4))
@@ -197,18 +200,18 @@ def test_the_epoch_with_the_best_validation_score_is_kept(monkeypatch: pytest.Mo
 
 def _train_last_epoch(data: GraphData, epochs: int, monkeypatch: pytest.MonkeyPatch) -> Trained:
     rising = iter(range(1, epochs + 1))
-    monkeypatch.setattr(train_module, "evaluate", lambda *_: float(next(rising)))
+    monkeypatch.setattr(learning, "evaluate", lambda *_: float(next(rising)))
     return _train(data, _model(epochs))
 
 
 def test_every_epoch_reports_the_best_score_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = iter([0.2, 0.7, 0.5])
-    monkeypatch.setattr(train_module, "evaluate", lambda *_: next(scores))
+    monkeypatch.setattr(learning, "evaluate", lambda *_: next(scores))
     data = planted_graph(INFORMATIVE)
     reports: list[tuple[int, int, float]] = []
 
     train(
-        training_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE),
+        labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE),
         data.features,
         _model(3),
         lambda done, ends_at, score: reports.append((done, ends_at, score)),
@@ -219,7 +222,7 @@ def test_every_epoch_reports_the_best_score_so_far(monkeypatch: pytest.MonkeyPat
 
 def test_the_best_epoch_is_the_best_by_the_chosen_metric() -> None:
     data, model = planted_graph(INFORMATIVE), _model(3)
-    judged = training_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE, "rocAuc")
+    judged = labelled_set(data.graph, data.labels, 3, data.splits, Scope.INDUCTIVE, MetricChoice.ROC_AUC)
 
     trained = train(judged, data.features, model)
 
@@ -255,7 +258,7 @@ def test_auto_is_repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_ends_once_validation_has_not_improved_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_module, "schedule_of", lambda *_: Schedule(least=2, patience=3, most=50))
     scores = iter([0.2, 0.7, 0.5, 0.6, 0.7])
-    monkeypatch.setattr(train_module, "evaluate", lambda *_: next(scores))
+    monkeypatch.setattr(learning, "evaluate", lambda *_: next(scores))
     # At this rate neither scores nor losses move.
     best = _train(planted_graph(INFORMATIVE), _model("Auto", learningRate=1e-9))
 
@@ -332,6 +335,6 @@ def test_the_learning_rate_is_the_architectures_unless_stated(
 def test_a_training_set_says_what_it_holds() -> None:
     data = planted_graph(INFORMATIVE)
 
-    whole = training_set(data.graph, data.labels, 3, data.splits, Scope.TRANSDUCTIVE)
+    whole = labelled_set(data.graph, data.labels, 3, data.splits, Scope.TRANSDUCTIVE)
 
-    assert whole == TrainingSet(data.graph, data.graph, data.labels, 3, data.splits)
+    assert whole == TrainingSet(data.graph, data.graph, 3, data.splits, whole.problem)

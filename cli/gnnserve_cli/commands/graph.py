@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gnnserve_api.spec.heterogeneous import TypedSource
-    from gnnserve_api.spec.model import Model
-    from gnnserve_api.spec.task import Links
+    from gnnserve_api.spec.service import GNNServiceSpec
     from gnnserve_worker.generation.trial import Candidate
     from gnnserve_worker.graph.inspection import FeatureFacts, Inspection, InspectionByType, RelationFacts, TypeFacts
     from gnnserve_worker.graph.store import GraphData
     from gnnserve_worker.progress import ProgressListener
+    from gnnserve_worker.tasks.generated import GenerationTask
 
 
 Source = Annotated[
@@ -57,18 +57,18 @@ def inspect(
     from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
     from gnnserve_worker.generation.wide import written_factors  # noqa: PLC0415
     from gnnserve_worker.graph import inspection  # noqa: PLC0415
-    from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
+    from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
     spec = parse_spec(source)
     wanted = spec.graph.source
     if wanted.typed is not None:
-        links, is_task_known = spec.task.links, is_manifest(source)
-        _inspect_by_type(wanted.typed, links, is_task_known=is_task_known, as_json=as_json, try_out=try_out)
+        task, is_task_known = task_of(spec), is_manifest(source)
+        _inspect_by_type(wanted.typed, task, is_task_known=is_task_known, as_json=as_json, try_out=try_out)
         return
     with showing_progress() as listener:
-        data = load_source(wanted, repository / DOWNLOADS, listener, learns_labels=spec.task.links is None)
-        tried = _try(data, spec.model, listener) if try_out else None
+        data = task_of(spec).load(repository / DOWNLOADS, listener)
+        tried = _try(data, spec, listener) if try_out else None
     found = inspection.inspect(data)
     if left_out := written_factors(spec, data.features).said():
         found = msgspec.structs.replace(found, notes=(*found.notes, f"Generation would leave out {left_out}."))
@@ -82,11 +82,11 @@ def inspect(
             put(console, part)
 
 
-def _try(data: GraphData, model: Model, listener: ProgressListener) -> tuple[Candidate, ...]:
+def _try(data: GraphData, spec: GNNServiceSpec, listener: ProgressListener) -> tuple[Candidate, ...]:
     # Imported here: torch takes seconds.
     from gnnserve_worker.generation.trial import try_candidates  # noqa: PLC0415
 
-    return try_candidates(data, model, listener)
+    return try_candidates(data, spec, listener)
 
 
 def _tried(candidates: tuple[Candidate, ...], nodes: int) -> list[RenderableType]:
@@ -174,10 +174,10 @@ def _pictures(found: Inspection) -> list[RenderableType]:
 
 
 def _inspect_by_type(
-    source: TypedSource, links: Links | None, *, is_task_known: bool, as_json: bool, try_out: bool
+    source: TypedSource, task: GenerationTask, *, is_task_known: bool, as_json: bool, try_out: bool
 ) -> None:
-    """`links`: what a manifest scores; `is_task_known`: it is a manifest's source, and not a folder alone, of which
-    classes are shown where it has some."""
+    """`is_task_known`: it is a manifest's source, and not a folder alone, of which classes are shown where it has
+    some."""
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
     from gnnserve_worker.graph.inspection import inspect_by_type  # noqa: PLC0415
@@ -185,34 +185,32 @@ def _inspect_by_type(
     if try_out:
         raise InputError("--try", "trains candidates over graphs of one type alone", "leave it out")
     with showing_progress() as listener:
-        data = _load_by_type(source, links, listener, is_task_known=is_task_known)
+        data = _load_by_type(source, task, listener, is_task_known=is_task_known)
     found = inspect_by_type(data)
     if as_json:
         print_json(found)
         return
     console = output()
-    for part in _parts_by_type(found, links):
+    for part in _parts_by_type(found, task):
         put(console, part)
 
 
 def _load_by_type(
-    source: TypedSource, links: Links | None, listener: ProgressListener, *, is_task_known: bool
+    source: TypedSource, task: GenerationTask, listener: ProgressListener, *, is_task_known: bool
 ) -> GraphData:
-    """The graph of the source, loaded as generation loads it. `links`, `is_task_known`: as of `_inspect_by_type`."""
+    """The graph of the source, loaded as generation loads it. `is_task_known`: as of `_inspect_by_type`."""
     from gnnserve_worker.graph.sources.assembly import NoLabelsError  # noqa: PLC0415
     from gnnserve_worker.graph.sources.load import load_typed_source  # noqa: PLC0415
 
-    if links is not None:
-        return load_typed_source(source, listener, needs_labels=False)
     try:
-        return load_typed_source(source, listener)
+        return task.load_over_types(source, listener)
     except NoLabelsError:
         if is_task_known:
             raise
         return load_typed_source(source, listener, needs_labels=False)
 
 
-def _parts_by_type(found: InspectionByType, links: Links | None) -> list[RenderableType]:
+def _parts_by_type(found: InspectionByType, task: GenerationTask) -> list[RenderableType]:
     from gnnserve_cli.render import count, facts_table  # noqa: PLC0415
 
     nodes, edges = sum(kind.nodes for kind in found.types), sum(one.edges for one in found.relations)
@@ -230,7 +228,7 @@ def _parts_by_type(found: InspectionByType, links: Links | None) -> list[Rendera
             ("split", _split_words(found)),
         ]
         if found.target
-        else [_scored(links)]
+        else [task.says_unlabelled()]
     )
     return [
         facts_table(facts),
@@ -240,13 +238,6 @@ def _parts_by_type(found: InspectionByType, links: Links | None) -> list[Rendera
         *(class_bars(found.classes) if found.target else ()),
         *remarks(found.findings, found.notes),
     ]
-
-
-def _scored(links: Links | None) -> tuple[str, str]:
-    """What there is in place of classes."""
-    if links is None:
-        return "labels", "no type has any: nothing can be classified, and links may be scored (spec.task.links)"
-    return "scored", f"links of relation {links.relation}" if links.relation else "links"
 
 
 def _type_words(kind: TypeFacts) -> str:

@@ -22,19 +22,19 @@ def plan(manifest: Manifest, repository: RepositoryRoot = DEFAULT_REPOSITORY, as
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put, round_floats  # noqa: PLC0415
     from gnnserve_worker.generation.search.plan import plan as modelled  # noqa: PLC0415
-    from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
     from gnnserve_worker.progress import Progress  # noqa: PLC0415
     from gnnserve_worker.repository.paths import DOWNLOADS  # noqa: PLC0415
+    from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
     spec = load_manifest(manifest).spec
-    if spec.task.links is not None:
-        raise InputError("spec.task.links", "is not planned: what is modelled are classes of nodes", "generate it")
+    task = task_of(spec)
+    task.check_plan()
     if spec.graph.source.typed is not None:
         raise InputError(
             "spec.graph.source.typed", "is not planned: graphs of one type alone are modelled", "generate it"
         )
     with showing_progress() as listener:
-        data = load_source(spec.graph.source, repository / DOWNLOADS, listener)
+        data = task.load(repository / DOWNLOADS, listener)
         listener(Progress("measure made-up variants", 0, 1))
         found = modelled(spec, data)
         listener(Progress("measure made-up variants", 1, 1))

@@ -10,26 +10,17 @@ from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.cascade import unknown_stages
 from gnnserve_api.spec.variants import Variants
-from gnnserve_worker.generation.calibration import fit_temperature, threshold_for
 from gnnserve_worker.generation.families.family import PlannedCascade
 from gnnserve_worker.generation.profile import FittedCascade, scores_of
 from gnnserve_worker.inference.cascade import confidences
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.tasks.generated import Judge
 
-_FIELD = "spec.variants.cascades"
 
-
-def check_cascades(variants: Variants, *, multi_label: bool) -> None:
-    """Raises InputError where a graph has no use for them, or a stage is none of the variants that are made."""
-    if not variants.cascades:
-        return
-    if multi_label:
-        raise InputError(
-            _FIELD,
-            "needs one confidence for each answer, and nodes of this graph may have several classes",
-            "leave it out; it is for nodes of one class each",
-        )
-    check_stages(variants, variants.stage_names())
+def check_cascades(variants: Variants) -> None:
+    """Raises InputError where a stage is none of the variants that are made."""
+    if variants.cascades:
+        check_stages(variants, variants.stage_names())
 
 
 def check_stages(variants: Variants, existing: Collection[str]) -> None:
@@ -42,13 +33,12 @@ def check_stages(variants: Variants, existing: Collection[str]) -> None:
         )
 
 
-def fit_cascades(revision: LoadedRevision, planned: Sequence[PlannedCascade]) -> list[FittedCascade]:
+def fit_cascades(revision: LoadedRevision, planned: Sequence[PlannedCascade], judge: Judge) -> list[FittedCascade]:
     """Each first stage is run over the validation nodes and calibrated once."""
     nodes = revision.splits.validation
-    labels = revision.labels[nodes]
     firsts = dict.fromkeys(cascade.first for cascade in planned)
     scores = {first: scores_of(revision, first, nodes) for first in firsts}
-    temperatures = {first: fit_temperature(found, labels) for first, found in scores.items()}
+    temperatures = {first: judge.temperature(found) for first, found in scores.items()}
     return [_fit(cascade, scores[cascade.first], temperatures[cascade.first]) for cascade in planned]
 
 
@@ -63,3 +53,10 @@ def _fit(planned: PlannedCascade, scores: np.ndarray, temperature: float) -> Fit
         threshold=threshold,
     )
     return FittedCascade(manifest, float(np.mean(confidences(scores, temperature) < np.float32(threshold))))
+
+
+def threshold_for(scores: np.ndarray, temperature: float, percent: float) -> float:
+    """The confidence below which that percentage of the nodes lies; fewer where several have the same. Which nodes are
+    the least sure barely depends on the temperature, so a threshold is chosen by this share, not as a probability."""
+    ascending = np.sort(confidences(scores, temperature))
+    return float(ascending[min(round(percent * len(ascending) / 100), len(ascending) - 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +39,11 @@ class GivenModels:
     def runs(self) -> tuple[TrainingRun, ...]:
         """Empty: nothing is trained."""
         return ()
+
+    @property
+    def decoder(self) -> Mapping[str, np.ndarray]:
+        """Empty: outputs of given networks are scores."""
+        return {}
 
     def master(self, name: str) -> Tensors:
         return self._master

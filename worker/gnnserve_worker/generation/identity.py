@@ -10,16 +10,15 @@ from msgspec import UNSET
 from gnnserve_api.edges import Direction
 from gnnserve_api.repository import GraphManifest, RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
-from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.checkpoint import checkpoint_digest
 from gnnserve_worker.generation.expected.listed import expected_digests
 from gnnserve_worker.generation.given_variants import given_digests
-from gnnserve_worker.graph.links import links_digest
 from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.sources.load import source_digest, undecided_digest
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.generation import task_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +51,7 @@ def find_published(repository: Repository, identity: RevisionIdentity) -> Revisi
 
 
 def _graph_digest(spec: GNNServiceSpec) -> str:
-    digest = source_digest(spec.graph.source)
-    if spec.task.links is None:
-        return digest
-    return links_digest(digest, spec.task.links, of_types=reads_products(spec))
+    return task_of(spec).graph_digest(source_digest(spec.graph.source))
 
 
 def newest_version(spec: GNNServiceSpec, repository: Repository, log: str) -> str | None:

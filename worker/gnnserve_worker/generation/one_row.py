@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 import torch
-from torch import nn
 
 from gnnserve_api.spec.model import Model
 from gnnserve_api.training import Source, TrainingRun
@@ -23,14 +22,16 @@ from gnnserve_worker.generation.networks import build_module, to_tensors
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.resume import Resumption, TensorsAndRuns, digest_of
 from gnnserve_worker.generation.tensors import Tensors, projection_of
-from gnnserve_worker.generation.train import Lesson, Trained, label_lesson, label_loss, predict
+from gnnserve_worker.generation.train import Trained, predict
 from gnnserve_worker.generation.trained import run_of, train_aloud
 from gnnserve_worker.generation.training_set import TrainingSet, visible_nodes
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
 from gnnserve_worker.tables.table import projected_blocks
+from gnnserve_worker.tasks.course import Course
 
 
 class TrainedOneRows:
@@ -73,38 +74,25 @@ class TrainedOneRows:
 
     def _train_best(self, model: Model, rows: ModelRows, name: str, master: Tensors) -> TensorsAndRuns:
         tried: dict[Source, Trained] = {}
-        for source, lesson in self._lessons(master):
+        courses: dict[Source, Course[Graph]] = {}
+        for course in self._courses(master):
+            source = course.learnt_from
             stage = f"train {name} from {source}"
+            courses[source] = course
             tried[source] = train_aloud(
-                stage, self._data, rows.trained, model, self._progress, self._device, lesson
+                stage, self._data, rows.trained, model, self._progress, self._device, course
             )  # fmt: skip
         kept = max(tried, key=lambda source: tried[source].validation_score)
         best = tried[kept]
         scores = {source: trained.validation_score for source, trained in tried.items()}
-        return to_tensors(best.module), [msgspec.structs.replace(run_of(name, best), tried=scores, learnt_from=kept)]
+        return to_tensors(best.module), [msgspec.structs.replace(run_of(name, best, courses[kept]), tried=scores)]
 
-    def _lessons(self, master: Tensors) -> Iterator[tuple[Source, Lesson]]:
-        data = self._data
-        yield "labels", label_lesson(data)
-        nodes, taught = visible_nodes(data.graph.nodes, data.splits, self._model.training.scope), self._teach(master)
-        is_labelled = np.zeros(data.graph.nodes, dtype=bool)
-        is_labelled[data.splits.train] = True
-
-        def score_loss(scores: torch.Tensor, seeds: np.ndarray) -> torch.Tensor:
-            wanted = torch.from_numpy(taught[seeds]).to(scores.device)
-            if data.labels.ndim == 2:
-                return nn.functional.binary_cross_entropy_with_logits(scores, wanted.sigmoid())
-            return nn.functional.cross_entropy(scores, wanted.softmax(dim=1))
-
-        def both_losses(scores: torch.Tensor, seeds: np.ndarray) -> torch.Tensor:
-            labelled = np.flatnonzero(is_labelled[seeds])
-            distilled = score_loss(scores, seeds)
-            if not len(labelled):
-                return distilled
-            return (distilled + label_loss(scores[torch.from_numpy(labelled)], data.labels[seeds[labelled]])) / 2
-
-        yield "scores", Lesson(nodes, score_loss)
-        yield "both", Lesson(nodes, both_losses)
+    def _courses(self, master: Tensors) -> Iterator[Course[Graph]]:
+        """What there is to learn, and then what the master teaches."""
+        data, training = self._data, self._model.training
+        yield data.problem.course(data.visible, training.seed)
+        nodes = visible_nodes(data.graph.nodes, data.splits, training.scope)
+        yield from data.problem.distilled(data.visible, nodes, self._teach(master))
 
     def _teach(self, master: Tensors) -> np.ndarray:
         """The master's scores of the nodes that training may see, float32 [nodes, classes]; 0 of all others."""

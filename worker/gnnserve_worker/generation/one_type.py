@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ import numpy as np
 from gnnserve_api.domination import says_expected
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.searched import derived_rounds, merged, trained_rounds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.variants import Variants
@@ -33,14 +31,14 @@ from gnnserve_worker.generation.identity import RevisionIdentity, find_published
 from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.steps import IMPORT, GraphSizes, steps_of
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
-from gnnserve_worker.graph.links import LinkSet
-from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
 from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.graph.store import Features, GraphData
+from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.generated import GenerationTask, LearningProblem
+from gnnserve_worker.tasks.generation import task_of
 
 if TYPE_CHECKING:
     import torch
@@ -65,11 +63,9 @@ def generate_one_type(
     """Generate the revision, unless another process has published it meanwhile. Arguments and errors: as of
     `pipeline.generate`."""
     # Errors of the input are found here, before torch is loaded and before anything is written.
-    graph, loaded = _import_graph(spec, repository, graph_version, progress)
-    links = None if loaded is None else loaded.links
-    if links is not None:
-        # Held-out links are not in the graph, so that training may see all that is left of it.
-        spec = _transductive(spec)
+    task = task_of(spec)
+    graph, problem = _import_graph(spec, task, repository, graph_version, progress)
+    spec = task.settled(spec)
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
@@ -95,54 +91,46 @@ def generate_one_type(
         if device is not None:
             kept = repository.kept_networks(identity.recipe, identity.graph, tables_bytes)
             resumption = _resumption(kept, identity, generator, device, progress)
-            if links is not None and spec.model.learns_embeddings:
-                graph, models_of = _learn_rows(spec, graph, links, progress, resumption)
+            if spec.model.learns_embeddings:
+                graph, models_of = _learn_rows(spec, graph, problem, progress, resumption)
             one_rows_of = _training_one_rows(spec, progress, device, resumption)
             if models_of is None:
-                models_of = _training(spec, progress, device, resumption, links)
+                models_of = _training(spec, progress, device, resumption)
                 _advise_scope(spec, graph, progress)
         return generate_revision(
-            spec, identity, graph, given, repository, progress, models_of, one_rows_of, generator, links, compared
+            spec, identity, graph, problem, given, repository, progress, models_of, one_rows_of, generator, compared
         )
 
 
-def _transductive(spec: GNNServiceSpec) -> GNNServiceSpec:
-    training = spec.model.training.model_copy(update={"scope": Scope.TRANSDUCTIVE})
-    return spec.model_copy(update={"model": spec.model.model_copy(update={"training": training})})
-
-
 def _import_graph(
-    spec: GNNServiceSpec, repository: Repository, version: str | None, progress: ProgressListener
-) -> tuple[GraphData, LoadedLinks | None]:
+    spec: GNNServiceSpec, task: GenerationTask, repository: Repository, version: str | None, progress: ProgressListener
+) -> tuple[GraphData, LearningProblem[Graph]]:
     progress(Progress(IMPORT, 0, 1))
-    links: LoadedLinks | None = None
-    if version is not None:
-        graph = repository.read_graph(version)
-    elif spec.task.links is None:
-        graph = load_source(spec.graph.source, repository.downloads, progress)
-    else:
-        task, reads_features = spec.task.links, not spec.model.learns_embeddings
-        links = load_links(spec.graph.source, task, repository.downloads, progress, reads_features=reads_features)
-        graph = _with_model_features(spec, links.graph)
+    imported = (
+        task.import_graph(repository.downloads, progress)
+        if version is None
+        else task.pose(repository.read_graph(version))
+    )
+    graph = _with_model_features(spec, imported.graph)
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:
         check_factors(spec.variants.pruning.factors, columns)
     steps = steps_of(spec, GraphSizes.of(graph), profile_budget_s())
     progress(Progress(IMPORT, 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges", steps))
     # A left-out column must be reported, not only show as a poor accuracy.
-    report_findings(graph.findings, progress)
+    report_findings(imported.findings, progress)
     if (advice := says_expected(spec, columns, spec.network(len(graph.classes)).classes)) is not None:
         progress(Progress("expected", 1, 1, advice))
-    return graph, links
+    return graph, imported.problem
 
 
 def _with_model_features(spec: GNNServiceSpec, graph: GraphData) -> GraphData:
     """The graph with what the model reads of its nodes."""
-    links = spec.task.links
-    if links is not None and spec.model.learns_embeddings:
-        # The embeddings, once they are learnt: as many columns are asked about before.
-        return graph.with_features(np.zeros((graph.graph.nodes, links.dimensions), np.float32))
-    return graph
+    if not spec.model.learns_embeddings:
+        return graph
+    # The embeddings, once they are learnt: as many columns are asked about before.
+    columns = spec.network(len(graph.classes)).classes
+    return graph.with_features(np.zeros((graph.graph.nodes, columns), np.float32))
 
 
 def _tables_bytes(outline: Outline) -> int:
@@ -238,26 +226,19 @@ def _resumption(
 
 
 def _learn_rows(
-    spec: GNNServiceSpec, graph: GraphData, links: LinkSet, progress: ProgressListener, resumption: Resumption
-) -> tuple[GraphData, ModelsOf]:
+    spec: GNNServiceSpec, graph: GraphData, problem: LearningProblem[Graph], progress: ProgressListener,
+    resumption: Resumption,
+) -> tuple[GraphData, ModelsOf]:  # fmt: skip
     """The graph with embeddings as its features, and what makes networks that give them as they are."""
     from gnnserve_worker.generation.link_training.learnt_rows import learn_rows  # noqa: PLC0415
 
-    learnt = learn_rows(spec, links, progress, resumption)
+    learnt = learn_rows(spec, problem.embedding_course(), progress, resumption)
     return graph.with_features(learnt.rows), lambda data, features: learnt
 
 
 def _training(
-    spec: GNNServiceSpec,
-    progress: ProgressListener,
-    device: torch.device,
-    resumption: Resumption,
-    links: LinkSet | None,
+    spec: GNNServiceSpec, progress: ProgressListener, device: torch.device, resumption: Resumption
 ) -> ModelsOf:
-    if links is not None and spec.task.links is not None:
-        from gnnserve_worker.generation.link_training.models import link_models  # noqa: PLC0415
-
-        return partial(link_models, spec.model, spec.task.links, progress, device, resumption)
     from gnnserve_worker.generation.resume import ResumedModels  # noqa: PLC0415
     from gnnserve_worker.generation.trained import TrainedModels  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """Turns a manifest into a published revision: finds it, or has it generated.
 
 A published revision is found with little more than what serves it, so that a second start is fast. Generation over
-graphs of one type is `one_type.py`, over several `typed/` and `link_training/`.
+graphs of one type is `one_type.py`, over several `typed/`.
 """
 
 from __future__ import annotations
@@ -60,17 +60,14 @@ def _generate(
     use_gpu: bool,
     graph_version: str | None,
 ) -> RevisionManifest:
-    """Generate the revision by the pipeline of its kind of graph and task."""
-    if isinstance(source := spec.graph.source.given(), TypedSource) and spec.task.links is None:
+    """Generate the revision by the pipeline of its kind of graph."""
+    source = spec.graph.source.given()
+    if isinstance(source, TypedSource) and reads_products(spec):
         from gnnserve_worker.generation.typed.generate import generate_typed  # noqa: PLC0415
 
         return generate_typed(
             spec, source, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version
         )
-    if spec.task.links is not None and reads_products(spec):
-        from gnnserve_worker.generation.link_training.generate_typed import generate_typed_links  # noqa: PLC0415
-
-        return generate_typed_links(spec, spec.task.links, identity, repository, progress, use_gpu=use_gpu)
     from gnnserve_worker.generation.one_type import generate_one_type  # noqa: PLC0415
 
     return generate_one_type(spec, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version)

@@ -18,11 +18,8 @@ import numpy as np
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
-from gnnserve_api.profile import CascadeProfile, LatencyProfile, Metric, NewNodesLatency, Profile, VariantProfile
+from gnnserve_api.profile import CascadeProfile, LatencyProfile, NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.repository import VariantManifest
-from gnnserve_worker.generation.links.exam import JudgedLinks, LinkExam
-from gnnserve_worker.generation.scores import evaluate, metric_of, right_labels
-from gnnserve_worker.generation.thresholds import fit_thresholds
 from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
@@ -30,6 +27,7 @@ from gnnserve_worker.inference.new_nodes import measure_new_nodes
 from gnnserve_worker.models.thresholds import decisive_scores
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import thread_count
+from gnnserve_worker.tasks.generated import Judge, OutputsOf, Verdict
 
 BATCH_SEEDS = (1, 32, 1024)
 """Batch sizes that are measured. 1 and 32 are typical of requests; 1024 is the batch of Dynamic GNN inference
@@ -84,24 +82,19 @@ def measure_profile(
     revision: LoadedRevision,
     generated: Sequence[GeneratedVariant],
     report: Callable[[int, int], None],
-    metric: Metric | None = None,
+    judge: Judge,
     budget_s: float = BUDGET_S,
     cascades: Sequence[FittedCascade] = (),
-    exam: LinkExam | None = None,
-    right_labels: dict[str, np.ndarray] | None = None,
-    answers: dict[str, np.ndarray] | None = None,
+    verdicts: dict[str, Verdict] | None = None,
 ) -> Profile:
     """Measure every variant of a loaded revision.
 
     `generated` are the variants of the revision, in its order; `cascades` consist of these.
     `report(done, total)` counts batch sizes and variants, by the time that they are given.
-    `metric` None: accuracy, or micro F1 where a node may have several classes. `budget_s`: for each batch size.
-    `exam`: what variants are judged by where links are scored; None: labels.
-    `right_labels` is filled with how many labels each variant got right of each validation node, where the metric
-    judges nodes by themselves; None: nothing reads them.
-    `answers` is filled with the output column that each variant gives each validation node, where nodes have one class.
+    `budget_s`: for each batch size. `verdicts` is filled with what the judge found of each variant; None: nothing reads
+    them.
     """
-    metric = metric or metric_of(revision.multi_label)
+    verdicts = {} if verdicts is None else verdicts
     subject = _Subject.of(revision, cascades)
     latency_parts = _SIZE_PARTS * (len(BATCH_SEEDS) + 1)
     before_accuracy = latency_parts + len(BATCH_SEEDS)
@@ -120,14 +113,12 @@ def measure_profile(
         report(done, total)
         for name, of_new in _measure_new_nodes(subject, revision.splits.validation, seeds, budget_s).items():
             new_nodes[name].append(of_new)
-    accuracy_of = partial(_measure_accuracy, subject, metric=metric)
-    on_validation = partial(accuracy_of, nodes=revision.splits.validation, right=right_labels, answers=answers)
     variants: list[VariantProfile] = []
     for done, known in enumerate(generated, start=before_accuracy):
         report(done, total)
         made, name = known.variant, known.variant.name
         variant = revision.variants[name]
-        judged = _judge(subject, name, exam)
+        verdict = verdicts[name] = judge.judge(_outputs_of(subject, name, made.thresholds))
         variants.append(
             VariantProfile(
                 name=name,
@@ -137,18 +128,10 @@ def measure_profile(
                 storage=variant.table.storage,
                 projected=variant.table.projected,
                 compute=made.compute,
-                validation_accuracy=(
-                    on_validation(name, thresholds=made.thresholds)
-                    if judged is None
-                    else judged.validation_accuracy(metric)
-                ),
-                test_accuracy=(
-                    (accuracy_of(name, test, thresholds=made.thresholds) if len(test) else None)
-                    if judged is None
-                    else judged.test_accuracy(metric)
-                ),
-                validation_links=None if judged is None else judged.validation,
-                test_links=None if judged is None else judged.test,
+                validation_accuracy=verdict.validation.accuracy,
+                test_accuracy=None if verdict.test is None else verdict.test.accuracy,
+                validation_links=verdict.validation.links,
+                test_links=None if verdict.test is None else verdict.test.links,
                 latency=tuple(latencies[name]),
                 test_latency=on_test.get(name),
                 size_bytes=known.size_bytes,
@@ -163,6 +146,7 @@ def measure_profile(
     for done, cascade in enumerate(cascades, start=before_accuracy + len(generated)):
         report(done, total)
         made_of = cascade.manifest
+        verdict = verdicts[made_of.name] = judge.judge(_outputs_of(subject, made_of.name, None))
         variants.append(
             msgspec.structs.replace(
                 _memory_of_both(stages[made_of.first], stages[made_of.then], shared),
@@ -171,8 +155,8 @@ def measure_profile(
                 factor=1,
                 fanouts=(),
                 cascade=CascadeProfile(first=made_of.first, then=made_of.then, passed_on=cascade.passed_on),
-                validation_accuracy=on_validation(made_of.name),
-                test_accuracy=accuracy_of(made_of.name, test) if len(test) else None,
+                validation_accuracy=verdict.validation.accuracy,
+                test_accuracy=None if verdict.test is None else verdict.test.accuracy,
                 latency=tuple(latencies[made_of.name]),
                 test_latency=on_test.get(made_of.name),
                 new_nodes=tuple(new_nodes[made_of.name]),
@@ -180,7 +164,7 @@ def measure_profile(
         )
     report(total, total)
     return Profile(
-        metric=metric,
+        metric=judge.metric,
         machine=_machine(),
         threads=thread_count(),
         validation_nodes=len(revision.splits.validation),
@@ -244,30 +228,13 @@ def _measure_new_nodes(subject: _Subject, nodes: np.ndarray, seeds: int, budget_
     )
 
 
-def with_thresholds(revision: LoadedRevision, generated: Sequence[GeneratedVariant]) -> list[GeneratedVariant]:
-    """Each variant with the thresholds that suit its scores of the validation nodes."""
-    nodes = revision.splits.validation
-    found = []
-    for made in generated:
-        thresholds = fit_thresholds(scores_of(revision, made.variant.name, nodes), revision.labels[nodes])
-        found.append(replace(made, variant=msgspec.structs.replace(made.variant, thresholds=thresholds)))
-    return found
-
-
-def with_calibrations(
-    revision: LoadedRevision, generated: Sequence[GeneratedVariant], exam: LinkExam
-) -> list[GeneratedVariant]:
-    """Each variant with the curve from its scores of links to probabilities."""
+def calibrated(revision: LoadedRevision, generated: Sequence[GeneratedVariant], judge: Judge) -> list[GeneratedVariant]:
+    """Each variant with what makes answers of its outputs: thresholds, or a curve to probabilities."""
     subject = _Subject.of(revision)
-    found = []
-    for made in generated:
-        calibration = exam.calibrate(partial(_scores_of, subject, made.variant.name))
-        found.append(replace(made, variant=msgspec.structs.replace(made.variant, calibration=calibration)))
-    return found
-
-
-def _judge(subject: _Subject, variant: str, exam: LinkExam | None) -> JudgedLinks | None:
-    return None if exam is None else exam.judge(partial(_scores_of, subject, variant))
+    return [
+        replace(made, variant=judge.calibrate(made.variant, _outputs_of(subject, made.variant.name, None)))
+        for made in generated
+    ]
 
 
 def scores_of(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> np.ndarray:
@@ -275,21 +242,8 @@ def scores_of(revision: LoadedRevision, variant: str, nodes: np.ndarray) -> np.n
     return _scores_of(_Subject.of(revision), variant, nodes)
 
 
-def _measure_accuracy(
-    subject: _Subject,
-    variant: str,
-    nodes: np.ndarray,
-    metric: Metric,
-    thresholds: Sequence[float] | None = None,
-    right: dict[str, np.ndarray] | None = None,
-    answers: dict[str, np.ndarray] | None = None,
-) -> float:
-    scores, labels = decisive_scores(_scores_of(subject, variant, nodes), thresholds), subject.revision.labels[nodes]
-    if right is not None and (found := right_labels(scores, labels, metric)) is not None:
-        right[variant] = found
-    if answers is not None and labels.ndim == 1:
-        answers[variant] = scores.argmax(axis=1)
-    return evaluate(scores, labels, metric)
+def _outputs_of(subject: _Subject, variant: str, thresholds: Sequence[float] | None) -> OutputsOf:
+    return lambda nodes: decisive_scores(_scores_of(subject, variant, nodes), thresholds)
 
 
 def _scores_of(subject: _Subject, variant: str, nodes: np.ndarray) -> np.ndarray:

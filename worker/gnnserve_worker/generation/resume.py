@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Protocol
 
 import numpy as np
 
 from gnnserve_api.errors import DamagedError, StorageError
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.families.family import Models
-from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.tensors import Tensors, with_decoder, without_decoder
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.kept import KeptNetwork, KeptNetworks
 
@@ -72,11 +73,19 @@ class Resumption:
             self._progress(Progress("trained networks are not kept", 1, 1, str(error)))
 
 
+class LearningModels(Models, Protocol):
+    """A source of weights that are learnt here."""
+
+    def use_decoder(self, decoder: Mapping[str, np.ndarray]) -> None:
+        """Have all further networks be read by this decoder, which was learnt before."""
+
+
 class ResumedModels:
     """The `families.family.Models` of another one, each network of which is trained once over all generations."""
 
-    def __init__(self, models: Models, resumption: Resumption) -> None:
+    def __init__(self, models: LearningModels, resumption: Resumption) -> None:
         self._models = models
+        self._decoder: Mapping[str, np.ndarray] = {}
         self._resumption = resumption
         self._runs: list[TrainingRun] = []
         self._narrowed: dict[str, Tensors] = {}
@@ -85,8 +94,18 @@ class ResumedModels:
     def runs(self) -> Sequence[TrainingRun]:
         return self._runs
 
+    @property
+    def decoder(self) -> Mapping[str, np.ndarray]:
+        return self._decoder
+
     def master(self, name: str) -> Tensors:
-        return self._network(name, {"columns": "all"}, lambda: self._models.master(name))
+        def make() -> Tensors:
+            network = self._models.master(name)
+            return with_decoder(network, self._models.decoder)
+
+        network, self._decoder = without_decoder(self._network(name, {"columns": "all"}, make))
+        self._models.use_decoder(self._decoder)
+        return network
 
     def pruned(self, columns: np.ndarray, name: str) -> Tensors:
         return self._network(

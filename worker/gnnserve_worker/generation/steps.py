@@ -25,6 +25,7 @@ from gnnserve_worker.generation.profile import BATCH_SEEDS
 from gnnserve_worker.generation.schedule import expected_epochs
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import PROFILE, Step
+from gnnserve_worker.tasks.generation import task_of
 
 IMPORT, CHOOSE_FACTORS, PUBLISH = "import graph", "choose factors", "publish"
 ONE_ROW_SOURCES = ("labels", "scores", "both")
@@ -144,11 +145,11 @@ def embeddings_name(spec: GNNServiceSpec) -> str:
 
 def _first_networks(spec: GNNServiceSpec, sizes: GraphSizes) -> Iterable[Step]:
     """The network of all columns, and what is read from it."""
-    variants, model, links = spec.variants, spec.model, spec.task.links
+    variants, model = spec.variants, spec.model
     if spec.trains_networks:
         yield Step("load torch", "load", _TORCH_S)
-    if links is not None and model.learns_embeddings:
-        verb = "filter" if links.compared_with is ComparedWith.NOTHING else "train"
+    if model.learns_embeddings:
+        verb = "filter" if task_of(spec).compared_with is ComparedWith.NOTHING else "train"
         yield Step(f"{verb} {embeddings_name(spec)}", "train", _network_s(model, sizes))
     elif model.checkpoint is None and not variants.are_all_given and needs_master(spec):
         yield Step(f"train {master_name(spec)}", "train", _network_s(model, sizes))

@@ -14,6 +14,8 @@ from gnnserve_worker.models.first_layer import FirstLayer
 from gnnserve_worker.models.registry import spec_of_tensors
 
 Tensors = dict[str, np.ndarray]
+_DECODER = "decoder."
+"""Beginning of the keys of a decoder's weights where they stand beside a network's."""
 
 
 def first_layer(tensors: Mapping[str, np.ndarray]) -> FirstLayer:
@@ -41,3 +43,14 @@ def without_first_product(tensors: Mapping[str, np.ndarray]) -> Tensors:
     """The network of a projected variant, whose table holds the first product already."""
     products = spec_of_tensors(tensors).first_product_keys()
     return {key: value for key, value in tensors.items() if key not in products}
+
+
+def with_decoder(network: Mapping[str, np.ndarray], decoder: Mapping[str, np.ndarray]) -> Tensors:
+    """A network's weights and those of the decoder that was learnt beside it as one set, to be kept together."""
+    return {**network, **{f"{_DECODER}{key}": tensor for key, tensor in decoder.items()}}
+
+
+def without_decoder(tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, Tensors]:
+    """The network's weights and the decoder's."""
+    network = {key: value for key, value in tensors.items() if not key.startswith(_DECODER)}
+    return network, {key.removeprefix(_DECODER): tensors[key] for key in tensors if key.startswith(_DECODER)}

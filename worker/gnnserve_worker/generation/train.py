@@ -5,9 +5,8 @@ Every variant is trained anew, with the master's hyper-parameters (Dynamic GNN i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,98 +15,16 @@ from torch import nn
 from gnnserve_api.spec.model import Model
 from gnnserve_worker.generation.networks import CPU, build_module, device_of, forward, rows_of
 from gnnserve_worker.generation.schedule import History, schedule_of
-from gnnserve_worker.generation.scores import evaluate
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
+from gnnserve_worker.tasks.course import Course
 
 VALIDATION_KEY = 1 << 40
 """Sampling key of validation. It is fixed, so that all epochs are compared on the same neighbours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """What a network learns from."""
-
-    nodes: np.ndarray
-    """Ids of nodes that training goes through."""
-    loss: Callable[[torch.Tensor, np.ndarray], torch.Tensor]
-    """Loss of the scores, float32 [seeds, classes], of some of them (ids)."""
-
-
-class Batch(NamedTuple):
-    seeds: np.ndarray
-    """Ids of the nodes whose scores are needed."""
-    loss: Callable[[torch.Tensor], torch.Tensor]
-    """Loss of these scores, float32 [seeds, classes]."""
-
-
-class Part(NamedTuple):
-    """A part of an epoch."""
-
-    items: np.ndarray
-    """What training goes through, in batches, as integers: ids of nodes, or numbers of links."""
-    visible: Graph
-    """The neighbour lists that are aggregated meanwhile."""
-
-
-class Course(Protocol):
-    """What a network is trained on, and how an epoch is judged."""
-
-    @property
-    def items(self) -> int:
-        """How many an epoch goes through."""
-
-    @property
-    def decoder(self) -> nn.Module | None:
-        """What is trained beside the network; None: nothing."""
-
-    @property
-    def examined(self) -> np.ndarray:
-        """Ids of nodes whose scores an epoch is judged by."""
-
-    def parts(self, epoch: int) -> Iterator[Part]:
-        """The parts of that epoch, from 1."""
-
-    def batch(self, items: np.ndarray) -> Batch: ...
-
-    def judge(self, scores: np.ndarray) -> tuple[float, float]:
-        """The validation score, higher is better, and the validation loss, of scores of `examined`."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCourse:
-    """A lesson about nodes, judged by labels."""
-
-    data: TrainingSet
-    lesson: Lesson
-    decoder: None = None
-
-    @property
-    def items(self) -> int:
-        return len(self.lesson.nodes)
-
-    @property
-    def examined(self) -> np.ndarray:
-        return self.data.splits.validation
-
-    def parts(self, epoch: int) -> Iterator[Part]:
-        yield Part(self.lesson.nodes, self.data.visible)
-
-    def batch(self, items: np.ndarray) -> Batch:
-        return Batch(items, lambda scores: self.lesson.loss(scores, items))
-
-    def judge(self, scores: np.ndarray) -> tuple[float, float]:
-        expected = self.data.labels[self.data.splits.validation]
-        loss = float(label_loss(torch.from_numpy(scores), expected))
-        return evaluate(scores, expected, self.data.metric), loss
-
-
-def label_lesson(data: TrainingSet) -> Lesson:
-    return Lesson(data.splits.train, lambda scores, seeds: label_loss(scores, data.labels[seeds]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +59,19 @@ def train(
     model: Model,
     report: Report = _silent,
     device: torch.device = CPU,
-    lesson: Lesson | None = None,
+    course: Course[Graph] | None = None,
     initial: Tensors | None = None,
-    course: Course | None = None,
     most_epochs: int | None = None,
 ) -> Trained:
     """Train with Adam, and keep the weights of the epoch with the best validation score.
 
-    On the CPU the result depends on the seed and on `initial` alone. `lesson` None: the labels of training nodes, by
-    cross-entropy. `initial`: weights to begin with; None: drawn from the seed. `course`: what to train on in place of
-    a lesson about nodes. `most_epochs`: a limit below that of the settings; None: theirs.
+    On the CPU the result depends on the seed and on `initial` alone. `course` None: the one of the data's problem.
+    `initial`: weights to begin with; None: drawn from the seed. `most_epochs`: a limit below that of the settings;
+    None: theirs.
     """
     settings = model.training
     if course is None:
-        course = NodeCourse(data, lesson or label_lesson(data))
+        course = data.problem.course(data.visible, settings.seed)
     torch.manual_seed(settings.seed)
     order = np.random.default_rng(settings.seed)
     module = build_module(model, features.shape[1], data.classes)
@@ -223,10 +139,3 @@ def predict(
         subgraph = sampler.sample(nodes[start : start + 4096], model.fanouts, VALIDATION_KEY)
         parts.append(forward(module, rows_of(features, subgraph.nodes, device), subgraph).cpu().numpy())
     return np.concatenate(parts)
-
-
-def label_loss(scores: torch.Tensor, labels: np.ndarray) -> torch.Tensor:
-    if labels.ndim == 2:
-        wanted = torch.from_numpy(labels.astype(np.float32)).to(scores.device)
-        return nn.functional.binary_cross_entropy_with_logits(scores, wanted)
-    return nn.functional.cross_entropy(scores, torch.from_numpy(labels).to(scores.device))

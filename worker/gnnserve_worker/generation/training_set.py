@@ -9,37 +9,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnserve_api.profile import Metric
 from gnnserve_api.spec.model import Scope
-from gnnserve_api.training import Majority
-from gnnserve_worker.generation.scores import majority_of
-from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Graph, Splits
+from gnnserve_worker.tasks.generated import LearningProblem
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """Graph, labels and splits that all variants of a revision are trained on. Their features differ."""
+    """Graph, problem and splits that all variants of a revision are trained on. Their features differ."""
 
     graph: Graph
     """The graph with all edges, as requests will see it; validation uses it."""
     visible: Graph
     """The graph with the edges that training may use: with inductive training, those among training nodes."""
-    labels: np.ndarray
-    """int64 [nodes], or uint8 [nodes, classes] where a node may have several classes, as in `GraphData`."""
     classes: int
+    """Width of the networks' outputs, as `NetworkManifest.classes`."""
     splits: Splits
-    metric: Metric | None = None
-    """Metric by which the best epoch is chosen; None: accuracy, or micro F1 where a node may have several classes."""
-    links: LinkSet | None = None
-    """What is learnt instead of labels: links; None: labels are."""
-
-    @property
-    def majority(self) -> Majority | None:
-        """What networks must be better than; None where links are learnt."""
-        if self.links is not None:
-            return None
-        return majority_of(self.labels, self.classes, self.splits, self.metric)
+    problem: LearningProblem[Graph]
+    """What networks learn."""
 
 
 def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
@@ -48,10 +35,10 @@ def visible_nodes(nodes: int, splits: Splits, scope: Scope) -> np.ndarray:
 
 
 def training_set(
-    graph: Graph, labels: np.ndarray, classes: int, splits: Splits, scope: Scope, metric: Metric | None = None
+    graph: Graph, problem: LearningProblem[Graph], classes: int, splits: Splits, scope: Scope
 ) -> TrainingSet:
     if scope == Scope.TRANSDUCTIVE:
-        return TrainingSet(graph, graph, labels, classes, splits, metric)
+        return TrainingSet(graph, graph, classes, splits, problem)
     kept = np.zeros(graph.nodes, dtype=bool)
     kept[splits.train] = True
-    return TrainingSet(graph, graph.induced(kept), labels, classes, splits, metric)
+    return TrainingSet(graph, graph.induced(kept), classes, splits, problem)

@@ -12,6 +12,7 @@ from gnnserve_api.factors import ColumnsTrial
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Model, Scope
+from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.features import fit_normalization, keep_columns
 from gnnserve_worker.generation.propagation import model_rows
@@ -21,6 +22,7 @@ from gnnserve_worker.generation.training_set import TrainingSet, training_set, v
 from gnnserve_worker.graph.inspection import FEW_EDGES_SHARE, inductive_share
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.tasks.generation import task_of
 
 _STEPS, _EPOCHS = 150, 3
 """Each candidate is trained for the longer of the two. That suffices for a comparison."""
@@ -37,12 +39,10 @@ class Candidate(msgspec.Struct, frozen=True, rename="camel"):
     """Validation score of the best epoch."""
 
 
-def try_candidates(data: GraphData, model: Model, progress: ProgressListener) -> tuple[Candidate, ...]:
-    """Train every candidate shortly and sort them, the best first; ties stay in the order of the enums.
-
-    `model` is the manifest's; its seed is used for all candidates.
-    """
-    return _try(data, model, [(scope, method) for scope in Scope for method in _methods(data)], progress)
+def try_candidates(data: GraphData, spec: GNNServiceSpec, progress: ProgressListener) -> tuple[Candidate, ...]:
+    """Train every candidate shortly and sort them, the best first; ties stay in the order of the enums. The seed of the
+    spec is used for all candidates."""
+    return _try(data, spec, [(scope, method) for scope in Scope for method in _methods(data)], progress)
 
 
 def advise_scope(data: GraphData, spec: GNNServiceSpec, progress: ProgressListener) -> str | None:
@@ -56,7 +56,7 @@ def advise_scope(data: GraphData, spec: GNNServiceSpec, progress: ProgressListen
     share = inductive_share(data.graph, data.splits)
     if share >= FEW_EDGES_SHARE:
         return None
-    best, other = _try(data, spec.model, [(scope, method) for scope in Scope], progress)
+    best, other = _try(data, spec, [(scope, method) for scope in Scope], progress)
     nodes = len(data.splits.validation)
     if best.scope is scope or difference_interval(best.validation, nodes, other.validation, nodes).contains(0):
         return None
@@ -84,8 +84,12 @@ def try_columns(
 
 
 def _try(
-    data: GraphData, model: Model, wanted: list[tuple[Scope, Normalization]], progress: ProgressListener
+    data: GraphData, spec: GNNServiceSpec, wanted: list[tuple[Scope, Normalization]], progress: ProgressListener
 ) -> tuple[Candidate, ...]:
+    model = spec.model
+    # By the metric of the graph itself, whichever the manifest chooses.
+    variants = spec.variants.model_copy(update={"metric": MetricChoice.AUTO})
+    data, problem, _ = task_of(spec.model_copy(update={"variants": variants})).pose(data)
     steps_per_epoch = -(-len(data.splits.train) // model.training.batch_size)
     epochs = max(-(-_STEPS // steps_per_epoch), _EPOCHS)
     short = _shortly(model, epochs)
@@ -93,7 +97,7 @@ def _try(
     for done, (scope, method) in enumerate(wanted):
         progress(Progress("try", done, len(wanted), f"{scope}, {method}"))
         normalized = fit_normalization(data.features, method, visible_nodes(data.graph.nodes, data.splits, scope))
-        seen = training_set(data.graph, data.labels, len(data.classes), data.splits, scope)
+        seen = training_set(data.graph, problem, spec.network(len(data.classes)).classes, data.splits, scope)
         trained_on = model_rows(short, seen, normalized).trained
         found.append(Candidate(scope, method, train(seen, trained_on, short).validation_score))
     progress(Progress("try", len(wanted), len(wanted)))

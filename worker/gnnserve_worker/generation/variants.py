@@ -19,8 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors, ColumnsTrial
-from gnnserve_api.given_weights import ComparedScores, LabelMisfit
-from gnnserve_api.profile import Metric
+from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import (
     NOT_RANKED,
     NetworkManifest,
@@ -31,7 +30,6 @@ from gnnserve_api.repository import (
     SourceColumn,
     VariantManifest,
 )
-from gnnserve_api.spec.scoring import Thresholds
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage, columns_of
@@ -41,7 +39,6 @@ from gnnserve_worker.generation.cascades import check_cascades, check_stages, fi
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     Ingredients,
-    LinkModels,
     Models,
     OneRowModels,
     PlannedCascade,
@@ -53,28 +50,17 @@ from gnnserve_worker.generation.features import Normalized, fit_normalization, n
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.label_fit import label_misfits
-from gnnserve_worker.generation.links.exam import LinkExam
-from gnnserve_worker.generation.profile import (
-    GeneratedVariant,
-    measure_profile,
-    profile_budget_s,
-    with_calibrations,
-    with_thresholds,
-)
+from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile, profile_budget_s
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
-from gnnserve_worker.generation.scores import metric_of
 from gnnserve_worker.generation.search.candidates import Shapes
 from gnnserve_worker.generation.search.factors import choose_factors
 from gnnserve_worker.generation.search.made_up import SIZE_S, measure_made_up
 from gnnserve_worker.generation.search.search import Found, Measure, Measured, Subject, search
 from gnnserve_worker.generation.steps import CHOOSE_FACTORS, GraphSizes, master_name, steps_behind_choice
 from gnnserve_worker.generation.tensors import Tensors, first_layer
-from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.generation.wide import with_factors
-from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.opening.revision import open_revision
@@ -82,6 +68,7 @@ from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RowRecipe
 from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.tasks.generated import Judge, LearningProblem, Verdict
 
 _FLOAT16_END = 65_520.0
 """Smallest number that float16 rounds to infinity."""
@@ -91,32 +78,30 @@ def generate_revision(
     spec: GNNServiceSpec,
     identity: RevisionIdentity,
     graph: GraphData,
+    problem: LearningProblem[Graph],
     given: Sequence[GivenVariant],
     repository: Repository,
     progress: ProgressListener,
     models_of: Callable[[TrainingSet, Features], Models] | None,
     one_rows_of: Callable[[TrainingSet, Normalized, ModelRows], OneRowModels] | None,
     generator: str,
-    links: LinkSet | None = None,
     compared: Sequence[ComparedScores] = (),
 ) -> RevisionManifest:
-    """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `models_of` None:
-    every variant is given. `one_rows_of` None: the spec asks for no one-row variants, and no search does. `links`: what
-    is scored; None: nodes are classified. `compared`: expected scores that given weights were held against."""
+    """Rank, prune, project, profile, publish; nothing is visible before the last file is written. `problem`: the task
+    over the graph. `models_of` None: every variant is given. `one_rows_of` None: the spec asks for no one-row variants,
+    and no search does. `compared`: expected scores that given weights were held against."""
     training = spec.model.training
     # Before training, since a metric may not fit the graph, and a variable may be no number.
-    metric = metric_of(graph.labels.ndim == 2, spec.variants.metric, are_links=links is not None)
+    problem.check(spec.variants)
     profile_budget = profile_budget_s()
-    check_cascades(spec.variants, multi_label=graph.multi_label)
-    check_thresholds(spec.variants.thresholds, multi_label=graph.multi_label, classes=len(graph.classes))
+    check_cascades(spec.variants)
     visible = visible_nodes(graph.graph.nodes, graph.splits, training.scope)
     normalized = fit_normalization(graph.features, normalization_of(spec), visible)
     _check_range(normalized.features, () if spec.variants.is_searched else spec.variants.storage)
     # Before training, since a damaged copy of it in the repository should not cost the time.
     repository.put_graph(graph)
     network = spec.network(len(graph.classes))
-    data = training_set(graph.graph, graph.labels, network.classes, graph.splits, training.scope, metric)
-    data = replace(data, links=links)
+    data = training_set(graph.graph, problem, network.classes, graph.splits, training.scope)
     rows = model_rows(spec.model, data, normalized)
     models = None if models_of is None else models_of(data, rows.trained)
     one_rows = None if one_rows_of is None else one_rows_of(data, normalized, rows)
@@ -134,22 +119,20 @@ def generate_revision(
         identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
     ) as staged:
         row_recipe = RowRecipe(normalized.method, _moments(normalized), ingredients.ranking.columns)
-        exam = None if links is None else _exam_of(spec, links, models)
-        decoder = None if exam is None else staged.write_decoder(exam.weights)
-        answers: dict[str, np.ndarray] = {}
-        measure = partial(_measure, spec, staged, row_recipe, metric, profile_budget, progress, exam, answers)
+        judge = problem.judge({} if models is None else models.decoder)
+        decoder = staged.write_decoder(judge.weights)
+        verdicts: dict[str, Verdict] = {}
+        measure = partial(_measure, spec, staged, row_recipe, profile_budget, progress, judge, verdicts)
         if spec.variants.is_searched:
-            subject = Subject(ingredients, data, metric, sizes, profile_budget, network_s)
+            subject = Subject(ingredients, data, sizes, profile_budget, network_s)
             found = search(subject, staged, measure, progress)
         else:
             found = _make_listed(ingredients, staged, measure, progress)
         kept = {variant.name for variant in found.profile.variants}
         variants = [made.variant for made in found.generated if made.variant.name in kept]
         _discard_unused([made.variant for made in found.generated], variants, staged)
-        misfits: Sequence[LabelMisfit] = ()
-        if (majority := data.majority) is not None:
-            labels = data.labels[data.splits.validation]
-            misfits = [*label_misfits(spec, found.profile.variants, answers, labels, graph.classes, majority)]
+        answers = {name: one.validation.answers for name, one in verdicts.items() if one.validation.answers is not None}
+        misfits = judge.misfits(spec, found.profile.variants, answers)
         return staged.commit(
             scope=training.scope,
             ranking=RankingManifest(
@@ -163,22 +146,15 @@ def generate_revision(
             profile=found.profile,
             generator=generator,
             created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-            training=training_of(training, runs, data.majority) if (runs := _runs_of(models, one_rows)) else None,
+            training=training_of(training, runs, problem.majority) if (runs := _runs_of(models, one_rows)) else None,
             row_source=_write_row_source(graph, normalized, found.plans, variants, staged),
             edge_rules=graph.edge_rules,
             cascades=found.cascades,
-            links=None if exam is None else exam.describe(decoder),
+            links=judge.describe(decoder),
             assumptions=assumptions_of(spec, spec_of(spec.model.architecture)),
             compared=compared,
             label_misfits=misfits,
         )
-
-
-def _exam_of(spec: GNNServiceSpec, links: LinkSet, models: Models | None) -> LinkExam:
-    task = spec.task.links
-    if task is None or not isinstance(models, LinkModels):
-        raise ValueError("links are scored by networks that were trained on them, and there are none")
-    return LinkExam(links, task, models.decoder)
 
 
 def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
@@ -193,26 +169,24 @@ def _measure(
     spec: GNNServiceSpec,
     staged: StagedRevision,
     rows: RowRecipe,
-    metric: Metric,
     budget_s: float,
     progress: ProgressListener,
-    exam: LinkExam | None,
-    answers: dict[str, np.ndarray],
+    judge: Judge,
+    verdicts: dict[str, Verdict],
     generated: Sequence[GeneratedVariant],
     planned: Sequence[PlannedCascade] = (),
 ) -> Measured:
     loaded = open_revision(staged.files_of([made.variant for made in generated], rows))
-    if spec.variants.thresholds is Thresholds.PER_CLASS:
-        generated = with_thresholds(loaded, generated)
-    if exam is not None:
-        generated = with_calibrations(loaded, generated, exam)
+    generated = calibrated(loaded, generated, judge)
     if spec.variants.cascades:
         # Anew: a table of a stage may have been left out, whose storage cannot hold its numbers.
         check_stages(spec.variants, [*loaded.variants])
-    cascades = fit_cascades(loaded, planned)
+    cascades = fit_cascades(loaded, planned, judge)
     report = partial(_report_profile, progress)
-    right: dict[str, np.ndarray] = {}
-    profile = measure_profile(loaded, generated, report, metric, budget_s, cascades, exam, right, answers)
+    found: dict[str, Verdict] = {}
+    profile = measure_profile(loaded, generated, report, judge, budget_s, cascades, found)
+    verdicts.update(found)
+    right = {name: one.validation.right for name, one in found.items() if one.validation.right is not None}
     return Measured(generated, profile, right, [cascade.manifest for cascade in cascades])
 
 
@@ -302,7 +276,7 @@ def _choose_factors(
     shapes = Shapes(spec, made_from.graph, sizes.columns, data.classes, len(data.splits.validation))
 
     def try_factor(factor: int) -> ColumnsTrial | None:
-        if spec.model.checkpoint is not None or data.links is not None:
+        if spec.model.checkpoint is not None or not data.problem.compares_shortly:
             return None
         # Imported here: it trains, for which torch is needed.
         from gnnserve_worker.generation.trial import try_columns  # noqa: PLC0415

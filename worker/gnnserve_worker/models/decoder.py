@@ -1,7 +1,7 @@
 """What makes a score of the embeddings of two nodes, in numpy: the last step of a link's prediction.
 
 Weights are those of one file of the revision, which all of its variants share. The torch side, which learns them, is
-`generation/link_training/decoders.py`.
+`tasks/score_links/decoders.py`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Perceptron:
 
 
 def build_decoder(name: str, weights: Mapping[str, np.ndarray], dimensions: int) -> LinkDecoder:
-    """`weights`: under the keys of `generation/link_training/decoders.py` and `folding.py`. ValueError: one is missing
+    """`weights`: under the keys of `tasks/score_links/decoders.py` and `folding.py`. ValueError: one is missing
     or misshapen, or this version does not know the decoder."""
     wide = (dimensions, dimensions)
     match Decoder(name):

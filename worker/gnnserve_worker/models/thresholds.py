@@ -1,7 +1,7 @@
 """From scores to labels: what is taken from the score of each class before anything is decided.
 
 A node has the classes that are above 0 then; of classes that exclude each other, the highest. How thresholds are chosen
-is `generation/thresholds.py`.
+is `tasks/classify_nodes/thresholds.py`.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated, weights_of
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.tasks.generation import task_of
 
 _PAIRED_NUMBERS = 1 << 26
 """Most numbers that a way may read for pairs of ways to be tried: there are hundreds of them."""
@@ -77,7 +78,8 @@ def _served_rows(spec: GNNServiceSpec, graph: GraphData, method: Normalization) 
     scope = spec.model.training.scope
     normalized = fit_normalization(graph.features, method, visible_nodes(graph.nodes, graph.splits, scope))
     network = spec.network(len(graph.classes))
-    data = training_set(graph.graph, graph.labels, network.classes, graph.splits, scope)
+    problem = task_of(spec).pose(graph).problem
+    data = training_set(graph.graph, problem, network.classes, graph.splits, scope)
     return model_rows(spec.model, data, normalized).served
 
 

@@ -6,9 +6,9 @@ A family plans, and may train; `write.py` writes what all of them planned. What 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -36,6 +36,11 @@ class Models(Protocol):
         """How the networks so far were trained, those of other seeds apart. Empty: the weights are given."""
         ...
 
+    @property
+    def decoder(self) -> Mapping[str, np.ndarray]:
+        """Weights of what reads the outputs of all networks, once the master is there; empty: they are scores."""
+        ...
+
     def master(self, name: str) -> Tensors:
         """Weights for all columns, in the order of the source."""
         ...
@@ -51,16 +56,6 @@ class Models(Protocol):
 
     def another_master(self, seed: int, name: str) -> Tensors:
         """A master that differs in its seed alone. Only where weights are trained."""
-        ...
-
-
-@runtime_checkable
-class LinkModels(Models, Protocol):
-    """A source of weights of networks that end in embeddings of links."""
-
-    @property
-    def decoder(self) -> Tensors:
-        """Weights of what makes scores of two embeddings, once the master is there; empty: it has none."""
         ...
 
 

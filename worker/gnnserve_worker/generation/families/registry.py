@@ -16,6 +16,7 @@ from gnnserve_worker.generation.families.projected import ProjectedFamily
 from gnnserve_worker.generation.families.pruned import PrunedFamily
 from gnnserve_worker.generation.families.stored import StoredFamily
 from gnnserve_worker.generation.ranking.rank import reads_master
+from gnnserve_worker.tasks.generation import task_of
 
 FAMILIES: tuple[VariantFamily, ...] = (
     PrunedFamily(FamilyName.PRUNED, propagates=False),
@@ -58,9 +59,9 @@ def plan_families(made_from: Ingredients) -> list[FamilyPlan]:
 
 def needs_master(spec: GNNServiceSpec) -> bool:
     """Whether the network of all columns is made: families make variants of it, columns are ranked by it, or the
-    decoder of links is learnt with it."""
+    task needs it."""
     return (
-        spec.task.links is not None
+        task_of(spec).needs_master
         or reads_master(spec.variants.pruning.method)
         or any(family.needs_master(spec) for family in FAMILIES)
     )

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.link_training.comparison import AllNodes, Drawn
-from gnnserve_worker.generation.link_training.decoders import without_decoder
 from gnnserve_worker.generation.link_training.light_gcn import learn_embeddings
 from gnnserve_worker.generation.link_training.spectrum import filter_embeddings
 from gnnserve_worker.generation.resume import Resumption
 from gnnserve_worker.generation.steps import embeddings_name
-from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.links import LinkSet
+from gnnserve_worker.generation.tensors import Tensors, without_decoder
 from gnnserve_worker.models.architecture import key_of
 from gnnserve_worker.models.single_product import WEIGHT
 from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.tasks.course import EmbeddingCourse
 
 _BIAS = "lin.bias"
-_Maker = Callable[[GNNServiceSpec, LinkSet, str, ProgressListener], tuple[Tensors, Sequence[TrainingRun]]]
+_Maker = Callable[[GNNServiceSpec, EmbeddingCourse, str, ProgressListener], tuple[Tensors, Sequence[TrainingRun]]]
 _MAKERS: Mapping[ComparedWith, _Maker] = {
-    ComparedWith.DRAWN: partial(learn_embeddings, Drawn),
-    ComparedWith.ALL: partial(learn_embeddings, AllNodes),
+    ComparedWith.DRAWN: learn_embeddings,
+    ComparedWith.ALL: learn_embeddings,
     ComparedWith.NOTHING: filter_embeddings,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LearntRows:
-    """The `families.family.LinkModels` of embeddings that are the features: networks that give them as they are."""
+    """The `families.family.Models` of embeddings that are the features: networks that give them as they are."""
 
     rows: np.ndarray
     """float32 [nodes, dimensions]."""
@@ -58,16 +55,15 @@ class LearntRows:
         raise ValueError("embeddings are not ranked")
 
 
-def learn_rows(spec: GNNServiceSpec, links: LinkSet, progress: ProgressListener, resumption: Resumption) -> LearntRows:
+def learn_rows(
+    spec: GNNServiceSpec, course: EmbeddingCourse, progress: ProgressListener, resumption: Resumption
+) -> LearntRows:
     """Those that an interrupted generation has learnt already where there are any."""
     name = embeddings_name(spec)
-    task = spec.task.links
-    if task is None:
-        raise ValueError("embeddings are made for links")
-    make = _MAKERS[task.compared_with]
+    make = _MAKERS[course.compared_with]
 
     def learn() -> tuple[Tensors, Sequence[TrainingRun]]:
-        return make(spec, links, name, progress)
+        return make(spec, course, name, progress)
 
     tensors, runs = resumption.network(name, {"columns": "embeddings"}, learn)
     network, decoder = without_decoder(tensors)

@@ -1,8 +1,9 @@
 """Learning LightGCN's embeddings: every node's own, propagated over the whole graph at each step.
 
-A step takes a batch of links and compares each with other nodes by the logarithm of a softmax (`comparison.py`); with
-one other node that is Bayesian personalized ranking (Rendle et al., *BPR*), LightGCN's own loss. Weights of propagation
-are one linear map, symmetric, so a step's gradient goes back through the same map.
+A step takes a batch of links and compares each with other nodes by the logarithm of a softmax
+(`tasks/score_links/comparison.py`); with one other node that is Bayesian personalized ranking (Rendle et al., *BPR*),
+LightGCN's own loss. Weights of propagation are one linear map, symmetric, so a step's gradient goes back through the
+same map.
 
 Cosines are compared, not dot products: final embeddings are stored with length 1, so that the dot product of two rows
 is the cosine. On gowalla, after 300 steps of 8,192 links with 512 others and a rate of 0.1, recall@20 of validation
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,12 @@ import torch
 from torch import nn
 
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_api.spec.task import Links
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.link_training.comparison import SMALLEST, Comparison
-from gnnserve_worker.generation.links.judge import rank_links, roc_auc
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.links import LinkSet
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.models.decoder import build_decoder
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.tasks.course import SHORTEST, EmbeddingCourse
 
 _WARM_UP_STEPS = 20
 _LEAST_RATE = 0.01
@@ -39,42 +35,37 @@ _LEAST_RATE = 0.01
 
 
 def learn_embeddings(
-    compared: type[Comparison], spec: GNNServiceSpec, links: LinkSet, name: str, progress: ProgressListener
+    spec: GNNServiceSpec, course: EmbeddingCourse, name: str, progress: ProgressListener
 ) -> tuple[Tensors, Sequence[TrainingRun]]:
     """Final embeddings under `name`, float32 [nodes, dimensions], each of length 1, learnt by comparing links."""
-    task = spec.task.links
-    if task is None:
-        raise ValueError("embeddings are learnt of links")
     settings, stage = spec.model.training, f"train {name}"
     layers = spec.network(0).hops or 0
-    propagate = Propagation(links.message_graph(), layers)
-    own = torch.from_numpy(_first_embeddings(links.nodes, task.dimensions, settings.seed)).requires_grad_()
-    comparison = compared(links, task)
-    rate = settings.learning_rate or comparison.learning_rate
+    propagate = Propagation(course.links.message_graph(), layers)
+    own = torch.from_numpy(_first_embeddings(course.links.nodes, course.dimensions, settings.seed)).requires_grad_()
+    rate = settings.learning_rate or course.learning_rate
     optimizer = torch.optim.Adam([own], lr=rate)
-    steps = comparison.steps(settings.batch_size)
+    steps = course.steps(settings.batch_size)
     schedule, history = schedule_of(settings.epochs, steps), History()
     random = np.random.default_rng([settings.seed, 3])
-    judged = _Judged(links, task)
     best, best_epoch, best_score, epoch, done = np.empty(0), 0, -1.0, 0, 0
     while epoch < history.ends_at(schedule):
         epoch += 1
-        for batch in comparison.batches(settings.batch_size, random):
+        for batch in course.batches(settings.batch_size, random):
             done += 1
             if schedule.patience is None:  # it is known when training ends
                 optimizer.param_groups[0]["lr"] = rate * _share_of_rate(done, steps * schedule.most)
-            loss = comparison.loss(_Propagated.apply(own, propagate), batch, random)
+            loss = course.loss(_Propagated.apply(own, propagate), batch, random)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         with torch.no_grad():
-            found = nn.functional.normalize(propagate(own), dim=1, eps=SMALLEST).numpy()
-        score, validation_loss = judged.judge(found)
+            found = nn.functional.normalize(propagate(own), dim=1, eps=SHORTEST).numpy()
+        score, validation_loss = course.judge(found)
         history.add(score, validation_loss)
         if score > best_score:
             best, best_epoch, best_score = found, epoch, score
         ends_at = history.ends_at(schedule)
-        progress(Progress(stage, epoch, ends_at, f"recall@{task.recall_at} of validation {best_score:.4f}"))
+        progress(Progress(stage, epoch, ends_at, course.says(best_score)))
     run = TrainingRun(
         name=name,
         epochs=epoch,
@@ -142,20 +133,3 @@ def _first_embeddings(nodes: int, dimensions: int, seed: int) -> np.ndarray:
 def _share_of_rate(step: int, steps: int) -> float:
     falling = _LEAST_RATE + (1 - _LEAST_RATE) * 0.5 * (1 + np.cos(np.pi * step / steps))
     return float(min(1.0, step / _WARM_UP_STEPS) * falling)
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """What an epoch is judged by: recall@k, which embeddings are for, and the loss of ROC-AUC."""
-
-    links: LinkSet
-    task: Links
-
-    def judge(self, embeddings: np.ndarray) -> tuple[float, float]:
-        links, decoder = self.links, build_decoder(self.task.decoder, {}, self.task.dimensions)
-        ranked = rank_links(links, links.validation, decoder, lambda nodes: embeddings[nodes], self.task.recall_at)
-        of_links, of_others = (
-            decoder.score(embeddings[pairs.first], embeddings[pairs.second])
-            for pairs in (links.validation, links.validation_negatives)
-        )
-        return ranked.recall, 1 - roc_auc(of_links, of_others)

@@ -22,12 +22,11 @@ import torch
 
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.link_training.decoders import PREFIX
 from gnnserve_worker.generation.link_training.light_gcn import normalised, to_torch
-from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.links import LinkSet
+from gnnserve_worker.generation.tensors import Tensors, with_decoder
 from gnnserve_worker.models.folding import EIGENVALUES, SHARES
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.tasks.course import EmbeddingCourse
 
 _ROUNDS = 4
 _OVERSAMPLED = 16
@@ -37,21 +36,19 @@ _LEAST_EIGENVALUE = 1e-3
 
 
 def filter_embeddings(
-    spec: GNNServiceSpec, links: LinkSet, name: str, progress: ProgressListener
+    spec: GNNServiceSpec, course: EmbeddingCourse, name: str, progress: ProgressListener
 ) -> tuple[Tensors, Sequence[TrainingRun]]:
     """Rows under `name`, float32 [nodes, dimensions], with the weights of `models/folding.py` beside them, and no
     training run. Rows of the first end have length 1 where no node is at both ends: that changes no order of second
     nodes. A node without edges has a row of zeros, and so has every node in columns beyond the positive eigenvalues."""
-    task = spec.task.links
-    if task is None:
-        raise ValueError("embeddings are made for links")
+    links, dimensions = course.links, course.dimensions
     adjacency = normalised(links.message_graph())
     degrees = np.diff(adjacency.indptr).astype(np.float32)
     values, vectors = leading_eigenpairs(
-        to_torch(adjacency), task.dimensions, spec.model.training.seed,
-        lambda done: progress(Progress(f"filter {name}", done, _ROUNDS, f"{task.dimensions} eigenvectors")),
+        to_torch(adjacency), dimensions, spec.model.training.seed,
+        lambda done: progress(Progress(f"filter {name}", done, _ROUNDS, f"{dimensions} eigenvectors")),
     )  # fmt: skip
-    rows, eigenvalues = np.zeros((links.nodes, task.dimensions), np.float32), np.zeros(task.dimensions, np.float32)
+    rows, eigenvalues = np.zeros((links.nodes, dimensions), np.float32), np.zeros(dimensions, np.float32)
     kept = np.count_nonzero(values >= _LEAST_EIGENVALUE)
     eigenvalues[:kept] = values[:kept]
     rows[:, :kept] = vectors[:, :kept] * np.sqrt(values[:kept]) * np.sqrt(degrees)[:, None]
@@ -61,7 +58,7 @@ def filter_embeddings(
         lengths = np.linalg.norm(rows[firsts], axis=1)
         np.divide(rows[firsts], lengths[:, None], out=rows[firsts], where=lengths[:, None] > 0)
         shares[firsts] *= lengths
-    return {name: rows, PREFIX + EIGENVALUES: eigenvalues, PREFIX + SHARES: shares}, ()
+    return with_decoder({name: rows}, {EIGENVALUES: eigenvalues, SHARES: shares}), ()
 
 
 def leading_eigenpairs(

@@ -131,6 +131,10 @@ class _ShapedModels:
     def runs(self) -> Sequence[TrainingRun]:
         return ()
 
+    @property
+    def decoder(self) -> Tensors:
+        return {}
+
     def master(self, name: str) -> Tensors:
         return _shaped(self.model.network(self.classes), self.columns)
 

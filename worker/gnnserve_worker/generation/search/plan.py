@@ -23,9 +23,9 @@ from gnnserve_worker.generation.search.candidates import Candidate, Shapes, all_
 from gnnserve_worker.generation.search.factors import slow_factors
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel, Work, work_of
 from gnnserve_worker.generation.search.made_up import measure_made_up
-from gnnserve_worker.generation.thresholds import check_thresholds
 from gnnserve_worker.generation.wide import with_searched_factors
 from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.tasks.generation import task_of
 
 _LEAST_ROUNDS = 5
 """Rounds that a profile measures each variant at least."""
@@ -71,8 +71,9 @@ class Plan(msgspec.Struct, frozen=True, rename="camel"):
 
 def plan(spec: GNNServiceSpec, data: GraphData) -> Plan:
     """Given variants are left out, and cascades of them: their weights would have to be read."""
-    check_thresholds(spec.variants.thresholds, multi_label=data.multi_label, classes=len(data.classes))
-    check_cascades(spec.variants, multi_label=data.multi_label)
+    data, problem, _ = task_of(spec).pose(data)
+    problem.check(spec.variants)
+    check_cascades(spec.variants)
     source_columns, degrees = data.features.shape[1], Degrees.of(data.graph)
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, spec.model.row_columns(source_columns))

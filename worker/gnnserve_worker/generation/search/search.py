@@ -15,14 +15,13 @@ from typing import Protocol
 import msgspec
 
 from gnnserve_api.cascades import CascadeManifest
-from gnnserve_api.profile import Metric, Profile
+from gnnserve_api.profile import Profile
 from gnnserve_api.search import SearchRecord
 from gnnserve_api.spec.searched import Round, derived_rounds, trained_rounds
 from gnnserve_worker.generation.families.family import FamilyPlan, Ingredients, PlannedCascade
 from gnnserve_worker.generation.families.registry import FAMILIES, plan_families
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.profile import GeneratedVariant
-from gnnserve_worker.generation.scores import majority_of
 from gnnserve_worker.generation.search.candidates import Shapes, candidates_of
 from gnnserve_worker.generation.search.latency_model import Degrees, LatencyModel
 from gnnserve_worker.generation.search.selection import RightLabels, select
@@ -67,7 +66,6 @@ class Subject:
     made_from: Ingredients
     """The spec in it is with the factors that are searched."""
     data: TrainingSet
-    metric: Metric
     sizes: GraphSizes
     profile_budget_s: float
     """Seconds of measuring one batch size."""
@@ -78,8 +76,9 @@ class Subject:
 def search(subject: Subject, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
     """Writes variants; what is not kept stays written."""
     started = time.monotonic()
-    made_from, data = subject.made_from, subject.data
-    least = majority_of(data.labels, data.classes, data.splits, subject.metric).score
+    made_from = subject.made_from
+    majority = subject.data.problem.majority
+    least = 0.0 if majority is None else majority.score
     variants, model = made_from.spec.variants, made_from.spec.model
     plans = [
         plan

@@ -8,38 +8,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse as sp
 
-from gnnserve_api.profile import Metric
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Scope
-from gnnserve_api.training import Majority
-from gnnserve_api.typed import TypedGraphManifest
 from gnnserve_worker.generation.features import Normalized, fit_normalization
-from gnnserve_worker.generation.scores import majority_of
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed import Relation, TypedGraphData
+from gnnserve_worker.graph.store import Graph, GraphData, Relation
+from gnnserve_worker.tasks.generated import LearningProblem
 
 
 @dataclass(frozen=True, slots=True)
 class TypedTrainingSet:
-    data: TypedGraphData
-    typed: TypedGraphManifest
+    data: GraphData
+    typed: GraphSchema
     features: Sequence[Normalized | None]
     """Features by type; None: it has none."""
     means: Sequence[sp.csr_array]
     """By relation, float32 [nodes of the target, nodes of the source]: rows that average what a node reads."""
     visible: Sequence[Relation]
     """Relations with the edges that training may see: those of `data`, where it may see all."""
-    metric: Metric
-
-    @property
-    def majority(self) -> Majority:
-        """What networks that classify must be better than."""
-        return majority_of(self.data.labels, len(self.data.classes), self.data.splits, self.metric)
+    problem: LearningProblem[Sequence[Relation]]
+    """What networks learn."""
 
 
 def typed_training_set(
-    data: TypedGraphData, typed: TypedGraphManifest, method: Normalization, scope: Scope, metric: Metric
-) -> TypedTrainingSet:
+    data: GraphData, typed: GraphSchema, method: Normalization, scope: Scope,
+    problem: LearningProblem[Sequence[Relation]],
+) -> TypedTrainingSet:  # fmt: skip
     """With inductive training, edges of nodes of the classified type that are not for training are hidden, and so are
     the features of these nodes; nodes of other types belong to no part of the split, and are always seen."""
     is_seen = np.ones(data.target.nodes, dtype=bool)
@@ -53,12 +47,12 @@ def typed_training_set(
     ]
     means = [means_by_relation(data, one) for one in data.relations]
     if scope is Scope.TRANSDUCTIVE:
-        return TypedTrainingSet(data, typed, features, means, data.relations, metric)
+        return TypedTrainingSet(data, typed, features, means, data.relations, problem)
     visible = [replace(one, lists=_kept(one.lists, seen[one.source], seen[one.target])) for one in data.relations]
-    return TypedTrainingSet(data, typed, features, means, visible, metric)
+    return TypedTrainingSet(data, typed, features, means, visible, problem)
 
 
-def means_by_relation(data: TypedGraphData, relation: Relation) -> sp.csr_array:
+def means_by_relation(data: GraphData, relation: Relation) -> sp.csr_array:
     """As `TypedTrainingSet.means`. The relation's lists need not be those of the graph."""
     return mean_rows(relation.lists.indptr, relation.lists.indices, data.type_named(relation.source).nodes)
 

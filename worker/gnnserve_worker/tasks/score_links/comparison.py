@@ -9,19 +9,22 @@ reaches recall@20 of 0.162 on test links, where 14 epochs of 8,192 links beside 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from gnnserve_api.spec.task import Links
+from gnnserve_api.spec.task import ComparedWith, Links
 from gnnserve_worker.graph.links import LinkSet, Pairs
+from gnnserve_worker.models.decoder import build_decoder
+from gnnserve_worker.tasks.course import SHORTEST
+from gnnserve_worker.tasks.score_links.metrics import rank_links, roc_auc
 
 TEMPERATURE = 0.1
 """Divisor of cosines before the softmax. On gowalla 0.1 learns faster than 0.15 and 0.2."""
-SMALLEST = 1e-8
 _BLOCK = 1 << 24
 """Cosines that are held at once, 64 MB."""
 
@@ -67,7 +70,7 @@ class Drawn(Comparison):
     def loss(self, final: torch.Tensor, batch: Pairs, random: np.random.Generator) -> torch.Tensor:
         others = random.integers(self._links.second.start, self._links.second.end, self._drawn)
         first, second, apart = (
-            nn.functional.normalize(final[torch.from_numpy(nodes)], dim=1, eps=SMALLEST)
+            nn.functional.normalize(final[torch.from_numpy(nodes)], dim=1, eps=SHORTEST)
             for nodes in (batch.first, batch.second, others)
         )
         linked = (first * second).sum(dim=1, keepdim=True)
@@ -102,8 +105,8 @@ class AllNodes(Comparison):
         end = self._links.second
         firsts, rows = np.unique(batch.first, return_inverse=True)
         unit = nn.functional.normalize
-        asked = unit(final[torch.from_numpy(firsts)], dim=1, eps=SMALLEST)
-        others = unit(final[end.start : end.end], dim=1, eps=SMALLEST)
+        asked = unit(final[torch.from_numpy(firsts)], dim=1, eps=SHORTEST)
+        others = unit(final[end.start : end.end], dim=1, eps=SHORTEST)
         loss: torch.Tensor = _SoftmaxOverAll.apply(asked, others, rows, batch.second - end.start)
         return loss
 
@@ -141,3 +144,53 @@ class _SoftmaxOverAll(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
         of_asked, of_others = ctx.saved_tensors
         return of_asked * gradients[0], of_others * gradients[0], None, None
+
+
+_COMPARISONS: Mapping[ComparedWith, type[Comparison]] = {ComparedWith.DRAWN: Drawn, ComparedWith.ALL: AllNodes}
+
+
+class ComparedLinks:
+    """The `EmbeddingCourse` of links, judged by recall@k, which embeddings are for, and the loss of ROC-AUC."""
+
+    def __init__(self, links: LinkSet, settings: Links) -> None:
+        self.links = links
+        self._settings = settings
+
+    @property
+    def dimensions(self) -> int:
+        return self._settings.dimensions
+
+    @property
+    def compared_with(self) -> ComparedWith:
+        return self._settings.compared_with
+
+    @property
+    def learning_rate(self) -> float:
+        return self._comparison.learning_rate
+
+    def steps(self, batch_size: int) -> int:
+        return self._comparison.steps(batch_size)
+
+    def batches(self, batch_size: int, random: np.random.Generator) -> Iterator[Pairs]:
+        return self._comparison.batches(batch_size, random)
+
+    def loss(self, final: torch.Tensor, batch: Pairs, random: np.random.Generator) -> torch.Tensor:
+        return self._comparison.loss(final, batch, random)
+
+    def judge(self, embeddings: np.ndarray) -> tuple[float, float]:
+        links, settings = self.links, self._settings
+        decoder = build_decoder(settings.decoder, {}, settings.dimensions)
+        ranked = rank_links(links, links.validation, decoder, lambda nodes: embeddings[nodes], settings.recall_at)
+        of_links, of_others = (
+            decoder.score(embeddings[pairs.first], embeddings[pairs.second])
+            for pairs in (links.validation, links.validation_negatives)
+        )
+        return ranked.recall, 1 - roc_auc(of_links, of_others)
+
+    def says(self, score: float) -> str:
+        return f"recall@{self._settings.recall_at} of validation {score:.4f}"
+
+    @cached_property
+    def _comparison(self) -> Comparison:
+        """How training goes through the links. Raises KeyError where nothing is trained."""
+        return _COMPARISONS[self.compared_with](self.links, self._settings)

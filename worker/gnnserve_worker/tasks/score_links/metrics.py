@@ -7,12 +7,13 @@ fixed seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gnnserve_api.profile import LinkScores, Metric
+from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_worker.graph.links import LinkSet, Pairs, pair_keys
 from gnnserve_worker.models.decoder import LinkDecoder
 
@@ -23,8 +24,19 @@ MOST_CANDIDATES = 50_000
 _RANKED_AT_ONCE = 128
 _SAMPLING_SEED = 0
 
+_CHOSEN: Mapping[MetricChoice, Metric] = {
+    MetricChoice.AUTO: "rocAuc",
+    MetricChoice.ROC_AUC: "rocAuc",
+    MetricChoice.AVERAGE_PRECISION: "averagePrecision",
+    MetricChoice.MRR: "mrr",
+    MetricChoice.RECALL_AT_K: "recallAtK",
+}
 EmbeddingsOf = Callable[[np.ndarray], np.ndarray]
 """Embeddings float32 [nodes, dimensions] of nodes (int64)."""
+
+
+def metric_of_links(choice: MetricChoice) -> Metric:
+    return _CHOSEN[choice]
 
 
 def roc_auc(of_links: np.ndarray, of_others: np.ndarray) -> float:

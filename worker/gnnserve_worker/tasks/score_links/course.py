@@ -6,17 +6,19 @@ them there. So an epoch goes through the links in parts, and each part is learnt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic
 
 import numpy as np
 import torch
 from torch import nn
 
 from gnnserve_api.spec.task import Links
-from gnnserve_worker.generation.link_training.decoders import TrainedDecoder, make_decoder
-from gnnserve_worker.generation.links.judge import roc_auc
-from gnnserve_worker.generation.train import Batch, Part
+from gnnserve_api.training import Source
 from gnnserve_worker.graph.links import LinkSet
+from gnnserve_worker.tasks.course import Batch, EmbeddingRates, Part, Visible
+from gnnserve_worker.tasks.score_links.decoders import TrainedDecoder, make_decoder
+from gnnserve_worker.tasks.score_links.metrics import roc_auc
 
 PARTS = 5
 """Parts of an epoch: while one is learnt, four fifths of the links are aggregated."""
@@ -39,11 +41,22 @@ def cross_entropy(of_links: torch.Tensor, of_others: torch.Tensor) -> torch.Tens
     return (softplus(-of_links).mean() + softplus(of_others).mean()) / 2
 
 
-class LinkCourse:
-    """A `train.Course` over links."""
+class LinkCourse(Generic[Visible]):
+    """A `Course` over links."""
 
-    def __init__(self, links: LinkSet, task: Links, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> None:
-        """`decoder`: weights that stay as they are; None: they are learnt."""
+    learnt_from: Source = "links"
+    parts_per_epoch = PARTS
+    embeddings = EmbeddingRates(bound=0.1, rate_share=1.0, is_decayed=False)
+    """Every node has links to learn its embedding from, so that it learns as quickly as weights."""
+    says_each_epoch = True
+
+    def __init__(
+        self, links: LinkSet, task: Links, seed: int, lists_of: Callable[[np.ndarray | None], Visible],
+        decoder: Mapping[str, np.ndarray] | None = None,
+    ) -> None:  # fmt: skip
+        """`lists_of`: neighbour lists with some of the links, bool [links]. `decoder`: weights that stay as they are;
+        None: they are learnt."""
+        self._lists_of = lists_of
         self._links = links
         self._negatives = task.negatives
         self._random = np.random.default_rng([seed, 2])
@@ -68,9 +81,9 @@ class LinkCourse:
     def examined(self) -> np.ndarray:
         return self._examined
 
-    def parts(self, epoch: int) -> Iterator[Part]:
+    def parts(self, epoch: int) -> Iterator[Part[Visible]]:
         for learnt in parts_of(self.items, self._random):
-            yield Part(np.flatnonzero(learnt), self._links.message_graph(~learnt))
+            yield Part(np.flatnonzero(learnt), self._lists_of(~learnt))
 
     def batch(self, items: np.ndarray) -> Batch:
         links = self._links.train.at(items)
@@ -90,10 +103,13 @@ class LinkCourse:
         return Batch(seeds, loss)
 
     @torch.no_grad()
-    def judge(self, scores: np.ndarray) -> tuple[float, float]:
+    def judge(self, outputs: np.ndarray) -> tuple[float, float]:
         device = next((one.device for one in self._decoder.parameters()), torch.device("cpu"))
-        embeddings = torch.from_numpy(scores).to(device)
+        embeddings = torch.from_numpy(outputs).to(device)
         found = self._decoder(*(embeddings[torch.from_numpy(places)] for places in self._places)).cpu()
         count = len(self._links.validation)
         loss = cross_entropy(found[:count], found[count:])
         return roc_auc(found[:count].numpy(), found[count:].numpy()), float(loss)
+
+    def says(self, score: float) -> str:
+        return f"ROC-AUC of validation {score:.4f}"

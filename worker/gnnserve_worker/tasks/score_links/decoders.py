@@ -9,10 +9,6 @@ import torch
 from torch import nn
 
 from gnnserve_api.spec.task import Decoder
-from gnnserve_worker.generation.tensors import Tensors
-
-PREFIX = "decoder."
-"""Before the keys of a decoder's weights where they stand beside a network's."""
 
 
 class TrainedDecoder(nn.Module):
@@ -73,15 +69,3 @@ def make_decoder(kind: Decoder, dimensions: int, fixed: Mapping[str, np.ndarray]
         made.load_state_dict({key: torch.from_numpy(tensor) for key, tensor in fixed.items()})
         made.requires_grad_(False)
     return made
-
-
-def with_decoder(network: Tensors, decoder: nn.Module | None) -> Tensors:
-    """Both as one set of weights, to be kept together."""
-    own = {} if decoder is None else decoder.state_dict()
-    return network | {f"{PREFIX}{key}": value.detach().numpy().astype(np.float32) for key, value in own.items()}
-
-
-def without_decoder(tensors: Mapping[str, np.ndarray]) -> tuple[Tensors, Tensors]:
-    """The network's weights and the decoder's."""
-    network = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
-    return network, {key.removeprefix(PREFIX): tensors[key] for key in tensors if key.startswith(PREFIX)}

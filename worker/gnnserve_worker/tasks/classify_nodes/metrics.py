@@ -100,15 +100,10 @@ _CHOSEN: dict[MetricChoice, Metric] = {
     MetricChoice.MACRO_F1: "f1Macro",
     MetricChoice.AVERAGE_PRECISION: "averagePrecision",
     MetricChoice.ROC_AUC: "rocAuc",
-    MetricChoice.MRR: "mrr",
-    MetricChoice.RECALL_AT_K: "recallAtK",
 }
 
 
-def metric_of(multi_label: bool, choice: MetricChoice = MetricChoice.AUTO, *, are_links: bool = False) -> Metric:
-    """`are_links`: pairs are scored, and nothing is classified."""
-    if are_links:
-        return "rocAuc" if choice is MetricChoice.AUTO else _CHOSEN[choice]
+def metric_of(multi_label: bool, choice: MetricChoice = MetricChoice.AUTO) -> Metric:
     if choice is MetricChoice.AUTO:
         return "f1Micro" if multi_label else "accuracy"
     if choice is MetricChoice.MICRO_F1 and not multi_label:

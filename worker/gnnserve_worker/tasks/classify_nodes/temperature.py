@@ -1,8 +1,7 @@
-"""When a cascade's first stage is sure enough: a temperature and a threshold, fitted on validation nodes. Pure.
+"""How sure scores are: a temperature, fitted on validation nodes, by which the first stage of a cascade tells it. Pure.
 
 Networks are too sure of themselves, or not enough. One number corrects that (On calibration of modern neural networks,
-section 4.2): scores divided by a temperature give the labels the highest likelihood. Which of the nodes are the least
-sure barely depends on it, so a threshold is chosen by the share that is passed on, not as a probability by hand.
+section 4.2): scores divided by a temperature give the labels the highest likelihood.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-
-from gnnserve_worker.inference.cascade import confidences
 
 _TEMPERATURES = (0.05, 20.0)
 """Lowest and highest; reached only where all nodes, or as good as none, are answered right."""
@@ -34,9 +31,3 @@ def fit_temperature(scores: np.ndarray, labels: np.ndarray) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     return float(1 / math.sqrt(low * high))
-
-
-def threshold_for(scores: np.ndarray, temperature: float, percent: float) -> float:
-    """The confidence below which that percentage of the nodes lies; fewer where several have the same."""
-    ascending = np.sort(confidences(scores, temperature))
-    return float(ascending[min(round(percent * len(ascending) / 100), len(ascending) - 1)])

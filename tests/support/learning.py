@@ -1,0 +1,23 @@
+"""Problems that networks learn in tests: labels of made-up nodes, in place of those of an imported graph."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnserve_api.spec.model import Scope
+from gnnserve_api.spec.scoring import MetricChoice
+from gnnserve_worker.generation.training_set import TrainingSet, training_set
+from gnnserve_worker.graph.store import Graph, GraphData, Splits
+from gnnserve_worker.tasks.classify_nodes.labels import NodeLabels
+
+
+def labels_of(data: GraphData, choice: MetricChoice = MetricChoice.AUTO) -> NodeLabels:
+    return NodeLabels(data.labels, data.classes, data.splits, choice)
+
+
+def labelled_set(
+    graph: Graph, labels: np.ndarray, classes: int, splits: Splits, scope: Scope,
+    choice: MetricChoice = MetricChoice.AUTO,
+) -> TrainingSet:  # fmt: skip
+    problem = NodeLabels(labels, tuple(range(classes)), splits, choice)
+    return training_set(graph, problem, classes, splits, scope)

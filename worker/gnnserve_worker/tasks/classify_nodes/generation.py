@@ -1,0 +1,64 @@
+"""Classification of nodes, as generation sees it: labels of the source, and what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import ComparedWith
+from gnnserve_worker.graph.sources.load import load_source, load_typed_source
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.progress import ProgressListener
+
+if TYPE_CHECKING:
+    from gnnserve_worker.tasks.generated import OverOneType, OverTypes
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyNodes:
+    """The `GenerationTask` of a spec that asks for classes."""
+
+    spec: GNNServiceSpec
+    needs_master: bool = False
+
+    @property
+    def compared_with(self) -> ComparedWith:
+        raise ValueError("embeddings are made for links")
+
+    def graph_digest(self, source: str) -> str:
+        return source
+
+    def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
+        return spec
+
+    def check_plan(self) -> None:
+        """Do nothing: classes are what is planned."""
+
+    def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
+        return load_source(self.spec.graph.source, downloads, progress)
+
+    def load_over_types(self, source: TypedSource, progress: ProgressListener) -> GraphData:
+        return load_typed_source(source, progress)
+
+    def says_unlabelled(self) -> tuple[str, str]:
+        return "labels", "no type has any: nothing can be classified, and links may be scored (spec.task.links)"
+
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
+        return self.pose(self.load(downloads, progress))
+
+    def import_over_types(self, source: TypedSource, progress: ProgressListener) -> OverTypes:
+        return self.pose_over_types(self.load_over_types(source, progress))
+
+    def pose(self, graph: GraphData) -> OverOneType:
+        # Imported here, as below: a start that finds its revision learns and judges nothing.
+        from gnnserve_worker.tasks.classify_nodes.labels import labels_over_one_type  # noqa: PLC0415
+
+        return labels_over_one_type(graph, self.spec.variants)
+
+    def pose_over_types(self, graph: GraphData) -> OverTypes:
+        from gnnserve_worker.tasks.classify_nodes.labels import labels_over_types  # noqa: PLC0415
+
+        return labels_over_types(graph, self.spec.variants)

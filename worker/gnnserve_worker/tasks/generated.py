@@ -1,0 +1,184 @@
+"""What generation asks of a task: its graph, what networks learn, how variants are judged, what a revision records.
+
+A task is a folder beside this file. Its object is made of a spec (`GenerationTask`), poses a problem over an imported
+graph (`LearningProblem`), and judges variants once networks are trained (`Judge`). No pipeline asks which task it has
+before it: what differs by task is a method here. Nothing here needs torch to be imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from gnnserve_api.given_weights import LabelMisfit
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.links import LinksManifest
+from gnnserve_api.profile import LinkScores, Metric, VariantProfile
+from gnnserve_api.repository import VariantManifest
+from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import ComparedWith
+from gnnserve_api.spec.variants import Variants
+from gnnserve_api.training import Majority
+from gnnserve_worker.graph.store import Finding, Graph, GraphData, Relation
+from gnnserve_worker.progress import ProgressListener
+
+if TYPE_CHECKING:
+    from gnnserve_worker.tasks.course import Course, EmbeddingCourse
+
+Visible = TypeVar("Visible")
+"""Neighbour lists as a `Course` has them."""
+OutputsOf = Callable[[np.ndarray], np.ndarray]
+"""Outputs float32 [nodes, outputs] of a variant for nodes (int64), with its thresholds taken off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How good a variant is on one split, and what a revision records of it."""
+
+    accuracy: float
+    """Fraction of 1 by the problem's metric."""
+    links: LinkScores | None = None
+    """Figures of links beside it; None: nodes were judged."""
+    right: np.ndarray | None = None
+    """How many labels of each node are right, int64 [nodes], to compare variants node by node; None: the metric judges
+    no node by itself."""
+    answers: np.ndarray | None = None
+    """Column of the highest output of each node, where that is its answer; None: it is not."""
+
+
+class Verdict(NamedTuple):
+    validation: Judged
+    test: Judged | None
+    """None: there is no test split."""
+
+
+class Judge(Protocol):
+    """Judges variants of networks that are trained."""
+
+    @property
+    def metric(self) -> Metric: ...
+
+    @property
+    def weights(self) -> Mapping[str, np.ndarray]:
+        """Weights that outputs are read by, which all variants share; empty: there are none."""
+
+    def judge(self, outputs_of: OutputsOf) -> Verdict: ...
+
+    def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
+        """The variant with what makes answers of its outputs, fitted on the validation split."""
+
+    def temperature(self, outputs: np.ndarray) -> float:
+        """Divisor of outputs of the validation nodes that makes confidences of them, for cascades."""
+
+    def misfits(
+        self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]
+    ) -> Sequence[LabelMisfit]:
+        """Variants of given weights that do not fit the validation split. `answers`: `Judged.answers` by
+        variant."""
+
+    def describe(self, weights: str | None) -> LinksManifest | None:
+        """What a manifest has about links; None: nodes are answered. `weights`: path of `weights`; None: there are
+        none."""
+
+
+class LearningProblem(Protocol[Visible]):
+    """A task over an imported graph."""
+
+    @property
+    def metric(self) -> Metric:
+        """Raises InputError where the one that the spec chooses does not fit the graph."""
+
+    @property
+    def items(self) -> int:
+        """How many training goes through in an epoch: labelled nodes, or links."""
+
+    @property
+    def majority(self) -> Majority | None:
+        """Score that networks must be better than to have learnt anything; None: there is no such score."""
+
+    @property
+    def compares_shortly(self) -> bool:
+        """Whether short trainings are compared: where validation scores are shares of nodes."""
+
+    @property
+    def keeps_outputs(self) -> bool:
+        """Whether outputs of the network are stored unasked over several types, a row for each node."""
+
+    def answered_types(self, graph: GraphSchema) -> tuple[int, ...]:
+        """Places of the types whose nodes have outputs, ascending."""
+
+    def check(self, variants: Variants) -> None:
+        """Raises InputError for a metric or variants that the graph has no use for."""
+
+    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course[Visible]:
+        """What networks are trained on. `visible`: lists that training may see. `decoder`: weights that stay as they
+        are; None: they are learnt."""
+
+    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course[Visible]]:
+        """Courses by which a network learns to stand in for another. `nodes`: ids of those that it learns. `taught`:
+        outputs of the other for all nodes, float32 [nodes, outputs]."""
+
+    def embedding_course(self) -> EmbeddingCourse:
+        """What embeddings of the nodes are learnt on. Raises ValueError where there is nothing."""
+
+    def judge(self, decoder: Mapping[str, np.ndarray]) -> Judge:
+        """`decoder`: weights that were learnt beside networks."""
+
+
+class Imported(NamedTuple, Generic[Visible]):
+    """A graph as generation uses it."""
+
+    graph: GraphData
+    """Without what is held out."""
+    problem: LearningProblem[Visible]
+    findings: Sequence[Finding]
+
+
+OverOneType = Imported[Graph]
+OverTypes = Imported[Sequence[Relation]]
+
+
+class GenerationTask(Protocol):
+    """A task as a spec asks for it."""
+
+    @property
+    def needs_master(self) -> bool:
+        """Whether the network of all columns is trained in any case."""
+
+    @property
+    def compared_with(self) -> ComparedWith:
+        """What embeddings are learnt by. Raises ValueError where none are."""
+
+    def graph_digest(self, source: str) -> str:
+        """Identity of the graph without what is held out, by that of the source's graph."""
+
+    def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
+        """The spec with what the task leaves no choice about."""
+
+    def check_plan(self) -> None:
+        """Raises InputError where variants cannot be planned before training."""
+
+    def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
+        """The source's graph of one type as it is. `downloads`: the folder of fetched files. Raises InputError and
+        ResourceError as `load_source` does."""
+
+    def load_over_types(self, source: TypedSource, progress: ProgressListener) -> GraphData:
+        """The source's graph of several types as it is."""
+
+    def says_unlabelled(self) -> tuple[str, str]:
+        """Row of an inspected graph of which no type has labels: what stands in their place."""
+
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
+        """The source's graph and the problem over it. Of several types where the model reads none of them."""
+
+    def import_over_types(self, source: TypedSource, progress: ProgressListener) -> OverTypes: ...
+
+    def pose(self, graph: GraphData) -> OverOneType:
+        """The problem over a graph that was loaded."""
+
+    def pose_over_types(self, graph: GraphData) -> OverTypes: ...

@@ -1,0 +1,81 @@
+"""Scoring of links, as generation sees it: links that are held out, and the graph without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnserve_api.errors import InputError
+from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.heterogeneous_rules import reads_products
+from gnnserve_api.spec.model import Scope
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import ComparedWith, Links
+from gnnserve_worker.graph.links import links_digest, part_links
+from gnnserve_worker.graph.sources.load import load_source, load_typed_source
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.progress import ProgressListener
+
+if TYPE_CHECKING:
+    from gnnserve_worker.tasks.generated import OverOneType, OverTypes
+
+
+class ScoreLinks:
+    """The `GenerationTask` of a spec that asks for links."""
+
+    needs_master = True
+    """The decoder of all variants is learnt with it."""
+
+    def __init__(self, spec: GNNServiceSpec) -> None:
+        links = spec.task.asked()
+        if not isinstance(links, Links):
+            raise TypeError("the spec asks for no links")
+        self._spec, self._links = spec, links
+
+    @property
+    def compared_with(self) -> ComparedWith:
+        return self._links.compared_with
+
+    def graph_digest(self, source: str) -> str:
+        return links_digest(source, self._links, of_types=reads_products(self._spec))
+
+    def settled(self, spec: GNNServiceSpec) -> GNNServiceSpec:
+        """The spec with transductive training: held-out links are not in the graph, so that training may see all that
+        is left of it."""
+        training = spec.model.training.model_copy(update={"scope": Scope.TRANSDUCTIVE})
+        return spec.model_copy(update={"model": spec.model.model_copy(update={"training": training})})
+
+    def check_plan(self) -> None:
+        raise InputError("spec.task.links", "is not planned: what is modelled are classes of nodes", "generate it")
+
+    def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
+        return load_source(self._spec.graph.source, downloads, progress, learns_labels=False)
+
+    def load_over_types(self, source: TypedSource, progress: ProgressListener) -> GraphData:
+        return load_typed_source(source, progress, needs_labels=False)
+
+    def says_unlabelled(self) -> tuple[str, str]:
+        relation = self._links.relation
+        return "scored", f"links of relation {relation}" if relation else "links"
+
+    def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
+        # Imported here, as below: a start that finds its revision holds out nothing.
+        from gnnserve_worker.graph.sources.links import load_links  # noqa: PLC0415
+        from gnnserve_worker.tasks.score_links.held_out import links_over_one_type  # noqa: PLC0415
+
+        source, reads_features = self._spec.graph.source, not self._spec.model.learns_embeddings
+        loaded = load_links(source, self._links, downloads, progress, reads_features=reads_features)
+        return links_over_one_type(self._spec, self._links, loaded.graph, loaded.links)
+
+    def pose(self, graph: GraphData) -> OverOneType:
+        from gnnserve_worker.tasks.score_links.held_out import links_over_one_type  # noqa: PLC0415
+
+        return links_over_one_type(self._spec, self._links, *part_links(graph, self._links))
+
+    def import_over_types(self, source: TypedSource, progress: ProgressListener) -> OverTypes:
+        return self.pose_over_types(self.load_over_types(source, progress))
+
+    def pose_over_types(self, graph: GraphData) -> OverTypes:
+        from gnnserve_worker.tasks.score_links.held_out import links_over_types  # noqa: PLC0415
+
+        return links_over_types(self._spec, self._links, graph)

@@ -1,0 +1,97 @@
+"""Links that are learnt and links that are held out, over a graph of one type or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic
+
+import numpy as np
+
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.profile import Metric
+from gnnserve_api.spec.scoring import MetricChoice
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import Links
+from gnnserve_api.spec.variants import Variants
+from gnnserve_worker.graph.links import LinkSet, links_digest, message_relations, part_typed_links, with_own_reverse
+from gnnserve_worker.graph.store import GraphData, Relation
+from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
+from gnnserve_worker.tasks.generated import Imported, OverOneType, OverTypes
+from gnnserve_worker.tasks.score_links.judge import LinkJudge
+from gnnserve_worker.tasks.score_links.metrics import metric_of_links
+from gnnserve_worker.tasks.score_links.reach import check_ends_are_reached
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutLinks(Generic[Visible]):
+    """Links that are learnt and links that are held out: the `LearningProblem` over a graph of one type or of
+    several."""
+
+    links: LinkSet
+    settings: Links
+    choice: MetricChoice
+    lists_of: Callable[[np.ndarray | None], Visible]
+    """Lists of the graph with some of the links that are learnt from: bool [links]; None: all."""
+    majority: None = None
+    compares_shortly: bool = False
+    """False: scores of pairs are no shares of nodes."""
+    keeps_outputs: bool = True
+
+    @property
+    def items(self) -> int:
+        return len(self.links.train)
+
+    @property
+    def metric(self) -> Metric:
+        return metric_of_links(self.choice)
+
+    def answered_types(self, graph: GraphSchema) -> tuple[int, ...]:
+        """Types at the ends of links."""
+        return self.links.end_types(graph)
+
+    def check(self, variants: Variants) -> None:
+        """Do nothing: the spec permits no variants that need classes."""
+
+    def course(self, visible: Visible, seed: int, decoder: Mapping[str, np.ndarray] | None = None) -> Course[Visible]:
+        """`visible`: all links that are learnt from, of which a course hides those of each part."""
+        # Imported here: torch takes seconds.
+        from gnnserve_worker.tasks.score_links.course import LinkCourse  # noqa: PLC0415
+
+        return LinkCourse(self.links, self.settings, seed, self.lists_of, decoder)
+
+    def distilled(self, visible: Visible, nodes: np.ndarray, taught: np.ndarray) -> Iterator[Course[Visible]]:
+        raise ValueError("no network stands in for one that gives embeddings of links")
+
+    def embedding_course(self) -> EmbeddingCourse:
+        from gnnserve_worker.tasks.score_links.comparison import ComparedLinks  # noqa: PLC0415
+
+        return ComparedLinks(self.links, self.settings)
+
+    def judge(self, decoder: Mapping[str, np.ndarray]) -> LinkJudge:
+        return LinkJudge(self.links, self.settings, self.metric, decoder)
+
+
+def links_over_one_type(spec: GNNServiceSpec, settings: Links, graph: GraphData, links: LinkSet) -> OverOneType:
+    """`graph`: without held-out links."""
+    return Imported(graph, HeldOutLinks(links, settings, spec.variants.metric, links.message_graph), graph.findings)
+
+
+def links_over_types(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> OverTypes:
+    """`graph`: as it was imported, with all links. Raises InputError for links that cannot be held out, or that join
+    nodes for which the network gives nothing."""
+    whole = with_own_reverse(graph, settings)
+    without_types, links = part_typed_links(whole, settings, reads_features=True)
+    check_ends_are_reached(spec.model, settings, links, whole)
+    data = replace(
+        whole,
+        digest=links_digest(whole.digest, settings, of_types=True),
+        relations=message_relations(whole, links),
+        labels=np.full(whole.target.nodes, -1, np.int64),
+        classes=(),
+        splits=without_types.splits,
+        names=without_types.ids,
+    )
+    lists_of: Callable[[np.ndarray | None], Sequence[Relation]] = partial(message_relations, data, links)
+    return Imported(data, HeldOutLinks(links, settings, spec.variants.metric, lists_of), without_types.findings)

@@ -1,0 +1,79 @@
+"""What variants of a service that scores links are judged by, and how their scores become probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from gnnserve_api.given_weights import LabelMisfit
+from gnnserve_api.links import EndManifest, LinksManifest
+from gnnserve_api.profile import Metric, VariantProfile
+from gnnserve_api.repository import VariantManifest
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_api.spec.task import Links
+from gnnserve_worker.graph.links import End, LinkSet, Pairs
+from gnnserve_worker.models.decoder import LinkDecoder, build_decoder
+from gnnserve_worker.tasks.generated import Judged, OutputsOf, Verdict
+from gnnserve_worker.tasks.score_links.calibration import fit_calibration
+from gnnserve_worker.tasks.score_links.metrics import accuracy_of, judge_links, scores_of_pairs
+
+
+@dataclass(frozen=True, slots=True)
+class LinkJudge:
+    """Judges variants by held-out links and as many pairs without one."""
+
+    links: LinkSet
+    settings: Links
+    metric: Metric
+    weights: Mapping[str, np.ndarray]
+    """The decoder's, with those of `models/folding.py` where embeddings are eigenvectors."""
+
+    @property
+    def decoder(self) -> LinkDecoder:
+        return build_decoder(self.settings.decoder, self.weights, self.settings.dimensions)
+
+    def judge(self, outputs_of: OutputsOf) -> Verdict:
+        links = self.links
+        validation = self._judged(links.validation, links.validation_negatives, outputs_of)
+        if not len(links.test):
+            return Verdict(validation, None)
+        return Verdict(validation, self._judged(links.test, links.test_negatives, outputs_of))
+
+    def _judged(self, asked: Pairs, others: Pairs, outputs_of: OutputsOf) -> Judged:
+        found = judge_links(self.links, asked, others, self.decoder, outputs_of, self.settings.recall_at)
+        return Judged(accuracy_of(found, self.metric), links=found)
+
+    def calibrate(self, variant: VariantManifest, outputs_of: OutputsOf) -> VariantManifest:
+        """The variant with the curve from its scores of links to probabilities."""
+        held_out = (self.links.validation, self.links.validation_negatives)
+        calibration = fit_calibration(*(scores_of_pairs(self.decoder, outputs_of, pairs) for pairs in held_out))
+        return msgspec.structs.replace(variant, calibration=calibration)
+
+    def temperature(self, outputs: np.ndarray) -> float:
+        raise ValueError("scores of pairs have no classes to be sure of")
+
+    def misfits(
+        self, spec: GNNServiceSpec, profiles: Iterable[VariantProfile], answers: Mapping[str, np.ndarray]
+    ) -> Sequence[LabelMisfit]:
+        """None: networks and decoder are trained together, so that no weights are given."""
+        return ()
+
+    def describe(self, weights: str | None) -> LinksManifest:
+        links = self.links
+        return LinksManifest(
+            decoder=self.settings.decoder,
+            dimensions=self.settings.dimensions,
+            relation=links.relation,
+            first=_described(links.first),
+            second=_described(links.second),
+            validation_links=len(links.validation),
+            test_links=len(links.test),
+            weights=weights,
+        )
+
+
+def _described(end: End) -> EndManifest:
+    return EndManifest(type=end.type, start=end.start, end=end.end)
