@@ -17,8 +17,7 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.inference.batch import infer_each, warm_up
-from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.inference.made_up_typed import publish_made_up_typed
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up, publish_made_up_types
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
@@ -66,7 +65,7 @@ def _typed_revision(folder: Path, draw: np.random.Generator) -> LoadedRevision:
     data = load_typed_source(TypedSource.model_validate(_write_typed_rows(folder, draw)))
     network = Model(hidden=HIDDEN, fanouts=(8, 8)).network(len(data.classes))
     repository = Repository(folder / "rows-typed", "default", "typed")
-    return load_revision(repository, publish_made_up_typed(repository, data, network, [_PROJECTED]).revision)
+    return load_revision(repository, publish_made_up_types(repository, data, network, [_PROJECTED]).revision)
 
 
 def _write_typed_rows(folder: Path, draw: np.random.Generator) -> dict[str, Any]:

@@ -19,8 +19,13 @@ from gnnserve_cli.main import app
 from gnnserve_worker.generation.embeddings import files
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.inference.batch import infer_batch
-from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
+from gnnserve_worker.inference.made_up import (
+    MadeUpVariant,
+    made_up_graph,
+    made_up_types,
+    publish_made_up,
+    publish_made_up_types,
+)
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
 
@@ -98,11 +103,11 @@ def shop(tmp_path: Path) -> str:
     """Users who are classified, items that they buy, and a variant that draws two neighbours by each relation."""
     network = Model(hidden=HIDDEN, fanouts=(2, 2)).network(3)
     variants = [MadeUpVariant("projected", 1, "projected", Storage.FLOAT32, "float32")]
-    data = made_up_typed_graph(NODES, 3, 5, 3)
+    data = made_up_types(NODES, 3, 5, 3)
     user, item = data.types
     named = replace(item, ids=string_ids(*lay_out([f"item-{node}" for node in range(NODES)])))
     data = replace(data, types=(user, named))
-    return publish_made_up_typed(Repository(tmp_path / "shop", "default", "shop"), data, network, variants).revision
+    return publish_made_up_types(Repository(tmp_path / "shop", "default", "shop"), data, network, variants).revision
 
 
 def test_nodes_of_each_type_are_exported_by_their_own_ids(tmp_path: Path, shop: str) -> None:

@@ -31,8 +31,7 @@ from gnnserve_worker import compile_kernels
 from gnnserve_worker.generation.train import train
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.sources.load import load_source
-from gnnserve_worker.inference.made_up import MadeUpVariant, publish_made_up
-from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_types, publish_made_up, publish_made_up_types
 from gnnserve_worker.inference.rehearsal import Half
 from gnnserve_worker.kernel_cache import EVERYTHING, is_compiled, level, levels, watch_compiling
 from gnnserve_worker.models.dense import preferred_compute
@@ -100,7 +99,7 @@ def test_worker_over_several_types_with_kernels_compiled_ahead_compiles_nothing(
         for compute in ("float32" if network.attention is not None else preferred_compute(storage),)
     ]
     repository = Repository(tmp_path / "repository", NAMESPACE, "digits")
-    revision = publish_made_up_typed(repository, made_up_typed_graph(400, 6, 10, 2), network, variants).revision
+    revision = publish_made_up_types(repository, made_up_types(400, 6, 10, 2), network, variants).revision
     overlay = {
         "nodes": [{"id": "user/400", "features": [0.5] * 10}, {"id": "item/400"}],
         "edges": [["user/400", "buys", "item/3"], ["user/5", "buys", "item/400"], ["user/400", "knows", "user/7"]],

@@ -22,8 +22,7 @@ from tests.support.serving import FakeWorker, running
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
-from gnnserve_worker.inference.made_up import MadeUpVariant
-from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
+from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_types, publish_made_up_types
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
@@ -112,7 +111,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     repository = Repository(tmp_path_factory.mktemp("typed"), "default", "shop")
     network = Model(hidden=8, fanouts=(2, 2)).network(2)
     variants = [MadeUpVariant("projected", 1, "projected", Storage.FLOAT32, "float32")]
-    made = publish_made_up_typed(repository, made_up_typed_graph(20, 2, 3, 2), network, variants)
+    made = publish_made_up_types(repository, made_up_types(20, 2, 3, 2), network, variants)
     publish_embeddings(repository, "default/shop", made.revision, None, {}, "a test", silent)
     return repository
 

@@ -23,8 +23,13 @@ from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up
-from gnnserve_worker.inference.made_up_typed import made_up_typed_graph, publish_made_up_typed
+from gnnserve_worker.inference.made_up import (
+    MadeUpVariant,
+    made_up_graph,
+    made_up_types,
+    publish_made_up,
+    publish_made_up_types,
+)
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.models import dense
 from gnnserve_worker.models.binary import warm_up_binary
@@ -193,7 +198,7 @@ def _publish(
 def _typed_revisions(root: Path) -> Iterator[LoadedRevision]:
     """Over graphs of several types, one of each architecture. Stored layers are left out: their rows are read as those
     of projected tables are."""
-    data = made_up_typed_graph(_NODES, _DEGREE, _COLUMNS, _CLASSES)
+    data = made_up_types(_NODES, _DEGREE, _COLUMNS, _CLASSES)
     variants = [variant for variant in _variants() if variant.kind == "projected"]
     for architecture in RELATIONAL:
         repository = Repository(root, "rehearsal", _typed_name_of(architecture))
@@ -201,7 +206,7 @@ def _typed_revisions(root: Path) -> Iterator[LoadedRevision]:
         network = _with_several_heads(network)
         # Attention is computed in float32, whatever the storage.
         able = [variant for variant in variants if variant.compute == "float32" or network.attention is None]
-        yield load_revision(repository, publish_made_up_typed(repository, data, network, able).revision)
+        yield load_revision(repository, publish_made_up_types(repository, data, network, able).revision)
 
 
 def _variants() -> list[MadeUpVariant]:
