@@ -427,14 +427,13 @@ def test_lists_of_links_that_are_learnt_from_lack_the_others(tmp_path: Path) -> 
     source = light_gcn(typed_folder(shop(), tmp_path / "shop")).spec
     assert source.task.links is not None
     loaded = load_links(source.graph.source, source.task.links, tmp_path)
-    assert loaded.typed is not None
     kept = np.arange(len(loaded.links.train)) % 2 == 0
-    relations = message_relations(loaded.typed, loaded.links, kept)
+    relations = message_relations(loaded.imported, loaded.links, kept)
     learnt = loaded.links.train.at(np.flatnonzero(kept))
     expected = sorted(
         zip(learnt.first - loaded.links.first.start, learnt.second - loaded.links.second.start, strict=True)
     )
-    for made, whole in zip(relations, loaded.typed.relations, strict=True):
+    for made, whole in zip(relations, loaded.imported.relations, strict=True):
         if whole.name == "buys":
             assert sorted(zip(made.lists.indices, made.lists.targets(), strict=True)) == expected
         elif whole.reverse_of == "buys":
@@ -453,8 +452,7 @@ def test_a_reverse_that_the_source_lists_itself_loses_what_is_held_out(tmp_path:
     bought = parts.edges["user", "buys", "item"]
     parts.edges["item", "sold", "user"] = {"src": bought["dst"], "dst": bought["src"]}
     loaded = loaded_links(parts, tmp_path / "shop", reverse="Disabled")
-    assert loaded.typed is not None
-    made = {one.name: one for one in message_relations(loaded.typed, loaded.links)}
+    made = {one.name: one for one in message_relations(loaded.imported, loaded.links)}
     assert made["sold"].reverse_of == "buys"
     assert made["sold"].lists.edges == made["buys"].lists.edges == len(loaded.links.train) < len(bought["src"])
     # As one graph of one type it is the same as where importing adds the reverse.
@@ -467,8 +465,7 @@ def test_an_edge_of_an_overlay_goes_into_every_reverse_of_the_scored_relation(tm
     buys = parts.edges["user", "buys", "item"]
     for name in ("sold", "chosen"):
         parts.edges["item", name, "user"] = {"src": buys["dst"], "dst": buys["src"]}
-    typed = loaded_links(parts, tmp_path / "shop", reverse="Disabled").typed
-    assert typed is not None
+    typed = loaded_links(parts, tmp_path / "shop", reverse="Disabled").imported
     described = describe_typed(typed)
     graph = typed_graph(described, *merged_lists(described, [one.lists for one in typed.relations]))
     place = next(i for i, one in enumerate(described.relations) if one.name == "buys")

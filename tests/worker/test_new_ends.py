@@ -25,7 +25,7 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.typed import train as train_module
 from gnnserve_worker.graph.links import LinkSet, message_relations
 from gnnserve_worker.graph.sources.links import load_links
-from gnnserve_worker.graph.typed import TypedGraphData
+from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
@@ -43,7 +43,7 @@ _RELATION = np.linspace(0.5, 1.5, CLASSES, dtype=np.float32)
 
 @dataclass(frozen=True)
 class Given:
-    data: TypedGraphData
+    data: GraphData
     """Without held-out links."""
     links: LinkSet
     loaded: LoadedRevision
@@ -83,8 +83,7 @@ def made(folder: Path, architecture: str, patched: pytest.MonkeyPatch) -> Given:
     task = service.spec.task.links
     assert task is not None
     loaded = load_links(service.spec.graph.source, task, folder)
-    assert loaded.typed is not None
-    data = replace(loaded.typed, relations=message_relations(loaded.typed, loaded.links))
+    data = replace(loaded.imported, relations=message_relations(loaded.imported, loaded.links))
     model = model_of(architecture, data)
     weights = {key: value.numpy() for key, value in model.state_dict().items()} | {"decoder.relation": _RELATION}
     run = TrainingRun(name="network", epochs=1, steps=1, best_epoch=1, validation=0.5, rising=False)
@@ -95,7 +94,7 @@ def made(folder: Path, architecture: str, patched: pytest.MonkeyPatch) -> Given:
     return Given(data, loaded.links, load_revision(repository, revision), copy.deepcopy(model).double())
 
 
-def drawn_pairs(data: TypedGraphData, draw: np.random.Generator) -> dict[str, Any]:
+def drawn_pairs(data: GraphData, draw: np.random.Generator) -> dict[str, Any]:
     """A request's body: what it brings, and pairs of stored and of new nodes."""
     overlay = drawn_overlay(data, draw)["overlay"]
     counts = {

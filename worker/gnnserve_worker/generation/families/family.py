@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from gnnserve_api.families import FamilyName
+from gnnserve_api.graph_schema import RowsByRelation
 from gnnserve_api.repository import NetworkManifest, TableKind, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_api.typed import TypedTableManifest
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.tensors import Tensors
@@ -155,7 +155,7 @@ class PlannedTable:
     """The columns of the source that the table holds, as in its manifest."""
     made_by: MadeBy | None = None
     """None: it stores features, or neighbours are in its rows, so that none are made for later nodes."""
-    typed: TypedTableManifest | UnsetType = UNSET
+    typed: RowsByRelation | UnsetType = UNSET
     """Where its rows are, of a graph of several types."""
 
 

@@ -33,7 +33,6 @@ from gnnserve_worker.generation.typed.plan import as_arrays, fanouts_by_relation
 from gnnserve_worker.generation.typed.row_source import write_row_source
 from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_training_set
 from gnnserve_worker.graph.store import GraphData
-from gnnserve_worker.graph.typed_lists import describe_typed
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.opening.revision import open_revision
@@ -61,7 +60,7 @@ def generate_typed(
     imported = _import_graph(spec, source, task, graph_version, repository, progress)
     data, problem = imported.graph, imported.problem
     spec = task.settled(spec)
-    typed = describe_typed(data)
+    typed = data.schema
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     problem.check(spec.variants)
     profile_budget = profile_budget_s()
@@ -160,7 +159,7 @@ def _compare(
 
     if subject is None:
         data, problem, _ = task.import_over_types(source, progress)
-        described = describe_typed(data)
+        described = data.schema
         method, scope = normalization_of(spec), spec.model.training.scope
         subject, shape = typed_training_set(data, described, method, scope, problem), replace(shape, graph=described)
     architecture = relational_spec_of(spec.model.architecture)

@@ -18,8 +18,8 @@ class LoadedLinks(NamedTuple):
     graph: GraphData
     """Without held-out links. A graph of several types is as one of one type here, without features."""
     links: LinkSet
-    typed: GraphData | None
-    """The graph of several types as it was imported, held-out links in it; None: it has one type."""
+    imported: GraphData
+    """The graph as it was imported, held-out links in it."""
 
 
 def load_links(
@@ -34,6 +34,7 @@ def load_links(
     the network reads any. Raises InputError and ResourceError as `load_source` does."""
     given = source.given()
     if isinstance(given, TypedSource):
-        typed = with_own_reverse(load_typed_source(given, progress, needs_labels=False), links)
-        return LoadedLinks(*part_typed_links(typed, links, reads_features=reads_features), typed)
-    return LoadedLinks(*part_links(load_source(source, downloads, progress, learns_labels=False), links), None)
+        imported = with_own_reverse(load_typed_source(given, progress, needs_labels=False), links)
+        return LoadedLinks(*part_typed_links(imported, links, reads_features=reads_features), imported)
+    imported = load_source(source, downloads, progress, learns_labels=False)
+    return LoadedLinks(*part_links(imported, links), imported)
