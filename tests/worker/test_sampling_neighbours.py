@@ -17,7 +17,6 @@ from tests.support.serving_path import SHARE
 from tests.support.statistics import is_uniform, joint_counts
 
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.kernels.layout import pack_layout
 from gnnserve_worker.sampling import neighbours as neighbours_module
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch, sample_neighbours
 from gnnserve_worker.sampling.relations import sample_relations
@@ -114,11 +113,11 @@ def test_both_samplers_draw_the_same_over_one_relation(fanouts: tuple[int, ...],
     expected = (_as_reference(plain), plain.starts.tolist(), list(plain.ends))
     assert (plain.segments.tolist(), plain.type_ends.tolist()) == expected[1:]
 
-    layout, by_relation = pack_layout([graph.nodes], [(0, 0)]), np.array(fanouts, np.int64)[:, None]
-    sample = sample_relations(
-        graph.indptr, graph.indices, layout, np.array(seeds), by_relation, 99, scratch, share=share
-    )
-    assert (_as_reference(sample), sample.segments.tolist(), sample.type_ends.tolist()) == expected
+    for by_relation in (fanouts, (fanouts,)):
+        sample = sample_relations(
+            graph.indptr, graph.indices, np.array(seeds), by_relation, 99, scratch, layout=graph.layout, share=share
+        )
+        assert (_as_reference(sample), sample.segments.tolist(), sample.type_ends.tolist()) == expected
 
 
 graphs = st.integers(1, 12).flatmap(

@@ -256,9 +256,9 @@ def test_scratch_of_several_graphs_has_room_for_the_most_neighbours_of_any() -> 
 
 
 def sampled(graph: Graph, seeds: np.ndarray, fanouts: Any, key: int = 0, *, share: bool) -> NeighbourSample:
-    relations = len(graph.schema.relations)
-    wanted = np.repeat(np.array(fanouts, np.int64)[:, None], relations, axis=1)
-    return sample_relations(graph.indptr, graph.indices, graph.layout, seeds, wanted, key, Scratch(), share=share)
+    return sample_relations(
+        graph.indptr, graph.indices, seeds, fanouts, key, Scratch(), layout=graph.layout, share=share
+    )
 
 
 def test_no_list_is_read_where_nothing_is_drawn(tmp_path: Path) -> None:

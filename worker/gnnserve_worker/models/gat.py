@@ -238,10 +238,7 @@ class RelationalGatSpec(RelationalSpec):
                 }
         return found
 
-    def layers(self, tensors: Tensors, shape: RelationalShape) -> Sequence[RelationalLayer]:
-        return [self._layer(tensors, shape, layer) for layer in range(shape.layers)]
-
-    def _layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+    def layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
         heads, graph = shape.heads_of(layer), shape.graph
         relations: dict[int, Array] = {}
         readers: dict[int, list[Array | None]] = {}

@@ -17,7 +17,7 @@ angle brackets included.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -153,10 +153,7 @@ class RelationalGraphSageSpec(RelationalSpec):
                     found[f"{key}.lin_r.weight"] = (outputs, widths[1])
         return found
 
-    def layers(self, tensors: Tensors, shape: RelationalShape) -> Sequence[RelationalLayer]:
-        return [self._layer(tensors, shape, layer) for layer in range(shape.layers)]
-
-    def _layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+    def layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
         relations: dict[int, Array] = {}
         own: dict[int, Array] = {}
         biases: dict[int, Array] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_worker.graph.feature_rows import FeatureRows
-from gnnserve_worker.kernel_cache import brief_kernel
+from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.kernels.layout import unpack_layout
 from gnnserve_worker.kernels.view import row_of_overlay, unpack
 from gnnserve_worker.models.dense import Linear
@@ -172,33 +172,33 @@ def _name_rows(
         for row in range(begin, type_ends[block]):
             if nodes[row] >= stored:
                 made = row_of_overlay(nodes[row], stored, origins, streams)
-                if made < stored:
-                    nodes[row] = made
-                else:
-                    place = (made - stored) // stride
-                    key = kind * features + place
-                    if own_places[key] < 0:
-                        own_places[key] = found_own
-                        own_read[0, found_own] = kind
-                        own_read[1, found_own] = place
-                        found_own += 1
-                    nodes[row] = own_rows + own_places[key]
+                nodes[row] = made
+                if made >= stored:
+                    place = _place_of(kind, (made - stored) // stride, features, own_places, own_read, found_own)
+                    found_own = max(found_own, place + 1)
+                    nodes[row] = own_rows + place
             for slot in range(slots[kind]):
                 relation = relation_of[kind * stride + slot]
                 for edge in range(segments[row * stride + slot], segments[row * stride + slot + 1]):
                     if neighbours[edge] < stored:
                         continue
                     made = row_of_overlay(neighbours[edge], stored, origins, streams)
-                    if made < stored:
-                        neighbours[edge] = made
-                        continue
-                    place = (made - stored) // stride
-                    key = relation * features + place
-                    if places[key] < 0:
-                        places[key] = found
-                        read[0, found] = relation
-                        read[1, found] = place
-                        found += 1
-                    neighbours[edge] = stored + places[key]
+                    neighbours[edge] = made
+                    if made >= stored:
+                        place = _place_of(relation, (made - stored) // stride, features, places, read, found)
+                        found = max(found, place + 1)
+                        neighbours[edge] = stored + place
         begin = type_ends[block]
     return found, found_own
+
+
+@inlined
+def _place_of(product: int, row: int, features: int, places: np.ndarray, read: np.ndarray, found: int) -> int:
+    """The place in `read` of what a product makes of a row of features, which is put behind the first `found` where it
+    has none yet. `places`: those that there are, -1 of all others."""
+    key = product * features + row
+    if places[key] < 0:
+        places[key] = found
+        read[0, found] = product
+        read[1, found] = row
+    return int(places[key])

@@ -198,6 +198,10 @@ class RelationalSpec(ArchitectureSpec):
     def layer_shapes(self, shape: RelationalShape) -> Shapes:
         """The tensors beside embeddings."""
 
-    @abstractmethod
     def layers(self, tensors: Tensors, shape: RelationalShape) -> Sequence[RelationalLayer]:
         """The layers of a checkpoint that has all of `shapes`."""
+        return [self.layer(tensors, shape, layer) for layer in range(shape.layers)]
+
+    @abstractmethod
+    def layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+        """One of them, numbered from 0."""

@@ -9,7 +9,6 @@ Its nodes share one width: a torch.nn.Linear `encoders.<type>` brings the featur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from gnnserve_api.spec.model import Architecture
@@ -51,10 +50,7 @@ class RgcnSpec(RelationalSpec):
             found |= {f"convs.{layer}.root": (shape.hidden, outputs), f"convs.{layer}.bias": (outputs,)}
         return found
 
-    def layers(self, tensors: Tensors, shape: RelationalShape) -> Sequence[RelationalLayer]:
-        return [self._layer(tensors, shape, layer) for layer in range(shape.layers)]
-
-    def _layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
+    def layer(self, tensors: Tensors, shape: RelationalShape, layer: int) -> RelationalLayer:
         weight, comp = tensors[f"convs.{layer}.weight"], tensors.get(f"convs.{layer}.comp")
         if comp is not None:
             bases, inputs, outputs = weight.shape

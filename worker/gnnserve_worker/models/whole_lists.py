@@ -38,5 +38,6 @@ class LayerScratch(threading.local):
 
     def sample_relations(self, graph: Graph, nodes: np.ndarray) -> NeighbourSample:
         """All neighbours of these nodes (int64) by all relations."""
-        whole = np.full((1, len(graph.schema.relations)), -1, np.int64)
-        return sample_relations(graph.indptr, graph.indices, graph.layout, nodes, whole, 0, self._scratch, share=True)
+        return sample_relations(
+            graph.indptr, graph.indices, nodes, _WHOLE_LISTS, 0, self._scratch, layout=graph.layout, share=True
+        )

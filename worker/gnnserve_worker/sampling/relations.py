@@ -11,6 +11,8 @@ list of each slot, the first of which stands for the node. Where it stands for n
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
@@ -21,6 +23,8 @@ from gnnserve_worker.kernels.view import HAS_KEY, HAS_OVERLAY, HAS_OVERRIDES, Sa
 from gnnserve_worker.sampling.neighbours import BLOCK, NeighbourSample, Scratch
 from gnnserve_worker.sampling.rows import row_in_view, row_of
 
+Fanouts = tuple[int, ...] | tuple[tuple[int, ...], ...]
+"""Fan-outs of each layer, or those of each relation."""
 _DEPTHS_OF_SLOT = 64
 """Draws of a node for its next list depend on a depth that is this much larger: more than any network has layers."""
 
@@ -28,23 +32,26 @@ _DEPTHS_OF_SLOT = 64
 def sample_relations(
     indptr: np.ndarray,
     indices: np.ndarray,
-    layout: np.ndarray,
     seeds: np.ndarray,
-    fanouts: np.ndarray,
+    fanouts: Fanouts,
     key: int,
     scratch: Scratch,
     *,
+    layout: np.ndarray,
     share: bool,
     view: SampleView | None = None,
+    names_leaves: bool = True,
 ) -> NeighbourSample:
-    """Sample up to `fanouts[d, r]` distinct neighbours of every row of hop d by relation r; -1 takes all of them.
+    """Sample up to as many distinct neighbours of every row of a hop by each relation; -1 takes all of them.
 
-    `indptr`: int64 [lists + 1], or [lists, 2] (`kernels/lists.py`). `indices`: numbers of nodes, int32. `layout`:
-    `layout.pack_layout` of the graph. `seeds`: numbers of nodes of any types, int64. `fanouts`: int64 [layers,
-    relations]. `share` gives a node that a hop meets twice one row. Equal keys draw the same sample.
+    `indptr`: int64 [lists + 1], or [lists, 2] (`kernels/lists.py`). `indices`: numbers of nodes, int32. `seeds`:
+    numbers of nodes of any types, int64. `fanouts`: of each layer, the same by every relation; or of each relation, its
+    layers. `layout`: `layout.pack_layout` of the graph. `share` gives a node that a hop meets twice one row. Equal keys
+    draw the same sample. `names_leaves`: as of `sample_neighbours`; leaves are named in any case.
     """
-    types, stride, layers = int(layout[0]), int(layout[1]), len(fanouts)
-    rows, edges, most = len(seeds), 1, max(1, int(fanouts.max(initial=1)))
+    counts = _by_relation(fanouts, int(layout[2]))
+    types, stride, layers = int(layout[0]), int(layout[1]), len(counts)
+    rows, edges, most = len(seeds), 1, max(1, int(counts.max(initial=1)))
     while True:
         scratch.reserve(len(seeds), rows, edges, most, has_views=view is not None, lists=stride)
         scratch.reserve_types(stride, layers * types)
@@ -52,7 +59,7 @@ def sample_relations(
         known = scratch.known
         scratch.seeds[: len(seeds)] = seeds
         rows, edges = _sample(
-            indptr, indices, layout, scratch.seeds[: len(seeds)], fanouts, key, share,
+            indptr, indices, layout, scratch.seeds[: len(seeds)], counts, key, share,
             scratch.nodes, scratch.types, scratch.fresh, scratch.starts, scratch.segments,
             scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends, scratch.type_ends,
             scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, overlay,
@@ -65,6 +72,13 @@ def sample_relations(
         scratch.segments[: rows * stride + 1], scratch.type_ends[: layers * types],
         views=None if view is None else scratch.views[:rows],
     )  # fmt: skip
+
+
+@lru_cache(256)
+def _by_relation(fanouts: Fanouts, relations: int) -> np.ndarray:
+    """Fan-outs of each layer and relation, int64."""
+    given = np.array(fanouts, dtype=np.int64)
+    return np.ascontiguousarray(given.T) if given.ndim == 2 else np.repeat(given[:, None], relations, axis=1)
 
 
 @kernel

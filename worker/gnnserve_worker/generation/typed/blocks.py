@@ -131,8 +131,7 @@ class SampledBlocks:
         graph = shape.graph
         self._graph: Graph = Graph(*merged_lists(graph, [one.lists for one in relations]), graph)
         # A last hop that draws nothing: rows for what the hop before has drawn.
-        drawn = np.array(fanouts_by_relation(model, graph), dtype=np.int64).T
-        self._fanouts = np.ascontiguousarray(np.concatenate([drawn, np.zeros((1, drawn.shape[1]), np.int64)]))
+        self._fanouts = tuple((*one, 0) for one in fanouts_by_relation(model, graph))
         self._scratch = Scratch()
 
     @classmethod
@@ -164,10 +163,10 @@ class SampledBlocks:
     def block(self, seeds: np.ndarray, key: int) -> Block:
         graph = self._graph
         sample = sample_relations(
-            graph.indptr, graph.indices, graph.layout, seeds.astype(np.int64), self._fanouts, key, self._scratch,
-            share=True,
+            graph.indptr, graph.indices, seeds.astype(np.int64), self._fanouts, key, self._scratch,
+            layout=graph.layout, share=True,
         )  # fmt: skip
-        rows = _Rows.of(sample, len(self._shape.graph.types), len(self._fanouts))
+        rows = _Rows.of(sample, len(self._shape.graph.types), len(self._fanouts[0]))
         positions = [
             sample.nodes[own].astype(np.int64) - first
             for own, first in zip(rows.of_kind, self._shape.graph.first_nodes, strict=False)
