@@ -28,6 +28,7 @@ from gnnserve_api.repository import NetworkManifest
 from gnnserve_api.routing import Route
 from gnnserve_api.tokens import check_token, read_client_token
 from gnnserve_api.variants import MAX_LAYERS
+from gnnserve_cli.told_tasks import told_task
 from gnnserve_client.address import CA_FILE, Endpoint, ServerAccess, parse_url
 from gnnserve_client.errors import NotGnnserveError
 from gnnserve_client.timing import ALL_TIMES, TIMING_HEADER
@@ -95,12 +96,10 @@ def fetch_variants(endpoint: Endpoint) -> VariantsAnswer:
 def _misfit(answer: VariantsAnswer) -> str | None:
     """What no gnnserve says: what is shown of an answer divides by its numbers, and pairs one with another. Limits of
     single numbers are the profile's own, and were checked while it was read."""
-    has_classes = isinstance(answer.links, msgspec.UnsetType)
-    # Nodes of several types, and those of links, may all be without features: their embeddings were learned.
-    has_features = has_classes and isinstance(answer.types, msgspec.UnsetType)
+    told = told_task(answer)
     for number, what, least in (
-        (answer.nodes, "nodes", 1), (answer.features, "features", has_features),
-        (len(answer.classes), "classes", has_classes),
+        (answer.nodes, "nodes", 1), (answer.features, "features", told.least_features),
+        (len(answer.classes), "classes", told.least_classes),
     ):  # fmt: skip
         if not least <= number < _MOST:
             return f"a graph of {number} {what}"

@@ -109,6 +109,10 @@ class LinkScores(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
         """Name of the nodes that are profiled, of one split."""
         return f"nodes of {split} links"
 
+    def describe_outputs(self, classes: int, *, multi_label: bool) -> str:
+        """Sentence part about what networks answer."""
+        return "links to score"
+
     @property
     def unseen(self) -> str:
         """Sentence part about what training did not see of the test split."""
@@ -125,6 +129,9 @@ class NodeScores:
 
     def name_nodes(self, split: str) -> str:
         return f"{split} nodes"
+
+    def describe_outputs(self, classes: int, *, multi_label: bool) -> str:
+        return f"{classes:,} classes, several per node" if multi_label else f"{classes:,} classes"
 
     @property
     def unseen(self) -> str:

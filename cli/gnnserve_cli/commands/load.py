@@ -41,6 +41,7 @@ from gnnserve_cli.loadgen.sweep import parse_sweep, sweep_table
 from gnnserve_cli.loadgen.sweep_picture import draw_sweep
 from gnnserve_cli.loadgen.unseen import Unseen, build_unseen
 from gnnserve_cli.render import facts_table, output, print_json, put, round_floats
+from gnnserve_cli.told_tasks import told_task
 from gnnserve_client.address import Endpoint
 
 CLOSED_CONNECTIONS = 8
@@ -194,12 +195,7 @@ def load(
     schedule = None if rate is None else _build_schedule(scenario, arrivals, rate, duration, seed)
     endpoint = open_url(url, read_access(token_file, ca_file))
     served = fetch_variants(endpoint)
-    if not isinstance(served.links, msgspec.UnsetType):
-        raise InputError(
-            "URL",
-            f"{served.service} scores pairs of nodes, and requests of this command are about nodes",
-            "name a service that classifies nodes; `gnnserve predict URL --pairs …` asks this one",
-        )
+    told_task(served).check_load(served.service)
     known = [profiled.name for profiled in served.profile.variants]
     if variant is not None and variant not in known:
         raise InputError("--variant", f"there is no {variant!r}", f"choose from {', '.join(known)}")

@@ -18,10 +18,9 @@ from gnnserve_cli.client import fetch_variants, open_url, read_access
 from gnnserve_cli.commands.options import CaFile, Json, TokenFile
 from gnnserve_cli.exits import ExitCode
 from gnnserve_cli.printable import printable_line
-from gnnserve_cli.render import count, format_name, output, print_json, profile_tables, put, search_lines
+from gnnserve_cli.render import count, output, print_json, profile_tables, put, search_lines
 from gnnserve_cli.revisions import ServiceRevisions, load_services
-
-SHOWN_CLASSES = 12
+from gnnserve_cli.told_tasks import told_task
 
 
 def variants(
@@ -69,16 +68,7 @@ def _describe_names(served: VariantsAnswer) -> tuple[str, str]:
         NodeIdKind.INTEGERS: "integers of its source; GET /v1/nodes lists them",
         NodeIdKind.STRINGS: "texts of its source; GET /v1/nodes lists them",
     }
-    if not isinstance(served.links, UnsetType):
-        links = served.links
-        scored = printable_line(f"links {links.relation}".rstrip())
-        return (
-            f"node ids: {called[served.node_ids]}",
-            f"{scored}: {links.decoder} of embeddings with {count(links.dimensions, 'column')}",
-        )
-    names = ", ".join(map(format_name, served.classes[:SHOWN_CLASSES]))
-    more = f", … {len(served.classes):,} altogether" if len(served.classes) > SHOWN_CLASSES else ""
-    return f"node ids: {called[served.node_ids]}", f"{'labels' if served.multi_label else 'label'}: {names}{more}"
+    return f"node ids: {called[served.node_ids]}", told_task(served).describe_answers()
 
 
 def _describe_weights(served: VariantsAnswer) -> list[str]:

@@ -12,7 +12,7 @@ import msgspec
 
 from gnnserve_api.families import FamilyName
 from gnnserve_api.live_accuracy import ObservedShare
-from gnnserve_api.profile import BY_LABELS, CascadeProfile, Compute, LinkScores, Metric
+from gnnserve_api.profile import BY_LABELS, CascadeProfile, Compute, LinkScores, Metric, NodeScores
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.stability import RankStability
 from gnnserve_api.variants import Storage
@@ -86,9 +86,14 @@ class VariantRow(Struct, frozen=True):
     """By test links, or by validation links where there are none of these; None: it classifies nodes."""
 
     @property
+    def judged(self) -> LinkScores | NodeScores:
+        """What it was judged by."""
+        return self.links or BY_LABELS
+
+    @property
     def figures(self) -> Mapping[str, float]:
         """Figures beside its accuracies, by their names."""
-        return (self.links or BY_LABELS).figures
+        return self.judged.figures
 
 
 class Chosen(Struct, frozen=True):

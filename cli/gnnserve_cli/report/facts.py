@@ -18,8 +18,7 @@ def made_facts(report: Report) -> list[tuple[str, str]]:
     fanouts = "all neighbours" if network.fanouts[0] < 0 else ", ".join(str(fanout) for fanout in network.fanouts)
     stated = ", ".join(f"{name} {value:g}" for name, value in made.ranking_settings.items())
     settings = f" ({stated})" if stated else ""
-    labels = "classes, several per node" if report.multi_label else "classes"
-    scored = f"{report.classes:,} {labels}" if report.classes else "links to score"
+    scored = report.variants[0].judged.describe_outputs(report.classes, multi_label=report.multi_label)
     model = [network.architecture]
     if len(network.fanouts) > 1:
         model.append(f"hidden {network.hidden:,}")
