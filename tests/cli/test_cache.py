@@ -128,7 +128,7 @@ def test_the_graph_of_a_published_manifest_is_not_imported_again(
     variant = SimpleNamespace(fanouts=(2,))
     loaded = SimpleNamespace(graph=data.graph, splits=data.splits, variants={"x1": variant}, manifest=None)
     monkeypatch.setattr(Repository, "find", find)
-    monkeypatch.setattr(Repository, "load", lambda self, revision: loaded)
+    monkeypatch.setattr("gnnserve_cli.cache_subject.load_revision", lambda _stored, _revision: loaded)
     manifest = _own_manifest(tmp_path)
     (tmp_path / "graph.npz").unlink()
     found = json.loads(run(str(manifest), "--repository", str(tmp_path), *SHORT, "--trace", "zipf", "--json"))
