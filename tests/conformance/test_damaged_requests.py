@@ -30,11 +30,11 @@ REQUESTS = 3000
 def valid(draw: random.Random, of: ServedRevision) -> tuple[dict[str, Any], bytes]:
     """A body's JSON, and the bytes behind it."""
     is_binary, behind = draw.random() < 0.5, b""
-    datatype = "BYTES" if of.has_text_ids else "INT64"
-    ids: list[Any] = of.shown_ids(0, 3)
+    datatype = "BYTES" if of.graph.naming.are_texts else "INT64"
+    ids: list[Any] = of.graph.naming.shown(0, 3)
     tensors: list[tuple[str, str, list[int], list[Any]]] = [("nodes", datatype, [3], ids)]
     if draw.random() < 0.5:
-        new: list[Any] = ["new"] if of.has_text_ids else [-1]
+        new: list[Any] = ["new"] if of.graph.naming.are_texts else [-1]
         tensors += [
             ("overlay.nodes", datatype, [1], new),
             ("overlay.nodes.features", "FP32", [1, 5], [0.5] * 5),
@@ -81,7 +81,7 @@ def test_what_is_damaged_is_understood_or_refused_in_a_sentence(of: ServedRevisi
         draw = random.Random(number)  # noqa: S311 - no secret
         body, json_bytes = damage(draw, *valid(draw, of))
         codec = OpenInferenceCodec("digits", None, json_bytes)
-        assert codec.estimate_seeds(body, are_texts=of.has_text_ids) >= 0
+        assert codec.estimate_seeds(body, are_texts=of.graph.naming.are_texts) >= 0
         try:
             question = codec.parse_question(body, b"", NO_WISHES, of, 500, DEFAULT_OVERLAY_LIMITS)
         except RequestError as error:

@@ -177,7 +177,7 @@ def as_tensors(
     features: list[list[float]], *, form: str, limits: OverlayLimits = DEFAULT_OVERLAY_LIMITS,
     variant: str | None = None,
 ) -> Question:  # fmt: skip
-    ids, width = ("BYTES" if of.has_text_ids else "INT64"), len(features[0]) if features else 5
+    ids, width = ("BYTES" if of.graph.naming.are_texts else "INT64"), len(features[0]) if features else 5
     tensors: list[tuple[str, str, list[int], list[Any]]] = [
         ("nodes", ids, [len(nodes)], nodes),
         ("overlay.nodes", ids, [len(new)], new),
@@ -308,7 +308,9 @@ def test_features_that_are_no_numbers_are_refused() -> None:
 
 
 def test_variants_that_know_no_overlays_are_refused_when_they_are_named() -> None:
-    worker = FakeWorker(nodes=POSITIONS.nodes, profile=without_overlays(TRADE_OFF, "x4"), overlays=POSITIONS.overlays)
+    support = POSITIONS.compute.overlays.support(DEFAULT_OVERLAY_LIMITS)
+    profile = without_overlays(TRADE_OFF, "x4")
+    worker = FakeWorker(nodes=POSITIONS.graph.nodes, profile=profile, overlays=support)
     with pytest.raises(RequestError) as error:
         as_tensors(worker.revision(), [3], [], [[1, 2]], [], [], form="JSON", variant="x4")
     assert str(error.value) == (

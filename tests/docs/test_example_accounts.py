@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import runpy
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from tests.support.fake_server import Asked, Told, fake_server, variants_body
 from tests.support.pages import ROOT, anchors, links
 from tests.support.profiles import profile
-from tests.support.serving import FakeWorker
+from tests.support.serving import FakeWorker, with_overlays
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
@@ -73,7 +72,7 @@ def test_the_new_account_is_read_by_the_command_and_by_the_server(graph: GraphDa
         json.dumps(body).encode(),
         b"",
         NO_WISHES,
-        dataclasses.replace(worker.revision(), overlays=support),
+        with_overlays(worker.revision(), support),
         1,
         DEFAULT_OVERLAY_LIMITS,
     )

@@ -285,8 +285,8 @@ def test_a_gpu_that_carries_out_no_batch_any_more_is_left_by_its_revision_alone(
 
     assert served.compute.device_stats().device == "CPU"
     assert "did not carry out batches" in (served.compute.device_stats().problem or "")
-    other.infer("x1", seeds, 1)
-    assert other.device_stats().device == process.gpu.name
+    other.compute.infer("x1", seeds, 1)
+    assert other.compute.device_stats().device == process.gpu.name
 
 
 def test_with_the_gpu_alone_a_batch_that_is_refused_twice_ends_the_process(
@@ -390,8 +390,8 @@ def test_without_a_cache_lack_of_memory_moves_one_revision_to_the_cpu(process: P
 
     assert served.compute.device_stats().device == "CPU"
     assert "memory ran out" in (served.compute.device_stats().problem or "")
-    other.infer("x1", seeds, 1)
-    assert other.device_stats().device == process.gpu.name
+    other.compute.infer("x1", seeds, 1)
+    assert other.compute.device_stats().device == process.gpu.name
 
 
 class TestWithCache:

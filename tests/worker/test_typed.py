@@ -86,7 +86,7 @@ def test_of_a_relation_fewer_neighbours_are_sampled_where_its_fan_outs_say_so(tm
         "projected": [(2, 1), (3, 4)], "projected-f5x1": [(2, 1), (3, 1)], "stored1": [(2,), (3,)],
         "stored1-f5": [(2,), (3,)],
     }  # fmt: skip
-    told = served_revision(loaded).provenance.relation_fanouts
+    told = served_revision(loaded).task.provenance.relation_fanouts
     assert told == {"user knows user": (2, 1), "item rev_buys user": (3, 4)}
     read = [place for place, one in enumerate(data.relations) if one.target == data.target.name]
     seeds, graph = np.arange(data.target.nodes), loaded.graph
