@@ -18,13 +18,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from tests.support.overlays import arrange_overlay
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.spec.graph import GraphSource, NpzSource
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.inference.batch import infer_batch

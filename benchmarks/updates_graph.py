@@ -293,7 +293,7 @@ _STAGES: tuple[tuple[str, type, str], ...] = (
     ("finding", LivingGraph, "entries_reading"),
     ("finding", LivingGraph, "readers_of"),
     ("lists", LivingGraph, "apply"),
-    ("rows", RowMaker, "make_all"),
+    ("rows", RowMaker, "renew"),
     ("sums", LivingSums, "begin"),
     ("sums", LivingSums, "move"),
     ("sums", LivingSums, "change"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from tests.support.overlays import arrange_overlay
 
 from benchmarks.gpu.engines import (
     Opened,
@@ -23,7 +24,6 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage, variant_name
 from gnnserve_worker.gpu.accelerator import Accelerator
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.models.rows import row_maker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.opening.loaded import LoadedRevision

@@ -22,6 +22,7 @@ import torch
 from tests.support.gpu_revisions import NODES, projected_revision, published, revision, some_seeds, use_small_chunks
 from tests.support.interposed import Interposed
 from tests.support.interpreter import skip_overflow_checks
+from tests.support.overlays import arrange_overlay
 from tests.support.serving import FakeWorker, running, with_overlays
 
 import gnnserve_worker.gpu.failure as failure_module
@@ -39,7 +40,6 @@ from gnnserve_worker.gpu.failure import MOST_FAILED, Trust
 from gnnserve_worker.gpu.memory import HostMemory, Ledger
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch, infer_each
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision

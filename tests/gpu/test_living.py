@@ -15,6 +15,7 @@ from tests.support.gpu_revisions import means, use_small_chunks
 from tests.support.gpu_twin import Twin
 from tests.support.interpreter import skip_overflow_checks
 from tests.support.living import DEEPER, FEATURES, MODELS, ROOM_BYTES, VARIANTS, PlainGraph, batch_of, generated
+from tests.support.overlays import arrange_overlay
 
 import gnnserve_worker.gpu.living as living_module
 import gnnserve_worker.gpu.served as served_module
@@ -30,7 +31,6 @@ from gnnserve_worker.gpu.placement import roots_bytes, scales_bytes
 from gnnserve_worker.gpu.resident import LANES, Means, make_resident, weights_bytes
 from gnnserve_worker.gpu.served import serve_on_gpu
 from gnnserve_worker.gpu.table_caches import make_cache, plan_caches, readers_of
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tests.support.graphs import graph_of
+from tests.support.overlays import arrange_overlay
 from tests.support.serving import NODES, FakeWorker
 from tests.support.updates import FakeUpdates
 
@@ -14,7 +15,7 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import SourceColumn
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
+from gnnserve_worker.graph.overlay import Overlay
 
 FEATURES = 64
 _GRAPH = graph_of([[]] * NODES)

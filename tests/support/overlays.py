@@ -23,7 +23,8 @@ from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.generation.tensors import Tensors, projection_of, without_first_product
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.feature_rows import FeatureRows
-from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
+from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
+from gnnserve_worker.graph.places import places_of_one_type
 from gnnserve_worker.graph.store import Graph, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.build import build_network
@@ -88,7 +89,8 @@ def revision_over(
     of_products = row_maker(products, features.shape[1], scaling, order, first_products(projection))
     variants["stored1"] = _stored_variant(architecture, graph, master, of_products, storage, fanouts, roots)
     return LoadedRevision(
-        source="made up", graph=graph, effective_nodes=effective_nodes(graph.indptr), variants=variants, ids=None,
+        source="made up", graph=graph,
+        effective_nodes=effective_nodes(graph.indptr), variants=variants, ids=None,
         classes=(0, 1, 2), multi_label=False, labels=NOBODY, splits=Splits(NOBODY, NOBODY, NOBODY), manifest=None,
         neighbour_roots=roots,
     )  # fmt: skip
@@ -115,6 +117,13 @@ def _stored_variant(
     served = build_network(left, without_first_product(behind), stored.columns, True, "float32")
     rows = StoredRowMaker(maker, products, averages=served.layers[0].aggregation.plain)
     return LoadedVariant("stored1", stored, stored.columns, fanouts[:1], served, rows)
+
+
+def arrange_overlay(
+    graph: Graph, rules: EdgeRules, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
+) -> tuple[Overlay, np.ndarray]:
+    """Arrange a single overlay over a graph of one type."""
+    return overlay_arranger(graph, places_of_one_type(graph.nodes, rules)).arrange(features, overridden, edges, seeds)
 
 
 def scaling_of(features: np.ndarray, method: Normalization) -> Scaling:

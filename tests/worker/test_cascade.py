@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, service_of, write_npz
 from tests.support.learning import labels_of
+from tests.support.overlays import arrange_overlay
 
 from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import InputError
@@ -20,7 +21,6 @@ from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.cascades import check_cascades, threshold_for
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.inference.cascade import confidences, with_cascades
 from gnnserve_worker.inference.opening import served_revision

@@ -37,7 +37,6 @@ from gnnserve_worker.graph.change_run import fold_rows, join
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.kernel_cache import watch_compiling
@@ -115,7 +114,7 @@ def assert_same_lists(one: LivingGraph, other: LivingGraph) -> None:
 
 
 def ids_of_types(graph: LivingGraph) -> Sequence[object]:
-    return graph.ids_of if isinstance(graph, LivingTypedGraph) else (graph.ids,)
+    return graph.ids_of
 
 
 class Log:
@@ -329,9 +328,9 @@ def typed_batch(flat: list[str], counts: ChangeCounts, width: int) -> ChangeBatc
     )
 
 
-def hostile_typed(draw: np.random.Generator, graph: LivingTypedGraph, width: int) -> ChangeBatch:
+def hostile_typed(draw: np.random.Generator, graph: LivingGraph, width: int) -> ChangeBatch:
     """Nodes and edges of all types, some of which are not there or of no type."""
-    types, relations = [kind.name for kind in graph.typed.types], graph.typed.relations
+    types, relations = [kind.name for kind in graph.stored.types], graph.stored.relations
 
     def node(name: str | None = None) -> str:
         name = name or types[draw.integers(len(types))]
@@ -357,7 +356,6 @@ def test_typed_batches_together_are_what_they_are_one_by_one(shop: tuple[Path, G
     folder, (data, _, model) = shop
     together, alone = opened_typed(folder, ROOM_BYTES // 4), opened_typed(folder, ROOM_BYTES // 4)
     plain, draw, served = PlainTypedGraph(data, model), np.random.default_rng(seed), served_by(alone)
-    assert isinstance(alone.graph, LivingTypedGraph)
     width = max(0 if kind.features is None else kind.features.shape[1] for kind in data.types)
     batches = []
     for _ in range(40):

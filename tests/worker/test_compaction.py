@@ -62,7 +62,7 @@ class Service:
     def fold(self, room_bytes: int = ROOM_BYTES) -> Folded | None:
         """Fold the log into the graph, and publish a revision over it."""
         loaded = load_revision(self.repository, self.manifest.revision, room_bytes)
-        folded = fold(loaded, self.features, self.log, UID, room_bytes, silent)
+        folded = fold(loaded, [self.features], self.log, UID, room_bytes, silent)
         if folded is not None:
             self.repository.put_graph(folded.data)
             self.manifest = carry_over(self.manifest, loaded, folded, self.repository, silent)
@@ -163,8 +163,9 @@ def test_nodes_keep_their_ids(tmp_path: Path, kind: str) -> None:
         service.append(*(plain.random_batch(draw, 6, fresh) for _ in range(10)))
         assert service.fold() is not None
         loaded = service.opened()
-        assert loaded.living is not None
-        assert loaded.living.ids.shown(0, loaded.living.ids.count) == [*plain.lists]
+        assert loaded.changes is not None
+        ids = loaded.changes.graph.ids
+        assert ids.shown(0, ids.count) == [*plain.lists]
     service.assert_equal_to_the_graph_built_anew()
 
 

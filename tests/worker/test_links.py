@@ -23,10 +23,11 @@ from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_worker.generation.link_training.light_gcn import Propagation
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations, pair_keys, part_links
+from gnnserve_worker.graph.overlay import overlay_arranger
+from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.graph.typed_lists import describe_typed, merged_lists, typed_graph
-from gnnserve_worker.graph.typed_overlay import arrange_typed_overlay
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.decoder import build_decoder, probabilities
 from gnnserve_worker.opening.revision import load_revision
@@ -417,8 +418,9 @@ def test_light_gcn_and_a_network_over_types_keep_graphs_of_their_own(tmp_path: P
     assert of_types.links.test_links == rows.links.test_links
     # Networks of one layer answer about either end, too.
     ends = np.arange(of_types.links.second.start, of_types.links.second.end)
-    loaded = load_revision(repository, of_types.revision)
-    found = infer_batch(loaded, "projected", ends, key=0, with_embeddings=False).scores
+    found = infer_batch(
+        load_revision(repository, of_types.revision), "projected", ends, key=0, with_embeddings=False
+    ).scores
     assert np.abs(found).max(axis=1).min() > 0
 
 
@@ -470,10 +472,10 @@ def test_an_edge_of_an_overlay_goes_into_every_reverse_of_the_scored_relation(tm
     graph = typed_graph(described, *merged_lists(described, [one.lists for one in typed.relations]))
     place = next(i for i, one in enumerate(described.relations) if one.name == "buys")
     # From a new user to the first item.
-    edge = np.array([[place, graph.nodes, described.first_nodes[described.place_of("item")]]])
+    edge = np.array([[graph.nodes, described.first_nodes[described.place_of("item")]]])
     user = np.array([described.place_of("user")])
-    overlay, _ = arrange_typed_overlay(
-        graph, np.zeros((1, 4), np.float32), user, np.zeros(0, np.int64), edge, np.array([graph.nodes])
+    overlay, _ = overlay_arranger(graph, places_of(described)).arrange(
+        np.zeros((1, 4), np.float32), np.zeros(0, np.int64), edge, np.array([graph.nodes]), user, np.array([place])
     )
     assert overlay.edges == 3
 

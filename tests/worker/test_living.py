@@ -18,7 +18,7 @@ from tests.support.living import (
     ids_of,
     stored_ids,
 )
-from tests.support.overlays import RULES
+from tests.support.overlays import RULES, arrange_overlay
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
@@ -32,7 +32,6 @@ from gnnserve_worker.graph.change_batch import (
     ChangeRefusal,
 )
 from gnnserve_worker.graph.ids import lay_out
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -305,7 +304,7 @@ def test_numbers_that_are_none_reach_their_readers(tmp_path: Path) -> None:
     apply_one(living, 1, batch_of(row, overrides=[3]))
     readers = living.graph.readers_of(np.array([3]))
     assert len(readers)
-    products = living._loaded.makers[-1].table.rows.values[3]
+    products = living.drafting.makers[-1].table.rows.values[3]
     scores = infer_batch(living._loaded, "stored1", readers, 0).scores
     assert np.isfinite(products).all() or not np.isfinite(scores).all()
 

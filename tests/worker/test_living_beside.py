@@ -171,10 +171,11 @@ def test_drafts_and_what_predictions_read_are_equal_when_all_is_published(
         np.testing.assert_array_equal(draft.lists.entries_of(everyone), graph.lists.entries_of(everyone))
         np.testing.assert_array_equal(draft.lists.bounds[everyone], graph.lists.bounds[everyone])
         assert draft.lists.used_entries == graph.lists.used_entries
-        assert living._loaded.draft is not None
-        by_id = {id(table): table for table in (*(maker.table for maker in living._loaded.makers), *layers)}
-        assert living._loaded.draft.tables
-        for key, table in living._loaded.draft.tables.items():
+        changes = living._loaded.changes
+        assert changes is not None
+        by_id = {id(table): table for table in (*(maker.table for maker in changes.makers), *layers)}
+        assert changes.draft.tables
+        for key, table in changes.draft.tables.items():
             np.testing.assert_array_equal(table.rows.values[everyone], by_id[key].rows.values[everyone])
             np.testing.assert_array_equal(table.own.values[everyone], by_id[key].own.values[everyone])
 

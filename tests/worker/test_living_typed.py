@@ -35,7 +35,6 @@ from gnnserve_worker.graph.change_batch import (
     encode_batch,
 )
 from gnnserve_worker.graph.ids import lay_out
-from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
@@ -156,7 +155,6 @@ def unchanged(shops: Path) -> LivingRevision:
 
 
 def lists_of(graph: Any) -> list[list[int]]:
-    assert isinstance(graph, LivingTypedGraph)
     firsts = zip(graph.places.first_nodes.tolist(), graph.ids_of, strict=False)
     nodes = np.concatenate([np.arange(first, first + ids.count) for first, ids in firsts])
     return [graph.lists.of(np.array([place])).tolist() for place in graph.places.lists_of(nodes).tolist()]
@@ -186,7 +184,6 @@ def test_nodes_are_called_by_texts_and_integers_with_their_types(shops: Path) ->
     assert shown["tag"] == ["t0", "t1", "t3", "t4", "sale"]
     assert 7 not in shown["item"]
     graph = living.graph
-    assert isinstance(graph, LivingTypedGraph)
     sale = np.array([graph.places.first_nodes[2] + 5])
     (reader,) = graph.all_readers_of(sale)
     assert reader == graph.places.first_nodes[1] + 3
@@ -198,7 +195,6 @@ def test_what_changes_touch_is_told_as_nodes(shops: Path) -> None:
     served = served_by(living)
     living.apply(1, [batch_of({"edges": [["user/u2", "buys", "item/3"]], "removedNodes": ["tag/t2"]}, served)])
     graph, touched = living.graph, living.touched.take()
-    assert isinstance(graph, LivingTypedGraph)
     assert touched is not None
     user, item, tag = graph.places.first_nodes[:3].tolist()
     assert {user + 2, item + 3, tag + 2} <= {*touched.listed.tolist()}

@@ -13,18 +13,16 @@ from tests.support.graphs import neighbours_of
 from tests.support.living import batch_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.graph_schema import one_type
 from gnnserve_worker.compaction.differences import edge_differences, names_of
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.graph.living_typed import LivingTypedGraph
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed import NodeType, Relation, TypedGraphData
-from gnnserve_worker.graph.typed_lists import describe_typed, merged_lists, typed_graph
-from gnnserve_worker.opening.living_graphs import living_graph
-from gnnserve_worker.opening.typed_room import living_typed_graphs, with_room
+from gnnserve_worker.graph.relation_lists import merged_lists
+from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Relation
+from gnnserve_worker.opening.living_graphs import living_graphs, with_room
 from gnnserve_worker.repository.room import GraphRoom
 
 NODES = 5
@@ -86,15 +84,17 @@ def _built(rules: EdgeRules, edges: Edges) -> Graph:
 
 
 def _living(rules: EdgeRules, graph: Graph) -> LivingGraph:
-    entries = np.zeros(graph.edges + 4096, np.int32)
-    entries[: graph.edges] = graph.indices
-    return living_graph(graph, entries, None, rules, NODES)
+    def entries() -> np.ndarray:
+        return np.concatenate((graph.indices, np.zeros(4096, np.int32)))
+
+    grown = one_type(NODES, graph.edges, edge_rules=rules)
+    return living_graphs(graph, {"": None}, grown, 4096, entries)[0]
 
 
 def _apply(living: LivingGraph, batch: ChangeBatch) -> int:
     found = living.find(batch)
     assert isinstance(found, FoundNodes)
-    return living.apply(batch, found).unchanged
+    return living.apply(found).unchanged
 
 
 def _rows(living: LivingGraph) -> list[list[int]]:
@@ -152,6 +152,7 @@ def test_relations_are_those_of_multigraphs(
         Relation("user", "knows", "user", _built(own, edges), edge_rules=own),
         Relation("user", "buys", "item", _built(there, edges), edge_rules=there),
         Relation("item", "rev_buys", "user", _built(there, [edge[::-1] for edge in edges]), "buys", there),
+        Relation("item", "sold", "user", _built(there, [edge[::-1] for edge in edges]), "buys", there),
     )
     living = _typed(relations)
     for added, removed in batches:
@@ -159,28 +160,30 @@ def test_relations_are_those_of_multigraphs(
         unchanged = plains[0].apply(added, removed) + plains[1].apply(added, removed)
         plains[2].apply([edge[::-1] for edge in added], [edge[::-1] for edge in removed])
         assert _apply(living, batch) == unchanged
-        found = {one.name: rows for one, rows in zip(living.typed.relations, _typed_rows(living), strict=True)}
+        found = {one.name: rows for one, rows in zip(living.stored.relations, _typed_rows(living), strict=True)}
         expected = [plain.lists() for plain in plains]
         assert [found["knows"], found["buys"], found["rev_buys"]] == expected
+        assert found["sold"] == found["rev_buys"]
 
 
-def _typed(relations: tuple[Relation, ...]) -> LivingTypedGraph:
+def _typed(relations: tuple[Relation, ...]) -> LivingGraph:
     types = (NodeType("user", NODES, None), NodeType("item", NODES, None))
-    data = TypedGraphData(
+    data = GraphData(
         source="made up", digest="made up", types=types, classes=(), labels=np.full(NODES, -1),
         relations=tuple(sorted(relations, key=lambda one: one.target != "user")), splits=None,  # type: ignore[arg-type]
     )  # fmt: skip
-    described = describe_typed(data)
-    stored = typed_graph(described, *merged_lists(described, [one.lists for one in data.relations]))
+    stored = Graph(*merged_lists(data.schema, [one.lists for one in data.relations]), data.schema)
     room = GraphRoom(2, 4096)
-    published, _ = living_typed_graphs(stored, {"user": None, "item": None}, with_room(described, {}, room), room)
+    ids = {"user": None, "item": None}
+    published, _ = living_graphs(stored, ids, with_room(data.schema, {}, room), room.entries)
     return published
 
 
-def _typed_rows(living: LivingTypedGraph) -> Iterator[list[list[int]]]:
+def _typed_rows(living: LivingGraph) -> Iterator[list[list[int]]]:
     """Lists of each relation, by positions within its types."""
-    for place, one in enumerate(living.typed.relations):
-        source, target = (living.places.first_nodes[living.typed.place_of(name)] for name in (one.source, one.target))
+    schema, firsts = living.stored, living.places.first_nodes
+    for place, one in enumerate(schema.relations):
+        source, target = (firsts[schema.place_of(name)] for name in (one.source, one.target))
         lists = living.places.list_by(place, target + np.arange(NODES))
         yield [(living.lists.of(lists[node : node + 1]) - source).tolist() for node in range(NODES)]
 

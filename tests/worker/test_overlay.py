@@ -14,6 +14,7 @@ from tests.support.overlays import (
     NODES,
     RULES,
     World,
+    arrange_overlay,
     drawn_of_list,
     revision_over,
     scaling_of,
@@ -23,7 +24,6 @@ from tests.support.statistics import is_uniform
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.inference import batch as inference_module
 from gnnserve_worker.inference.batch import Inference, infer_batch
 from gnnserve_worker.models.rows import RowMaker

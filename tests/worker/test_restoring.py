@@ -14,8 +14,10 @@ from tests.worker.test_compaction import NODES, UNDIRECTED, Service
 
 from gnnserve_api.edges import EdgeRules
 from gnnserve_worker.compaction.carrying import carry_over
-from gnnserve_worker.compaction.differences import edge_changes, node_changes
+from gnnserve_worker.compaction.differences import BatchWriter, edge_differences, names_of, node_changes
 from gnnserve_worker.compaction.restoring import bring
+from gnnserve_worker.graph.names_by_id import NamesById
+from gnnserve_worker.graph.store import NodeType
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import silent
 
@@ -28,7 +30,7 @@ def bring_the_first(service: Service, features: np.ndarray, revision: str) -> in
     loaded = load_revision(service.repository, revision, ROOM_BYTES)
     assert loaded.manifest is not None
     target = service.repository.read_graph(service.manifest.graph)
-    brought = bring(loaded, features, target, ROOM_BYTES, silent)
+    brought = bring(loaded, [features], target, ROOM_BYTES, silent)
     older = msgspec.structs.replace(loaded.manifest, recipe="older")
     service.manifest = carry_over(older, loaded, brought, service.repository, silent)
     return brought.living.changes_since_base
@@ -85,13 +87,15 @@ def test_equal_graphs_differ_in_nothing_and_sparse_features_are_compared(tmp_pat
     service.append(batch_of(np.full((1, FEATURES), 2, np.float32), overrides=[4]))
     service.fold()
     target = service.repository.read_graph(service.manifest.graph)
-    places = np.arange(NODES)
-    (only,) = node_changes(None, sp.csr_array(features), target, places)
+    places, kind = np.arange(NODES), NodeType("", NODES, target.features)
+    writer = BatchWriter(NamesById(), 0, FEATURES)
+    (only,) = node_changes(writer, None, NODES, sp.csr_array(features), kind, places)
     assert (only.counts.overrides, only.counts.items) == (1, 1)
-    assert [*node_changes(None, target.features, target, places)] == []
-    living = load_revision(service.repository, service.manifest.revision, ROOM_BYTES).living
-    assert living is not None
-    assert [*edge_changes(living.lists, target, places)] == []
+    assert [*node_changes(writer, None, NODES, target.features, kind, places)] == []
+    changes = load_revision(service.repository, service.manifest.revision, ROOM_BYTES).changes
+    assert changes is not None
+    lists, rules = changes.graph.lists, changes.graph.places.rules[0]
+    assert [*edge_differences(lists, places, names_of(places), target.graph, NODES, rules)] == []
 
 
 def test_blocks_and_batches_may_be_as_small_as_one_edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

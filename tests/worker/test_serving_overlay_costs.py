@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec import UNSET
+from tests.support.overlays import arrange_overlay
 from tests.support.profiles import profile
 from tests.support.serving import NODES, TRADE_OFF, FakeWorker, accepted, held, running, variant
 
@@ -17,7 +18,6 @@ from gnnserve_api.families import Capabilities
 from gnnserve_api.objective import NO_OBJECTIVE, Objective
 from gnnserve_api.profile import NewNodesLatency, Profile, VariantProfile
 from gnnserve_api.routing import AffineCost, RoutingTable
-from gnnserve_worker.graph.overlay import arrange_overlay
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.batcher import Batcher
 from gnnserve_worker.scheduling.choice import VariantChooser, decide_route

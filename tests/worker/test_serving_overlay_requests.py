@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.support.overlays import arrange_overlay
 from tests.support.serving import (
     NODES,
     TRADE_OFF,
@@ -28,7 +29,7 @@ from tests.support.serving import (
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_worker.asking.question import Question
-from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
+from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.scheduling.refusal import Refusal, RefusalReason
 from gnnserve_worker.serving.http import predict

@@ -28,7 +28,6 @@ from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.restoring import bring, restore
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, encode_batch
-from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.typed import NodeType
 from gnnserve_worker.inference.living import LivingRevision
@@ -304,7 +303,6 @@ def test_the_log_is_cut_behind_the_older_of_two_versions(called: Service) -> Non
     with opened_log(called.updates.log, UID) as log:
         assert (log.position().first, log.position().last) == (3, 3)
     graph = called.opened().graph
-    assert isinstance(graph, LivingTypedGraph)
     assert graph.taken == len(graph.kept) == 30 + 20 + 2
     called.write(living, [batch_of({"removedNodes": ["tag/t3"]}, served_by(living))])
     followed = FollowedLog(called.updates)

@@ -214,8 +214,10 @@ of the stored one's; the new node is the seed."""
 
 
 class Arrange(Protocol):
+    """`OverlayArranger.arrange` of the revision's graph."""
+
     def __call__(
-        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
+        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray, /
     ) -> tuple[Overlay, np.ndarray]: ...  # pragma: no cover
 
 
@@ -226,20 +228,23 @@ class OverlaySupport:
     columns: FeatureColumns
     """Features of a node, as in the source."""
     arrange: Arrange
-    """`arrange_overlay` of the revision's graph."""
     features_of: Callable[[np.ndarray], np.ndarray] | None = None
     """Features of stored nodes (positions, int64) as in the source, float32 [nodes, features]. None: the revision does
     not keep them, or not exactly."""
 
 
-class ArrangeTyped(Protocol):
+class ArrangeByRelation(Protocol):
+    """`OverlayArranger.arrange` of the revision's graph."""
+
     def __call__(
         self,
         features: np.ndarray,
-        new_types: np.ndarray,
         overridden: np.ndarray,
         edges: np.ndarray,
         seeds: np.ndarray,
+        new_types: np.ndarray,
+        relations: np.ndarray,
+        /,
     ) -> tuple[Overlay, np.ndarray]: ...  # pragma: no cover
 
 
@@ -263,10 +268,9 @@ class TypedOverlaySupport:
     types: tuple[NewNodeRecipe, ...]
     width: int
     """Columns of a row of features: those of the widest type, or of an embedding."""
-    arrange: ArrangeTyped
-    """`arrange_typed_overlay` of the revision's graph."""
+    arrange: ArrangeByRelation
     stand_in: Callable[[int, Sequence[np.ndarray]], tuple[Overlay, np.ndarray]]
-    """`arrange_stand_in` of it: of a stored node (its number), and the lists that it is to have."""
+    """`OverlayArranger.stand_in` of it: of a stored node (its number), and the lists that it is to have."""
 
 
 class Overlays(Protocol):
@@ -439,10 +443,11 @@ class RelationOverlays:
         seeds = [reader.asked(one, f"nodes[{place}]") for place, one in enumerate(nodes)]
         return support.arrange(
             features,
-            np.array(reader.kinds, np.int64),
             np.array([number for _, number in overridden], np.int64),
-            np.array(edges, np.int64).reshape(-1, 3),
+            np.array([ends for _, *ends in edges], np.int64).reshape(-1, 2),
             np.array(seeds, np.int64),
+            np.array(reader.kinds, np.int64),
+            np.array([relation for relation, *_ in edges], np.int64),
         )
 
     def stand_in(self, node: int) -> StandIn:

@@ -1,21 +1,28 @@
 """What makes one graph into another, as batches of changes: nodes that left, nodes that came, features, edges.
 
 Both are graphs of one source with changes of its log in them. The log between them may be cut, so what differs is found
-by comparing: nodes by their ids, features by rows, and lists by blocks of nodes, so that little is in memory at a time.
+by comparing, type by type and relation by relation: nodes by their ids, features by rows, and lists by blocks of nodes,
+so that little is in memory at a time. A node of a type without features that is in both graphs keeps the embedding that
+the older model has of it; one that came since begins as any new node does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
-from gnnserve_worker.graph.ids import NodeIds, texts_of
+from gnnserve_worker.compaction.kept_nodes import KeptNodes
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
+from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.living_graph import Names
 from gnnserve_worker.graph.living_lists import LivingLists
-from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.graph.names_by_id import ids_at
+from gnnserve_worker.graph.store import Features, Graph, GraphData, NodeType
+from gnnserve_worker.inference.living import LivingRevision
 
 MOST_EDGES = 1 << 17
 """Edges of one batch."""
@@ -25,26 +32,70 @@ _BLOCK_ENTRIES = 1 << 22
 """Entries of lists that are compared at a time, where no single list is longer."""
 
 
+def bring(
+    living: LivingRevision, stored_ids: Sequence[NodeIds | None], features: Sequence[Features | None], width: int,
+    target: GraphData, apply: Callable[[ChangeBatch], None],
+) -> KeptNodes:  # fmt: skip
+    """Make the living revision's graph the target, by batches that `apply` applies to it. `stored_ids`, `features` (as
+    in the source): of each type of the graph before. `width`: columns of a row of features."""
+    graph, places, types = living.graph, living.graph.places, target.types
+    everyone = [ids_at(kind.ids, np.arange(kind.nodes)) for kind in types]
+    for kind, (own, after, ids) in enumerate(zip(graph.ids_of, types, everyone, strict=True)):
+        writer = BatchWriter(graph.names, kind, width)
+        for batch in node_changes(writer, stored_ids[kind], own.count, features[kind], after, own.find(ids)):
+            apply(batch)
+    positions = [own.find(ids) for own, ids in zip(graph.ids_of, everyone, strict=True)]
+    for place, relation in enumerate(target.relations):
+        if relation.reverse_of is not None:
+            continue  # it goes with the one that it is the reverse of
+        source, reader = int(places.sources[place]), int(places.targets[place])
+        senders, readers = (places.first_nodes[kind] + positions[kind] for kind in (source, reader))
+        lists = places.list_by(place, readers)
+        for come, go in edge_differences(
+            graph.lists, lists, names_of(senders), relation.lists, types[source].nodes, places.rules[place]
+        ):
+            counts = ChangeCounts(edges=len(come), removed_edges=len(go))
+            ids = graph.names.write_edges(place, (types[source].ids, types[reader].ids), np.concatenate((come, go)))
+            apply(graph.names.write(counts, ids, np.zeros((0, width), np.float32)))
+    return KeptNodes(positions, np.diff(places.first_nodes).tolist(), graph.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWriter:
+    """Writes batches that change nodes of one type."""
+
+    names: Names
+    kind: int
+    """Place of the type."""
+    width: int
+    """Columns of a row of features, of the widest type."""
+
+    def write(
+        self, counts: ChangeCounts, ids: NodeIds | None, nodes: np.ndarray, rows: np.ndarray | None = None
+    ) -> ChangeBatch:
+        """`nodes`: positions (int64) by these ids. `rows`: features, of the type's own columns."""
+        features = np.zeros((counts.rows, self.width), np.float32)
+        if rows is not None:
+            features[:, : rows.shape[1]] = rows
+        return self.names.write(counts, self.names.write_nodes(self.kind, ids, nodes), features)
+
+
 def node_changes(
-    ids: NodeIds | None, features: Features, after: GraphData, places: np.ndarray
-) -> Iterator[ChangeBatch]:  # fmt: skip
-    """Batches that take nodes away, bring new ones and set features, to be applied in order. `ids` and `features` (as
-    in the source): of the graph before. `places`: the position there of each node of `after`, int64; -1: it is new."""
-    width = features.shape[1]
-    for gone in parts_of(gone_of(features.shape[0], places), MOST_EDGES):
-        yield _batch(ChangeCounts(removed_nodes=len(gone)), ids_at(ids, gone), width)
+    writer: BatchWriter, ids: NodeIds | None, nodes: int, before: Features | None, after: NodeType, places: np.ndarray
+) -> Iterator[ChangeBatch]:
+    """Batches that take nodes of a type away, bring new ones and set features, to be applied in order. `ids`, `before`:
+    ids and features (as in the source) of the `nodes` that the graph before has. `places`: the position there of each
+    node of `after`, int64; -1: it is new."""
+    for gone in parts_of(gone_of(nodes, places), MOST_EDGES):
+        yield writer.write(ChangeCounts(removed_nodes=len(gone)), ids, gone)
+    if before is None or after.features is None:
+        for new in parts_of(np.flatnonzero(places < 0), MOST_EDGES):
+            yield writer.write(ChangeCounts(new_nodes=len(new)), after.ids, new)
+        return
     for new, rows in new_rows(after.features, places):
-        yield _batch(ChangeCounts(new_nodes=len(new)), ids_at(after.ids, new), width, rows)
-    for other, rows in other_rows(features, after.features, places):
-        yield _batch(ChangeCounts(overrides=len(other)), ids_at(after.ids, other), width, rows)
-
-
-def edge_changes(lists: LivingLists, after: GraphData, places: np.ndarray) -> Iterator[ChangeBatch]:
-    """Batches that bring and remove edges, each to be applied before the next is asked for. `lists`: those of the graph
-    that changes, which has the nodes of `after` and no others. `places`: their positions there, int64."""
-    for come, go in edge_differences(lists, places, names_of(places), after.graph, len(places), after.edge_rules):
-        ids = ids_at(after.ids, np.concatenate((come, go)).ravel())
-        yield _batch(ChangeCounts(edges=len(come), removed_edges=len(go)), ids, after.features.shape[1])
+        yield writer.write(ChangeCounts(new_nodes=len(new)), after.ids, new, rows)
+    for other, rows in other_rows(before, after.features, places):
+        yield writer.write(ChangeCounts(overrides=len(other)), after.ids, other, rows)
 
 
 def gone_of(nodes: int, places: np.ndarray) -> np.ndarray:
@@ -109,19 +160,6 @@ def edge_differences(
         for at in range(0, max(len(added), len(removed)), MOST_EDGES):
             yield EdgeDifference(added[at : at + MOST_EDGES], removed[at : at + MOST_EDGES])
         start = end
-
-
-def ids_at(ids: NodeIds | None, nodes: np.ndarray) -> ChangeIds:
-    """Ids of nodes at these positions (int64), in their order."""
-    if ids is None:
-        return ChangeIds(nodes)
-    if not len(ids.offsets):
-        return ChangeIds(np.asarray(ids.values[nodes]))
-    return ChangeIds(None, *texts_of(ids.values, ids.offsets, nodes))
-
-
-def _batch(counts: ChangeCounts, ids: ChangeIds, width: int, features: np.ndarray | None = None) -> ChangeBatch:
-    return ChangeBatch(counts, ids, np.zeros((0, width), np.float32) if features is None else features)
 
 
 def parts_of(nodes: np.ndarray, most: int) -> Iterator[np.ndarray]:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+
+import numpy as np
 
 from gnnserve_api.repository import ChangedSource
 from gnnserve_worker.changes.follower import NoRoomError, Said, catch_up
 from gnnserve_worker.changes.log import ChangeLog
-from gnnserve_worker.compaction.kept_nodes import Kept, KeptNodes
+from gnnserve_worker.compaction.kept_nodes import KeptNodes
 from gnnserve_worker.compaction.source_changes import SourceChanges
-from gnnserve_worker.compaction.source_features import SourceFeatures
-from gnnserve_worker.compaction.typed_folding import TypedFolding
 from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.graph.living_typed import LivingTypedGraph
-from gnnserve_worker.graph.store import FeatureColumn, Features, GraphData
+from gnnserve_worker.graph.store import Features, GraphData, NodeType, Relation
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.graph_files import columns_of
 
 _STAGE = "apply the log of changes"
 
@@ -29,35 +28,25 @@ _STAGE = "apply the log of changes"
 @dataclass(frozen=True, slots=True)
 class Folded:
     data: GraphData
-    kept: Kept
+    kept: KeptNodes
     """Which nodes of the revision that changes were applied to are its nodes."""
     living: LivingRevision
     """That revision."""
 
 
-class Folding(Protocol):
-    """What changes make of a graph, of one kind of graphs."""
-
-    def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
-        """To be called for each batch that is applied."""
-        ...  # pragma: no cover
-
-    def data(self, digest: str, made_of: ChangedSource) -> tuple[GraphData, Kept]:
-        """The graph as it is now, under that digest."""
-        ...  # pragma: no cover
-
-
 def fold(
     loaded: LoadedRevision,
-    features: SourceFeatures,
+    features: Sequence[Features | None],
     log: ChangeLog,
     log_uid: str,
     room_bytes: int,
     progress: ProgressListener,
 ) -> Folded | None:
-    """Apply the log as far as it goes, or as there is room. `loaded`: opened with that room. `features`: of its graph,
-    as in the source. None: there is nothing to apply. Raises LogError."""
-    folding = _folding_of(loaded, features)
+    """Apply the log as far as it goes, or as there is room. `loaded`: opened with that room. `features`: of each
+    type, as in the source; None: it has none. Returns None where there is nothing to apply. Raises LogError."""
+    if loaded.changes is None or loaded.manifest is None or not loaded.type_rows:
+        raise ValueError("a revision that was not opened for changes")
+    folding = Folding(loaded, features, loaded.changes.graph)
     living = LivingRevision(loaded, room_bytes, folding.note)
     last = log.position().last
     if (total := last - living.base_offset) > 0:
@@ -79,43 +68,69 @@ def fold(
     return Folded(data, kept, living)
 
 
-def _folding_of(loaded: LoadedRevision, features: SourceFeatures) -> Folding:
-    graph = loaded.living
-    if isinstance(graph, LivingTypedGraph):
-        return TypedFolding(loaded, cast("Sequence[Features | None]", features), graph)
-    if graph is None or loaded.manifest is None:
-        raise ValueError("a revision that was not opened for changes")
-    return _OneTypeFolding(loaded, cast("Features", features), graph)
+class Folding:
+    """What changes make of a graph, type by type and relation by relation."""
 
-
-class _OneTypeFolding:
-    def __init__(self, loaded: LoadedRevision, features: Features, graph: LivingGraph) -> None:
-        """`graph`: that of `loaded`."""
+    def __init__(self, loaded: LoadedRevision, features: Sequence[Features | None], graph: LivingGraph) -> None:
+        """`features`: of each type, as in the source; None: it has none. `graph`: that of `loaded`, before changes."""
         self._loaded, self._graph = loaded, graph
-        self._changes = SourceChanges(features, loaded.classes)
+        self._changes = [
+            SourceChanges(np.zeros((ids.count, 0), np.float32) if own is None else own, loaded.classes)
+            for own, ids in zip(features, graph.ids_of, strict=True)
+        ]
 
     def note(self, batch: ChangeBatch, found: FoundNodes) -> None:
-        self._changes.note(batch, found)
+        """To be called for each batch that is applied."""
+        new, places = len(found.new), self._graph.places
+        kinds, kinds_overridden = places.kinds_of(found.new), places.kinds_of(found.overridden)
+        for kind, changes in enumerate(self._changes):
+            own, overridden = np.flatnonzero(kinds == kind), np.flatnonzero(kinds_overridden == kind)
+            first, width = places.first_nodes[kind], changes.width
+            changes.note_rows(
+                found.new[own] - first, batch.features[own, :width],
+                found.overridden[overridden] - first, batch.features[new + overridden, :width],
+            )  # fmt: skip
+        # Of the type that is classified, which is the first one, positions are numbers. Others have no labels.
+        self._changes[0].note_labels(batch, found)
 
-    def data(self, digest: str, made_of: ChangedSource) -> tuple[GraphData, Kept]:
-        loaded, changes, manifest = self._loaded, self._changes, self._loaded.manifest
-        if manifest is None or manifest.row_source is None or manifest.edge_rules is None:
-            raise ValueError("a revision that cannot follow changes")
-        kept = self._graph.kept
-        data = GraphData.of_one_type(
+    def data(self, digest: str, made_of: ChangedSource) -> tuple[GraphData, KeptNodes]:
+        """The graph as it is now, under that digest."""
+        graph, loaded, places = self._graph, self._loaded, self._graph.places
+        kept = [ids.kept for ids in graph.ids_of]
+        firsts = places.first_nodes
+        names = np.zeros(int(firsts[-1]), np.int32)
+        for first, own in zip(firsts.tolist(), kept, strict=False):
+            names[first + own] = np.arange(len(own), dtype=np.int32)
+        relations = [
+            Relation(
+                one.source, one.name, one.target,
+                graph.lists.renumbered(places.list_by(place, firsts[kind] + kept[kind]), names),
+                one.reverse_of, one.edge_rules,
+            )
+            for place, (one, kind) in enumerate(zip(graph.stored.relations, places.targets.tolist(), strict=True))
+        ]  # fmt: skip
+        asked = self._changes[0]
+        data = GraphData(
             source=loaded.source,
             digest=digest,
-            graph=self._graph.lists.of_these(kept),
-            features=changes.features_of(kept),
-            labels=changes.labels_of(loaded.labels, kept),
+            types=tuple(self._type(kind, own) for kind, own in enumerate(kept)),
+            relations=tuple(relations),
+            labels=asked.labels_of(loaded.labels, kept[0]),
             classes=loaded.classes,
-            splits=changes.splits_of(loaded.splits, kept, len(loaded.labels)),
-            edge_rules=manifest.edge_rules,
-            ids=self._graph.ids.of_these(kept),
-            feature_columns=tuple(FeatureColumn(one.name, one.width, one.fill) for one in manifest.row_source.columns),
+            splits=asked.splits_of(loaded.splits, kept[0], len(loaded.labels)),
             made_of=made_of,
         )
-        return data, KeptNodes(kept)
+        return data, KeptNodes(kept, np.diff(firsts).tolist(), graph.stored)
+
+    def _type(self, kind: int, kept: np.ndarray) -> NodeType:
+        columns = self._loaded.type_rows[kind].columns
+        return NodeType(
+            self._graph.stored.types[kind].name,
+            len(kept),
+            None if columns is None else self._changes[kind].features_of(kept),
+            () if columns is None else columns_of(columns.columns),
+            self._graph.ids_of[kind].of_these(kept),
+        )
 
 
 def _made_of(loaded: LoadedRevision, log: ChangeLog, log_uid: str, offset: int) -> ChangedSource:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import TableManifest
-from gnnserve_api.typed import TypedGraphManifest
-from gnnserve_worker.opening.typed_room import laid_out, own_types
+from gnnserve_worker.opening.spread_tables import laid_out, own_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,63 +25,43 @@ class CarriedRows:
     """Those of nodes themselves, int64."""
 
 
-class Kept(Protocol):
+@dataclass(frozen=True, slots=True)
+class KeptNodes:
+    positions: Sequence[np.ndarray]
+    """The position that each node of a type has in the revision, within the type: int64, type after type."""
+    room: Sequence[int]
+    """Nodes of each type that there is room for in the revision, with which its tables are open."""
+    schema: GraphSchema
+    """Types of the revision, as it was published."""
+
     @property
     def count(self) -> int:
         """How many nodes the new version has."""
-        ...  # pragma: no cover
-
-    def rows_of(self, table: TableManifest) -> CarriedRows:
-        """`table`: the revision's, as it was published."""
-        ...  # pragma: no cover
-
-
-@dataclass(frozen=True, slots=True)
-class KeptNodes:
-    """Those of a graph of one type."""
-
-    positions: np.ndarray
-    """The position that each node has in the revision: int64."""
-
-    @property
-    def count(self) -> int:
-        return len(self.positions)
-
-    def rows_of(self, table: TableManifest) -> CarriedRows:
-        return CarriedRows(table, self.positions, self.positions)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptTypedNodes:
-    """Those of a graph of several types."""
-
-    positions: Sequence[np.ndarray]
-    """The position that each node of a type has in the revision, within the type: int64, type after type."""
-    stored: TypedGraphManifest
-    """Types of the revision, as it was published."""
-    grown: TypedGraphManifest
-    """The same with the room that changes were applied in, in which its tables are open."""
-
-    @property
-    def count(self) -> int:
         return sum(map(len, self.positions))
 
     def rows_of(self, table: TableManifest) -> CarriedRows:
-        assert table.typed  # noqa: S101 - tables over several types
-        counts = zip(self.stored.types, self.positions, strict=True)
-        types = tuple(msgspec.structs.replace(kind, nodes=len(positions)) for kind, positions in counts)
-        kept = msgspec.structs.replace(self.stored, types=types)
-        opened = laid_out(table.typed, self.stored, self.grown)
+        """`table`: the revision's, as it was published."""
+        if not table.typed:  # it has a row for each node
+            firsts = np.cumsum([0, *self.room]).tolist()
+            nodes = _joined([first + own for first, own in zip(firsts, self.positions, strict=False)])
+            return CarriedRows(table, nodes, nodes)
+        schema = self.schema
+        kept, grown = _of_so_many(schema, [*map(len, self.positions)]), _of_so_many(schema, self.room)
+        opened = laid_out(table.typed, schema, grown)
         rows = [
-            first + self.positions[self.stored.place_of(relation.source)]
-            for relation, first in zip(self.stored.relations, opened.first_rows, strict=True)
+            first + self.positions[schema.place_of(relation.source)]
+            for relation, first in zip(schema.relations, opened.first_rows, strict=True)
             if first is not None
         ]
-        own_rows = [
-            self.grown.first_nodes[kind] + self.positions[kind] for kind in range(own_types(table.typed, self.stored))
-        ]
-        carried = msgspec.structs.replace(table, typed=laid_out(table.typed, self.stored, kept))
+        own_rows = [grown.first_nodes[kind] + self.positions[kind] for kind in range(own_types(table.typed, schema))]
+        carried = msgspec.structs.replace(table, typed=laid_out(table.typed, schema, kept))
         return CarriedRows(carried, _joined(rows), _joined(own_rows))
+
+
+def _of_so_many(schema: GraphSchema, counts: Sequence[int]) -> GraphSchema:
+    """The types with so many nodes each."""
+    types = (msgspec.structs.replace(kind, nodes=count) for kind, count in zip(schema.types, counts, strict=True))
+    return msgspec.structs.replace(schema, types=tuple(types))
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:

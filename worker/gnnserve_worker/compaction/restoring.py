@@ -6,21 +6,16 @@ as a worker would apply it; then the tables are written over the newest version,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import cast
-
-import numpy as np
+from collections.abc import Sequence
 
 from gnnserve_api.errors import InputError, RepositoryError
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
+from gnnserve_worker.compaction import differences
 from gnnserve_worker.compaction.answering import find_answering, newest_graph, require_named
 from gnnserve_worker.compaction.carrying import carry_over
-from gnnserve_worker.compaction.differences import edge_changes, ids_at, node_changes
 from gnnserve_worker.compaction.folding import Folded
-from gnnserve_worker.compaction.kept_nodes import Kept, KeptNodes
-from gnnserve_worker.compaction.source_features import SourceFeatures, features_of
-from gnnserve_worker.compaction.typed_differences import bring_typed
+from gnnserve_worker.compaction.source_features import features_of
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal
 from gnnserve_worker.graph.store import Features, GraphData
 from gnnserve_worker.inference.living import LivingRevision
@@ -75,13 +70,13 @@ def _restore(
 
 def bring(
     loaded: LoadedRevision,
-    features: SourceFeatures,
+    features: Sequence[Features | None],
     target: GraphData,
     room_bytes: int,
     progress: ProgressListener,
 ) -> Folded:
     """Make a revision's graph, and all that its variants read, those of another graph of the same source. `loaded`:
-    opened with that room. `features`: of its graph, as in the source."""
+    opened with that room. `features`: of each type of its graph, as in the source; None: it has none."""
     living = LivingRevision(loaded, room_bytes)
 
     def apply(batch: ChangeBatch) -> None:
@@ -90,26 +85,10 @@ def bring(
             raise RepositoryError(f"graph {target.digest}", f"{said.field}: {said.message}", said.remedy)
 
     progress(Progress(_STAGE, 0, 1))
-    if target.schema.has_names:
-        kept: Kept = bring_typed(loaded, cast("Sequence[Features | None]", features), target, living, apply)
-    else:
-        kept = _bring_one_type(loaded, cast("Features", features), target, living, apply)
+    kept = differences.bring(living, [*loaded.type_ids.values()], features, loaded.features, target, apply)
     living.make_stored_rows_anew()
     progress(Progress(_STAGE, 1, 1, f"{living.changes_since_base:,} changes"))
     return Folded(target, kept, living)
-
-
-def _bring_one_type(
-    loaded: LoadedRevision, features: Features, target: GraphData, living: LivingRevision,
-    apply: Callable[[ChangeBatch], None],
-) -> KeptNodes:  # fmt: skip
-    everyone = ids_at(target.ids, np.arange(target.graph.nodes))
-    for batch in node_changes(loaded.ids, features, target, living.graph.ids.find(everyone)):
-        apply(batch)
-    places = living.graph.ids.find(everyone)
-    for batch in edge_changes(living.graph.lists, target, places):
-        apply(batch)
-    return KeptNodes(places)
 
 
 def _room_bytes(named: RevisionManifest, nodes: int, target: GraphData) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
@@ -14,21 +13,16 @@ from gnnserve_worker.graph.store import Features
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 
-SourceFeatures: TypeAlias = "Features | Sequence[Features | None]"
-"""Features of all nodes; or of those of each type, None: it has none."""
-
 
 def features_of(
     service: GNNService, repository: Repository, base: RevisionManifest, progress: ProgressListener
-) -> SourceFeatures:
-    """Features of the revision's graph, as in its source."""
+) -> Sequence[Features | None]:
+    """Features of each type of the revision's graph, as in its source; None: it has none."""
     made_of = repository.made_of(base)
     source = service.spec.graph.source
     given = source.given()
     if made_of is not None:
-        if isinstance(given, TypedSource):
-            return [kind.features for kind in repository.read_graph(base.graph).types]
-        return repository.read_graph(base.graph).features
+        return [kind.features for kind in repository.read_graph(base.graph).types]
     if source_digest(source) != base.graph:
         raise InputError(
             "spec.graph.source",
@@ -36,10 +30,10 @@ def features_of(
             "put back the files that were there: what changes do not touch is read from them",
         )
     progress(Progress("import graph", 0, 1))
-    features: SourceFeatures
+    features: Sequence[Features | None]
     if isinstance(given, TypedSource):
         features = [kind.features for kind in load_typed_source(given, progress).types]
     else:
-        features = load_source(source, repository.downloads, progress, learns_labels=False).features
+        features = [load_source(source, repository.downloads, progress, learns_labels=False).features]
     progress(Progress("import graph", 1, 1))
     return features

@@ -123,8 +123,8 @@ class GpuEngine:
         for cache in set(self._resident.caches.values()):
             cache.begin()
         largest = self._resident.sizes.seeds
-        living = self._loaded.living
-        nodes = self._nodes if living is None else living.ids.count
+        changes = self._loaded.changes
+        nodes = self._nodes if changes is None else changes.graph.taken
         seeds = np.resize(np.arange(nodes, dtype=np.int64), LANES * largest)
         for variant in self._variants:
             for bucket in self._resident.sizes.buckets:

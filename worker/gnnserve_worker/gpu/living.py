@@ -44,10 +44,11 @@ WRITING_BYTES: Final = 4 * _AT_ONCE_BYTES
 def cut_to_room(loaded: LoadedRevision) -> LoadedRevision:
     """The revision as far as copies of it reach: its arrays as they are now, with some room for what comes. One that
     stays as it is, whole."""
-    if loaded.living is None:
+    if loaded.changes is None:
         return loaded
-    lists = loaded.living.lists
-    nodes = _with_room(loaded.living.ids.count, _NODES_SHARE, FEWEST_NODES, loaded.graph.nodes)
+    living = loaded.changes.graph
+    lists = living.lists
+    nodes = _with_room(living.taken, _NODES_SHARE, FEWEST_NODES, loaded.graph.nodes)
     entries = _with_room(lists.used_entries, _ENTRIES_SHARE, FEWEST_ENTRIES, len(lists.indices))
     cut: dict[int, Rows] = {}
     tables: dict[int, Table] = {}

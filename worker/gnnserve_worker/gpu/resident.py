@@ -183,7 +183,7 @@ class _Builder:
         self._loaded = loaded
         self._whole = whole
         # What changes are written to is no file's memory any more.
-        self._pin_one = pin if loaded.living is None else pin_copy
+        self._pin_one = pin if loaded.changes is None else pin_copy
         self._accelerator = accelerator
         self._means = means
         self._required_bytes = required_bytes
@@ -395,10 +395,10 @@ class _Builder:
         self, tables: Mapping[str, DeviceTable], graph: DeviceGraph, weights: DeviceWeights | None
     ) -> LivingCopies | None:
         whole = self._whole
-        if whole.living is None:
+        if whole.changes is None:
             return None
         pairs = {name: (whole.variants[name].table, table) for name, table in tables.items()}
-        return LivingCopies(whole.living, pairs, whole.neighbour_roots, graph, weights, self._accelerator)
+        return LivingCopies(whole.changes.graph, pairs, whole.neighbour_roots, graph, weights, self._accelerator)
 
     def _name_of(self, rows: Rows) -> str:
         return next(name for name, known in self._rows.items() if known is rows)
@@ -419,7 +419,7 @@ def weights_bytes(variant: LoadedVariant) -> int:
 
 
 def _buffer_bytes(loaded: LoadedRevision, sizes: LaneSizes) -> int:
-    return LANES * sizes.device_bytes + (0 if loaded.living is None else WRITING_BYTES)
+    return LANES * sizes.device_bytes + (0 if loaded.changes is None else WRITING_BYTES)
 
 
 def _release(claims: list[Claim]) -> None:

@@ -99,5 +99,7 @@ def _expected_reads(
 
 def _lists_of(loaded: LoadedRevision) -> Graph:
     """The graph with one list behind the other; of one that changes, a copy as it is now."""
-    living = loaded.living
-    return loaded.graph if living is None else living.lists.of_these(np.arange(living.ids.count))
+    if loaded.changes is None:
+        return loaded.graph
+    living = loaded.changes.graph
+    return living.lists.of_these(np.arange(living.ids.count))

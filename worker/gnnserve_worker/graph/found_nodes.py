@@ -31,11 +31,11 @@ class FoundNodes:
     """[removed edges, 2]"""
     removed: np.ndarray
     relations: np.ndarray = field(default_factory=_no_nodes)
-    """Place of the relation of each edge, where there are several."""
+    """Place of the relation of each edge; empty: all are of the first one."""
     removed_relations: np.ndarray = field(default_factory=_no_nodes)
     """The same of removed edges."""
     new_ids: tuple[ChangeIds, ...] = ()
-    """Ids of the new nodes of each type, without it, where there are several."""
+    """Of each type, ids that begin with those of its new nodes, without its name."""
     edge_records: EdgeRecords | None = None
     """Which batch each edge is of, where several are applied as one. Then edges come and leave batch after batch, and
     all else of them takes effect in the order of one."""
@@ -66,15 +66,15 @@ class FoundRun:
 @dataclass(frozen=True, slots=True)
 class Effect:
     added: np.ndarray
-    """Entries that lists gained: (reader, sender), int64 [entries, 2]."""
+    """Entries that lists gained: (list, sender), int64 [entries, 2]."""
     removed: np.ndarray
     """Entries that lists lost, after that."""
     unchanged: np.ndarray
     """Edges that were there, or were not, of each of the batches that were applied as one: int64 [batches]."""
 
     @property
-    def readers(self) -> np.ndarray:
-        """Nodes whose lists are others now: int64, ascending, distinct."""
+    def lists(self) -> np.ndarray:
+        """Lists that are others now: int64, ascending, distinct."""
         return distinct((self.added[:, 0], self.removed[:, 0]))
 
 
@@ -83,7 +83,7 @@ class EntryChanges:
     """Entries that come to lists and leave them, in this order."""
 
     entries: np.ndarray
-    """(reader, sender), int64 [entries, 2]"""
+    """(list, sender), int64 [entries, 2]"""
     kinds: np.ndarray
     """What happens to each, as of `LivingLists.change`: int8 [entries]."""
     edges: np.ndarray

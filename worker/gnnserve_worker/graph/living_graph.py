@@ -1,20 +1,25 @@
 """A graph that changes: which nodes there are, what they are called, and whose features each of them reads.
 
-Positions are given in the order in which nodes come, and are never given twice. A node that has left keeps its position
-and its row, which nothing reads any more. Features and what is made of them are `inference/living.py`.
+Nodes have one numbering, type after type, with room for new ones behind those of each type: a node that comes has the
+next number of its type, and kernels find its lists as they find all others. No number is given twice. A node that has
+left keeps its number and its row, which nothing reads any more. Edges become entries of lists by the rules of their
+relation, as those of an overlay do (`overlay.py`). How batches name nodes is `names_by_id.py` and `names_by_type.py`;
+features and what is made of them are `inference/living.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from gnnserve_api.edges import EdgeRules
-from gnnserve_api.repository import NodeIdKind
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal
+from gnnserve_api.edges import Duplicates, SelfLoops
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, ChangeProblem, ChangeRefusal
 from gnnserve_worker.graph.change_run import ChangeRun, NamedIds, fold_rows, place_ids
 from gnnserve_worker.graph.found_nodes import (
     Effect,
@@ -25,8 +30,10 @@ from gnnserve_worker.graph.found_nodes import (
     edge_changes,
     kind_of_change,
 )
+from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
-from gnnserve_worker.graph.living_lists import ADDED, REMOVED, LivingLists, entries_of_edges, merges
+from gnnserve_worker.graph.living_lists import ADDED, REMOVED, LivingLists, entries_of_edges
+from gnnserve_worker.graph.places import TypePlaces
 from gnnserve_worker.graph.store import Graph
 
 _NO_ENTRIES = np.zeros((0, 2), np.int64)
@@ -34,39 +41,76 @@ _FIELDS = ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNode
 """The lists of a batch in JSON, in the order of its ids."""
 
 
+class Names(Protocol):
+    """How batches name the nodes of a graph, and the relations of edges."""
+
+    def reads(self, batch: ChangeBatch) -> bool:
+        """Whether the batch names them so."""
+        ...  # pragma: no cover
+
+    def joins(self, graph: LivingGraph, batch: ChangeBatch) -> bool:
+        """Whether the batch can be one of a run: its ids are of the graph's kind."""
+        ...  # pragma: no cover
+
+    def find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
+        """Find the nodes of the batch; or what is wrong with them."""
+        ...  # pragma: no cover
+
+    def name(self, graph: LivingGraph, batch: ChangeBatch) -> NamedIds:
+        """The nodes that the ids of joined batches name, also where some are wrong."""
+        ...  # pragma: no cover
+
+    def complete(self, graph: LivingGraph, run: ChangeRun, named: NamedIds, found: FoundNodes) -> FoundNodes:
+        """The nodes of a run with the ids of new ones, and the relations of its edges."""
+        ...  # pragma: no cover
+
+    def write_nodes(self, kind: int, ids: NodeIds | None, nodes: np.ndarray) -> ChangeIds:
+        """Ids of nodes of a type (its place) as batches have them. `ids`: of the type; `nodes`: positions, int64."""
+        ...  # pragma: no cover
+
+    def write_edges(self, relation: int, ids: tuple[NodeIds | None, NodeIds | None], edges: np.ndarray) -> ChangeIds:
+        """Edges of a relation (its place) as batches have them: (source, target), int64 [edges, 2], positions by the
+        ids of either type."""
+        ...  # pragma: no cover
+
+    def write(self, counts: ChangeCounts, ids: ChangeIds, features: np.ndarray) -> ChangeBatch:
+        """A batch with ids that were written so."""
+        ...  # pragma: no cover
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LivingGraph:
+    graph: Graph
+    """As kernels read it: its arrays are those of `lists`, which change in place."""
     lists: LivingLists
+    """Lists of all nodes, numbered as in `places`."""
     readers: LivingLists | None
-    """Who reads each node; None: edges go both ways, so that the lists say it."""
-    ids: LivingIds
-    rules: EdgeRules
-    most_nodes: int
-    """Positions that there is room for."""
+    """For each node the lists that name it; None: edges go both ways, so that the node's own list says it."""
+    places: TypePlaces
+    """Where nodes and lists of each type stand, with the room for new ones."""
+    ids_of: tuple[LivingIds, ...]
+    """Ids of each type."""
+    is_gone: np.ndarray
+    """Whether each node has left, bool [room for nodes]. Ids of each type note it there."""
+    names: Names
+    stored: GraphSchema
+    """Types and relations as the revision has them, without room."""
 
     @property
-    def graph(self) -> Graph:
-        return self.lists.graph
-
-    def draft(self, lists: LivingLists, ids: LivingIds) -> LivingGraph:
-        """Another graph that changes are applied to first, with these lists and ids, equal to its own. `readers` are
-        read while changes are applied and by no prediction: both graphs have the same."""
-        return LivingGraph(lists, self.readers, ids, self.rules, self.most_nodes)
+    def ids(self) -> LivingIds:
+        """Ids of the first type, which is the one that is classified."""
+        return self.ids_of[0]
 
     @property
     def taken(self) -> int:
-        """Positions that are taken, those of nodes that have left among them."""
-        return self.ids.count
+        """Numbers that are taken, those of nodes that have left among them."""
+        return sum(ids.count for ids in self.ids_of)
 
     @property
     def kept(self) -> np.ndarray:
-        """Positions of the nodes that are there: int64, ascending."""
-        return self.ids.kept
-
-    @property
-    def is_gone(self) -> np.ndarray:
-        """Whether each node has left, bool [room for nodes]."""
-        return self.ids.is_gone
+        """Numbers of the nodes that are there: int64, ascending."""
+        firsts = zip(self.places.first_nodes.tolist(), self.ids_of, strict=False)
+        return np.concatenate([first + ids.kept for first, ids in firsts])
 
     def readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64): int64, ascending, distinct."""
@@ -74,76 +118,33 @@ class LivingGraph:
 
     def all_readers_of(self, nodes: np.ndarray) -> np.ndarray:
         """Nodes that read any of these (int64), each as often as it does: int64."""
-        return (self.readers or self.lists).of(nodes)
+        return self.nodes_of_lists((self.readers or self.lists).of(nodes))
 
     def nodes_of_lists(self, lists: np.ndarray) -> np.ndarray:
-        """The nodes that these lists (int64) are of: int64. Each node has one, under its own number."""
-        return lists
+        """The nodes that these lists (int64) are of: int64."""
+        return self.places.readers_of_lists(lists)
 
     def readers_counts(self, nodes: np.ndarray) -> np.ndarray:
         """How many entries of lists name each of these nodes (int64): int64 [nodes]."""
         return (self.readers or self.lists).lengths(nodes)
 
     def entries_reading(self, nodes: np.ndarray) -> np.ndarray:
-        """Entries of lists that name any of these nodes (int64): (reader, sender), int64 [entries, 2]."""
+        """Entries of lists that name any of these nodes (int64): (list, sender), int64 [entries, 2]."""
         if not len(nodes):
             return _NO_ENTRIES
         return np.ascontiguousarray((self.readers or self.lists).entries_of(nodes)[:, ::-1])
 
     def find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         """Find its nodes; or what is wrong with them."""
-        counts = batch.counts
-        try:
-            positions = self._look_up(batch)
-        except ValueError as error:
-            return ChangeRefusal(
-                ChangeProblem.INVALID_VALUE, "body", f"{error}", "use ids as GET /v1/variants (`nodeIds`) says"
-            )
-        new = counts.new_nodes
-        if new:
-            values = _comparable(batch)
-            if (refusal := _check_new(batch, positions, values)) is not None:
-                return refusal
-            _place_new(positions, values, new, self.ids.count)
-        if len(positions) and positions.min() < 0:
-            first = int(positions.argmin())
-            remedy = "name a node that the graph has, or bring it in `nodes`"
-            return refused(batch, first, ChangeProblem.UNKNOWN_NODE, "is no node of the graph", remedy)
-        bounds = np.cumsum([0, new, counts.overrides, counts.labelled, 2 * counts.edges, 2 * counts.removed_edges])
-        for number in (1, 5):
-            start, end = int(bounds[number]), int(bounds[number + 1]) if number < 5 else len(positions)
-            if (again := first_repeated(positions[start:end])) >= 0:
-                remedy = "give each node once"
-                return refused(batch, start + again, ChangeProblem.REPEATED_NODE, "is there twice", remedy)
-        if self.ids.count + new > self.most_nodes:
-            return no_room(f"{self.ids.count:,} nodes have been there, and there is room for {self.most_nodes:,}")
-        return FoundNodes(
-            np.arange(self.ids.count, self.ids.count + new),
-            positions[bounds[1] : bounds[2]],
-            positions[bounds[2] : bounds[3]],
-            positions[bounds[3] : bounds[4]].reshape(-1, 2),
-            positions[bounds[4] : bounds[5]].reshape(-1, 2),
-            positions[bounds[5] :],
-        )
-
-    def _look_up(self, batch: ChangeBatch) -> np.ndarray:
-        """Positions of the nodes with these ids, as `LivingIds.find` returns them."""
-        if batch.is_typed:
-            raise ValueError("ids have types, and nodes of the graph are of one")
-        return self.ids.find(batch.ids)
-
-    @property
-    def is_typed(self) -> bool:
-        """Whether ids and edges of batches have types."""
-        return False
+        return self.names.find(self, batch)
 
     def joins(self, batch: ChangeBatch) -> bool:
-        """Whether the batch can be one of a run: its ids are of the graph's kind."""
-        return not batch.is_typed and (batch.ids.integers is not None) == (self.ids.kind is NodeIdKind.INTEGERS)
+        """Whether the batch can be one of a run."""
+        return self.names.joins(self, batch)
 
     def find_run(self, run: ChangeRun) -> FoundRun | int:
         """Find the nodes of batches that come one after the other; or the first of them that may be refused."""
-        named = self._name(run.batch)
+        named = self.names.name(self, run.batch)
         if isinstance(placed := place_ids(run, named), int):
             return placed
         bounds, per_edge = run.bounds, run.batch.per_edge
@@ -161,28 +162,12 @@ class LivingGraph:
             removed,
             edge_records=run.edge_records(),
         )
-        return FoundRun(msgspec.structs.replace(run.batch, features=rows), self._with_types(run, named, found))
+        completed = self.names.complete(self, run, named, found)
+        return FoundRun(msgspec.structs.replace(run.batch, features=rows), completed)
 
-    def _name(self, batch: ChangeBatch) -> NamedIds:
-        """The nodes that the ids of joined batches name."""
-        values = _comparable(batch)
-        none = np.zeros(0, np.int64)
-        if batch.ids.integers is not None:
-            codes = np.unique(values, return_inverse=True)[1]
-        else:
-            known: dict[bytes, int] = {}
-            codes = np.fromiter((known.setdefault(one, len(known)) for one in values), np.int64, len(values))
-        first, room = np.array([self.ids.count]), np.array([self.most_nodes - self.ids.count])
-        return NamedIds(codes, self.ids.find(batch.ids), np.zeros(len(codes), np.int64), first, room, none, none, {})
-
-    def _with_types(self, run: ChangeRun, named: NamedIds, found: FoundNodes) -> FoundNodes:
-        """The nodes of a run with what else is known of them, where they have types."""
-        del run, named
-        return found
-
-    def apply(self, batch: ChangeBatch, found: FoundNodes) -> Effect:
+    def apply(self, found: FoundNodes) -> Effect:
         """Apply what `find` or `find_run` found right."""
-        self._add(batch, found)
+        self._add(found)
         changes = EntryChanges.joined(self._entry_changes(found), found)
         changed = self._change_entries(changes.entries, changes.kinds)
         is_removed = changes.kinds == REMOVED
@@ -190,36 +175,52 @@ class LivingGraph:
         unchanged = changes.unchanged(changed, found)
         if len(found.removed):
             self._leave(found.removed)
-            own = self._entries_of(found.removed)
+            own = self.lists.entries_of(self.places.lists_of(found.removed))
             removed = np.concatenate((removed, self._remove_entries(own, self.entries_reading(found.removed))))
         return Effect(added, removed, unchanged)
 
-    def follow_nodes(self, batch: ChangeBatch, found: FoundNodes) -> None:
+    def follow_nodes(self, found: FoundNodes) -> None:
         """Let nodes come and go as in the graph that the batch was applied to. Lists follow on their own
         (`LivingLists.follow`), those of new nodes before."""
-        self._add(batch, found)
+        self._add(found)
         self._leave(found.removed)
 
-    def _add(self, batch: ChangeBatch, found: FoundNodes) -> None:
+    def _add(self, found: FoundNodes) -> None:
         if len(found.new):
-            self.ids.add(batch.ids, len(found.new))
+            counts = np.bincount(self.places.kinds_of(found.new), minlength=len(self.ids_of)).tolist()
+            for ids, new, count in zip(self.ids_of, found.new_ids, counts, strict=True):
+                if count:
+                    ids.add(new, count)
 
     def _leave(self, nodes: np.ndarray) -> None:
-        if len(nodes):
-            self.ids.remove(nodes)
-
-    def _entries_of(self, nodes: np.ndarray) -> np.ndarray:
-        """What these nodes (int64) read: (reader, sender), int64 [entries, 2]."""
-        return self.lists.entries_of(nodes)
+        kinds = self.places.kinds_of(nodes)
+        for kind in np.unique(kinds).tolist():
+            self.ids_of[kind].remove(nodes[kinds == kind] - self.places.first_nodes[kind])
 
     def _entry_changes(self, found: FoundNodes) -> list[EntryChanges]:
-        """What becomes of the edges that come, and then of those that leave."""
+        """What becomes of the edges that come, and then of those that leave: entries that name lists in place of
+        readers."""
         parts = []
         for edges, numbers, adds in edge_changes(found):
-            given = entries_of_edges(edges, self.rules)
-            kind = kind_of_change(adds=adds, is_merged=merges(self.rules))
-            parts.append(EntryChanges.alike(given.entries, kind, numbers[given.edges]))
+            for relation, own in _by_relation(found.relations if adds else found.removed_relations):
+                rules = self.places.rules[relation]
+                given, of = entries_of_edges(edges[own], rules), numbers[own]
+                parts.append(self._changes_by(relation, given.entries, of[given.edges], adds=adds))
+                for reverse in self.places.reverses[relation]:
+                    ends = edges[own]
+                    goes = np.ones(len(ends), np.bool_)
+                    if rules.self_loops is SelfLoops.REMOVE:
+                        goes = ends[:, 0] != ends[:, 1]
+                    parts.append(self._changes_by(reverse, ends[goes], of[goes], adds=adds, count=False))
         return parts
+
+    def _changes_by(
+        self, relation: int, pairs: np.ndarray, edges: np.ndarray, *, adds: bool, count: bool = True
+    ) -> EntryChanges:
+        """What becomes of lists by the relation. `pairs`: (reader, sender); `edges`: the number of each one's edge."""
+        entries = np.stack((self.places.list_by(relation, pairs[:, 0]), pairs[:, 1]), axis=1)
+        is_merged = self.places.rules[relation].duplicates is Duplicates.MERGE
+        return EntryChanges.alike(entries, kind_of_change(adds=adds, is_merged=is_merged), edges, count=count)
 
     def _change_entries(self, entries: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         """As `LivingLists.change`, of all lists."""
@@ -236,6 +237,14 @@ class LivingGraph:
         # An entry between two of the nodes is in both. From the ends of lists on, where nothing has to move up.
         entries = np.ascontiguousarray(np.concatenate((own, reading))[::-1])
         return np.asarray(entries[self._change_entries(entries, np.full(len(entries), REMOVED, np.int8))])
+
+
+def _by_relation(relations: np.ndarray) -> Iterator[tuple[int, np.ndarray | slice]]:
+    """Each relation of these, which edges are of, and which edges those are. None: all are of the first one."""
+    if not len(relations):
+        yield 0, slice(None)
+    for relation in np.unique(relations).tolist():
+        yield relation, relations == relation
 
 
 def no_room(message: str) -> ChangeRefusal:
@@ -269,18 +278,6 @@ def refused(batch: ChangeBatch, index: int, problem: ChangeProblem, words: str, 
     return ChangeRefusal(problem, place_in_batch(batch, index), f"{shown} {words}", remedy)
 
 
-def _comparable(batch: ChangeBatch) -> np.ndarray:
-    """Ids as an array whose entries can be compared."""
-    ids = batch.ids
-    if ids.integers is not None:
-        return ids.integers
-    assert ids.texts is not None and ids.offsets is not None  # noqa: S101
-    whole, bounds = ids.texts.tobytes(), ids.offsets.tolist()
-    texts = np.empty(len(bounds) - 1, object)
-    texts[:] = [whole[start:end] for start, end in pairwise(bounds)]
-    return texts
-
-
 def first_repeated(values: np.ndarray) -> int:
     """The place of the first value that was there before; -1: there is none."""
     if len(values) < 2:
@@ -288,25 +285,3 @@ def first_repeated(values: np.ndarray) -> int:
     order = np.argsort(values, kind="stable")
     same = values[order[1:]] == values[order[:-1]]
     return int(order[1:][same].min()) if same.any() else -1
-
-
-def _check_new(batch: ChangeBatch, positions: np.ndarray, values: np.ndarray) -> ChangeRefusal | None:
-    """`values`: ids as `_comparable` has them."""
-    new = batch.counts.new_nodes
-    if positions[:new].max() >= 0:
-        first = int((positions[:new] >= 0).argmax())
-        remedy = "give a new node an id of its own; other features of a stored one go into `overrides`"
-        return refused(batch, first, ChangeProblem.STORED_NODE, "is a node of the graph", remedy)
-    if (again := first_repeated(values[:new])) >= 0:
-        return refused(batch, again, ChangeProblem.REPEATED_NODE, "is there twice", "give each node once")
-    return None
-
-
-def _place_new(positions: np.ndarray, values: np.ndarray, new: int, first: int) -> None:
-    """Write the positions that new nodes would get, also where edges name them, in place."""
-    missing = np.flatnonzero(positions < 0)
-    order = np.argsort(values[:new], kind="stable")
-    places = np.minimum(np.searchsorted(values[:new], values[missing], sorter=order), new - 1)
-    candidates = order[places]
-    is_new = values[candidates] == values[missing]
-    positions[missing[is_new]] = first + candidates[is_new]

@@ -1,28 +1,35 @@
 """An overlay: the nodes, edges and features that one request brings along, arranged for sampling.
 
-The graph is not changed. Stored nodes are called by their position, 0 to N - 1, and N + k is overlay node k: a node
-that the graph has not seen, or a stored one that has other features or more neighbours in this request. Overlay nodes
-have a list of the neighbours that they gain; a stored one keeps those that it has. Edges become entries of these lists
-by the rules that the source's own edges followed.
+The graph is not changed. Stored nodes are called by their number, 0 to N - 1, and N + k is the k-th new node of the
+request. Overlay nodes are those that the graph has not seen, and stored ones that have other features or more
+neighbours in this request; a stored one keeps the neighbours that it has. In what is arranged an overlay node has a
+list of what it gains for each slot, `stride` of them (`kernels/layout.py`), so that the j-th one is called N + j ·
+stride there: over a graph of one type, which has one list for each node, N + j. Edges become entries of these lists by
+the rules of their relation, by which the source's own edges became lists.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_worker.graph.places import TypePlaces
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
-from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
+from gnnserve_worker.kernels.layout import type_of, unpack_layout
+from gnnserve_worker.kernels.lists import list_begin, list_end
 from gnnserve_worker.kernels.primitives import slot_of
 
 PACKED_HEADER = 5
 """Numbers that `Overlay.packed` begins with."""
 _SHORT = 24
 """Lists up to here are sorted by insertion."""
+_ALL_OF_FIRST = np.zeros(0, np.int64)
+"""In place of types of new nodes, and of relations of edges: all are of the first one."""
 
 
 class Overlay(msgspec.Struct, frozen=True):
@@ -31,82 +38,161 @@ class Overlay(msgspec.Struct, frozen=True):
 
     new_nodes: int
     features: np.ndarray
-    """float32 [new nodes and those with other features, features], in C order: as in the source, before
-    normalisation."""
+    """float32 [new nodes and those with other features, columns of the widest type], in C order: as in the source,
+    before normalisation."""
     packed: np.ndarray
-    """int64: the numbers of overlay nodes, of entries, of overlay nodes with features, of stored nodes among these, and
-    of all stored ones; then what the properties return. One array, since each more takes time to make, with all that
-    joining it with others needs to know."""
+    """int64: the numbers of lists of overlay nodes, of entries, of lists of overlay nodes with features, of stored
+    nodes among these, and of all stored ones; then what the properties return. One array, since each more takes time to
+    make, with all that joining it with others needs to know."""
     nodes: int
-    """Number of overlay nodes."""
+    """Number of lists of overlay nodes: `stride` for each of them."""
     edges: int
     """Number of entries that lists gain: an edge that goes both ways counts twice."""
     stride: int = 1
-    """Nodes that `packed` has for each one: more than 1 where a node has several lists (`typed_overlay.py`)."""
+    """Lists of an overlay node: more than 1 where nodes of a type read several relations."""
     stand_ins: np.ndarray | None = None
     """For each row of `features`, the number of the stored node whose rows of tables its node has, -1: they are made of
     the features. int64; None: all are made of features."""
 
     @property
     def origins(self) -> np.ndarray:
-        """Position of each overlay node in the stored graph, -1 for a new one: int64 [nodes]."""
+        """The stored node that each overlay node stands for, by its number; for a new one -1 - its type. It stands at
+        the first of the node's lists, and -1 at the others: int64 [nodes]."""
         return self.packed[PACKED_HEADER : PACKED_HEADER + self.nodes]
 
     @property
     def starts(self) -> np.ndarray:
-        """Where the entries that each node's list gains begin in `neighbours`: int64 [nodes + 1]."""
+        """Where the entries that each list gains begin in `neighbours`: int64 [nodes + 1]."""
         return self.packed[PACKED_HEADER + self.nodes : PACKED_HEADER + 1 + 2 * self.nodes]
 
     @property
     def neighbours(self) -> np.ndarray:
-        """Positions, or N + k for overlay node k: int64 [edges]."""
+        """Numbers of stored nodes, or N + j · `stride` for overlay node j: int64 [edges]."""
         return self.packed[PACKED_HEADER + 1 + 2 * self.nodes :]
 
 
-class _Choices(msgspec.Struct, frozen=True):
-    """Rules as the kernel takes them."""
+@dataclass(frozen=True, slots=True)
+class OverlayArranger:
+    """Arranges overlays over one graph."""
 
-    both_ways: bool
-    is_reversed: bool
-    merges: bool
-    keeps_loops: bool
+    graph: Graph
+    places: TypePlaces
+    readings: np.ndarray
+    """`_pack_readings` of its relations."""
+    stride: int
+    most_entries: int
+    """Most entries that one edge becomes."""
+
+    def arrange(
+        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray,
+        new_types: np.ndarray = _ALL_OF_FIRST, relations: np.ndarray = _ALL_OF_FIRST,
+    ) -> tuple[Overlay, np.ndarray]:  # fmt: skip
+        """Arrange an overlay; returns it, and the seeds in its numbering (int64).
+
+        `features`: float32 [new nodes and overridden, columns of the widest type], in this order. `overridden`:
+        distinct numbers of stored nodes, int64. `edges`: (source, target), int64 [edges, 2], and `seeds`, int64:
+        numbers, or N + k for the k-th new node. `new_types`, `relations`: places of the types of new nodes, and of the
+        relations of edges, int64, writable; empty: all are of the first one. All are in range and of the right types;
+        nothing is checked.
+        """
+        stride, new_nodes = self.stride, len(features) - len(overridden)
+        most = self.most_entries * len(edges)
+        packed = np.empty(PACKED_HEADER + 1 + 2 * stride * (len(features) + most) + most, dtype=np.int64)
+        features = np.ascontiguousarray(features, np.float32)
+        # Copies: a read-only array, as it comes out of a body, would compile the kernels a second time.
+        arranged = np.array(seeds, np.int64)
+        nodes, entries = _arrange(
+            self.graph.indptr, self.graph.indices, self.places.layout, self.readings, new_nodes,
+            new_types, np.array(overridden, np.int64), relations, np.array(edges, np.int64, order="C"), most, arranged,
+            packed,
+        )  # fmt: skip
+        packed = packed[: PACKED_HEADER + 1 + 2 * nodes + entries]
+        return Overlay(new_nodes, features, packed, nodes, entries, stride), arranged
+
+    def stand_in(self, node: int, width: int, lists: Sequence[np.ndarray]) -> tuple[Overlay, np.ndarray]:
+        """A new node with the rows of a stored one and lists of its own, which no other node reads; returns it as an
+        overlay, and as the one seed (int64).
+
+        `width`: columns of a row of features. `lists`: numbers of stored nodes, ascending, for each relation that the
+        type of `node` reads, in their order.
+        """
+        stride, kind = self.stride, int(self.places.kinds_of(np.array([node]))[0])
+        lengths = [len(listed) for listed in lists] + [0] * (stride - len(lists))
+        origins = np.full(stride, -1, np.int64)
+        origins[0] = -1 - kind
+        entries = sum(lengths)
+        header = [stride, entries, stride, 0, 0]
+        packed = np.concatenate([header, origins, [0], np.cumsum(lengths), *lists]).astype(np.int64)
+        features, stands_for = np.zeros((1, width), np.float32), np.array([node], np.int64)
+        overlay = Overlay(1, features, packed, stride, entries, stride, stands_for)
+        return overlay, np.array([self.graph.nodes], np.int64)
+
+    def smallest(self, width: int) -> Overlay:
+        """One new node of the first type, and an edge to it by each relation that it reads; for kernels that are to be
+        compiled. `width`: columns of a row of features."""
+        nodes, places = self.graph.nodes, self.places
+        read = np.flatnonzero(places.targets == 0)
+        edges = np.stack((places.first_nodes[places.sources[read]], np.full(len(read), nodes)), axis=1)
+        features, none = np.zeros((1, width), np.float32), np.zeros(0, np.int64)
+        return self.arrange(features, none, edges, np.array([nodes]), np.zeros(1, np.int64), read)[0]
 
 
-@cache
-def _choices(rules: EdgeRules) -> _Choices:
-    return _Choices(
-        rules.direction is Direction.UNDIRECTED,
-        rules.direction is Direction.REVERSED,
-        rules.duplicates is Duplicates.MERGE,
-        rules.self_loops is SelfLoops.KEEP,
+def overlay_arranger(graph: Graph, places: TypePlaces) -> OverlayArranger:
+    """`places`: of the graph; where it changes, with the room for new nodes."""
+    readings = [_readings_of(places, relation) for relation in range(len(places.rules))]
+    most = max((len(each) for each in readings), default=0)
+    return OverlayArranger(graph, places, _pack_readings(places.rules, readings), int(places.layout[1]), most)
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """An entry that an edge becomes: a node that reads another one."""
+
+    slot: int
+    """The list of the reader that gains it."""
+    swaps: bool
+    """Whether the edge's source is the reader."""
+    returns: bool
+    """Whether it is the way back of another entry, which an edge of a node to itself does not have."""
+
+
+def _readings_of(places: TypePlaces, relation: int) -> list[_Reading]:
+    slot, direction = int(places.slot_of[relation]), places.rules[relation].direction
+    readings = [_Reading(slot, direction is Direction.REVERSED, returns=False)]
+    if direction is Direction.UNDIRECTED:
+        readings.append(_Reading(slot, swaps=True, returns=True))
+    return [
+        *readings,
+        *(_Reading(int(places.slot_of[one]), swaps=True, returns=False) for one in places.reverses[relation]),
+    ]
+
+
+def _pack_readings(rules: Sequence[EdgeRules], readings: Sequence[Sequence[_Reading]]) -> np.ndarray:
+    """The rules of each relation as one array for the kernel, which `_unpack_readings` takes apart: int64."""
+    return np.array(
+        [
+            len(rules),
+            *np.cumsum([0, *map(len, readings)]),
+            *(one.duplicates is Duplicates.MERGE for one in rules),
+            *(one.self_loops is SelfLoops.KEEP for one in rules),
+            *(number for each in readings for one in each for number in (one.slot, one.swaps, one.returns)),
+        ],
+        dtype=np.int64,
     )
 
 
-def arrange_overlay(
-    graph: Graph,
-    rules: EdgeRules,
-    features: np.ndarray,
-    overridden: np.ndarray,
-    edges: np.ndarray,
-    seeds: np.ndarray,
-) -> tuple[Overlay, np.ndarray]:
-    """Arrange an overlay; returns it, and the seeds in its numbering (int64).
+@inlined
+def _unpack_readings(readings: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return parts of the array:
 
-    `features`: float32 [new nodes and overridden, features]. `overridden`: distinct positions of stored nodes, int64.
-    `edges`: (source, target), int64 [edges, 2], and `seeds`, int64: positions, or N + k for the k-th new node. All are
-    in range; nothing is checked.
+    - of each relation, and once more: its first reading
+    - of each relation: whether equal entries are merged, and whether edges of a node to itself are kept
+    - of each reading three numbers: its slot, whether it swaps the ends, and whether it is the way back
     """
-    choices, new_nodes = _choices(rules), len(features) - len(overridden)
-    most = 2 * len(edges) if choices.both_ways else len(edges)
-    packed = np.empty(PACKED_HEADER + 1 + 2 * (len(features) + most) + most, dtype=np.int64)
-    features = np.ascontiguousarray(features, np.float32)
-    # Copies: a read-only array, as it comes out of a body, would compile the kernels a second time.
-    arranged = np.array(seeds, np.int64)
-    nodes, entries = _arrange(
-        graph.indptr, graph.indices, new_nodes, np.array(overridden, np.int64), np.array(edges, np.int64),
-        arranged, choices.both_ways, choices.is_reversed, choices.merges, choices.keeps_loops, packed,
-    )  # fmt: skip
-    return Overlay(new_nodes, features, packed[: PACKED_HEADER + 1 + 2 * nodes + entries], nodes, entries), arranged
+    relations = readings[0]
+    merges = 2 + relations
+    keeps_loops = merges + relations
+    numbers = keeps_loops + relations
+    return readings[1:merges], readings[merges:keeps_loops], readings[keeps_loops:numbers], readings[numbers:]
 
 
 def number_overlay(ids: np.ndarray, features: np.ndarray, new_nodes: int, ends: int, nodes: int) -> bool:
@@ -140,12 +226,15 @@ def _number(ids: np.ndarray, features: np.ndarray, new_nodes: int, ends: int, no
 
 @brief_kernel
 def _arrange(
-    indptr: np.ndarray, indices: np.ndarray, new_nodes: int, overridden: np.ndarray, edges: np.ndarray,
-    seeds: np.ndarray, both_ways: bool, is_reversed: bool, merges: bool, keeps_loops: bool, packed: np.ndarray,
+    indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray, readings: np.ndarray, new_nodes: int,
+    new_types: np.ndarray, overridden: np.ndarray, relations: np.ndarray, edges: np.ndarray, most: int,
+    seeds: np.ndarray, packed: np.ndarray,
 ) -> tuple[int, int]:  # fmt: skip
-    """Fill in `packed`, and number the seeds. Returns the numbers of overlay nodes and entries."""
-    stored = list_count(indptr)
-    most = 2 * len(edges) if both_ways else len(edges)
+    """Fill in `packed`, and number the seeds. Returns the numbers of lists of overlay nodes and of entries. `most`: as
+    many entries as the edges may become."""
+    types, stride, first_nodes, first_lists, slots, relation_of, _ = unpack_layout(layout)
+    first_readings, merges, keeps_loops, numbers = _unpack_readings(readings)
+    stored = first_nodes[types]
     stored_ends = 0
     for i in range(len(edges)):
         stored_ends += (edges[i, 0] < stored) + (edges[i, 1] < stored)
@@ -155,70 +244,90 @@ def _arrange(
     keys = np.full(size, -1, dtype=np.int64)
     places = np.empty(size, dtype=np.int64)
     origins = packed[PACKED_HEADER:]
-    origins[:new_nodes] = -1
+    origins[: new_nodes * stride] = -1
+    for i in range(len(new_types)):
+        origins[i * stride] = -1 - new_types[i]
     count = new_nodes
     for i in range(len(overridden)):
-        count += _place(overridden[i], count, keys, places, origins) == count
-    # Each entry as (reader, sender): whose list gains it, and the node that is listed.
-    readers = np.empty(most, dtype=np.int64)
+        count += _place(overridden[i], count, stride, keys, places, origins) == count
+    # Each entry as (list, sender): the list that gains it, which begins as the node that reads, and the node that is
+    # listed.
+    lists = np.empty(most, dtype=np.int64)
     senders = np.empty(most, dtype=np.int64)
     entries = 0
     for i in range(len(edges)):
-        sender = edges[i, 1] if is_reversed else edges[i, 0]
-        reader = edges[i, 0] if is_reversed else edges[i, 1]
-        if sender == reader and not keeps_loops:
+        relation = relations[i] if len(relations) > 0 else 0
+        is_loop = edges[i, 0] == edges[i, 1]
+        if is_loop and keeps_loops[relation] == 0:
             continue
-        readers[entries], senders[entries] = reader, sender
-        entries += 1
-        if both_ways and sender != reader:
-            readers[entries], senders[entries] = sender, reader
+        for reading in range(first_readings[relation], first_readings[relation + 1]):
+            if is_loop and numbers[3 * reading + 2] != 0:
+                continue
+            swaps = numbers[3 * reading + 1]
+            reader = edges[i, 1 - swaps]
+            if reader < stored:
+                place = _place(reader, count, stride, keys, places, origins)
+                count += place == count
+            else:
+                place = reader - stored
+            lists[entries] = place * stride + numbers[3 * reading]
+            senders[entries] = edges[i, swaps]
             entries += 1
-    for entry in range(entries):
-        if readers[entry] < stored:
-            readers[entry] = _place(readers[entry], count, keys, places, origins)
-            count += readers[entry] == count
-        else:
-            readers[entry] -= stored
-    starts = packed[PACKED_HEADER + count : PACKED_HEADER + 1 + 2 * count]
+    nodes = count * stride
+    starts = packed[PACKED_HEADER + nodes : PACKED_HEADER + 1 + 2 * nodes]
     starts[:] = 0
     for entry in range(entries):
-        starts[readers[entry] + 1] += 1
-    for k in range(count):
-        starts[k + 1] += starts[k]
-    ends = starts[:count].copy()
-    neighbours = packed[PACKED_HEADER + 1 + 2 * count :]
+        starts[lists[entry] + 1] += 1
+    for one in range(nodes):
+        starts[one + 1] += starts[one]
+    ends = starts[:nodes].copy()
+    neighbours = packed[PACKED_HEADER + 1 + 2 * nodes :]
     for entry in range(entries):
-        neighbours[ends[readers[entry]]] = senders[entry]
-        ends[readers[entry]] += 1
+        neighbours[ends[lists[entry]]] = senders[entry]
+        ends[lists[entry]] += 1
     kept = 0
-    for k in range(count):
-        first = starts[k]
-        starts[k] = kept
+    for one in range(nodes):
+        first = starts[one]
+        starts[one] = kept
+        if first == ends[one]:
+            continue
         # In order, so that what is drawn does not depend on the order of the edges in the request.
-        _sort(neighbours[first : ends[k]])
-        origin = origins[k]
+        _sort(neighbours[first : ends[one]])
+        slot = one % stride
+        origin = origins[one - slot]
+        kind = type_of(origin, first_nodes) if origin >= 0 else -1 - origin
+        is_merged = merges[relation_of[kind * stride + slot]] != 0
+        stored_list = -1
+        if is_merged and origin >= 0:
+            stored_list = first_lists[kind] + (origin - first_nodes[kind]) * slots[kind] + slot
         before = -1
-        for entry in range(first, ends[k]):
+        for entry in range(first, ends[one]):
             sender = neighbours[entry]
-            if merges and before == sender:
+            if is_merged and before == sender:
                 continue
             before = sender
-            if merges and origin >= 0 and sender < stored and _lists(indptr, indices, origin, sender):
-                continue
-            place = _find(sender, keys, places) if sender < stored else -1
-            neighbours[kept] = sender if place < 0 else stored + place
+            if sender < stored:
+                if stored_list >= 0 and _lists(indptr, indices, stored_list, sender):
+                    continue
+                place = _find(sender, keys, places)
+                neighbours[kept] = sender if place < 0 else stored + place * stride
+            else:
+                neighbours[kept] = stored + (sender - stored) * stride
             kept += 1
-    starts[count] = kept
+    starts[nodes] = kept
     for i in range(len(seeds)):
-        place = _find(seeds[i], keys, places) if seeds[i] < stored else -1
-        if place >= 0:
-            seeds[i] = stored + place
-    packed[0] = count
+        if seeds[i] >= stored:
+            seeds[i] = stored + (seeds[i] - stored) * stride
+        else:
+            place = _find(seeds[i], keys, places)
+            if place >= 0:
+                seeds[i] = stored + place * stride
+    packed[0] = nodes
     packed[1] = kept
-    packed[2] = new_nodes + len(overridden)
+    packed[2] = (new_nodes + len(overridden)) * stride
     packed[3] = len(overridden)
     packed[4] = count - new_nodes
-    return count, kept
+    return nodes, kept
 
 
 @inlined
@@ -236,14 +345,16 @@ def _sort(numbers: np.ndarray) -> None:
 
 
 @inlined
-def _place(node: int, place: int, keys: np.ndarray, places: np.ndarray, origins: np.ndarray) -> int:
+def _place(node: int, place: int, stride: int, keys: np.ndarray, places: np.ndarray, origins: np.ndarray) -> int:
     """The place of a stored node among the overlay nodes, which is `place` where it had none."""
     slot = slot_of(node, keys)
     if keys[slot] == node:
         return int(places[slot])
     keys[slot] = node
     places[slot] = place
-    origins[place] = node
+    origins[place * stride] = node
+    for other in range(1, stride):
+        origins[place * stride + other] = -1
     return place
 
 
@@ -255,10 +366,10 @@ def _find(node: int, keys: np.ndarray, places: np.ndarray) -> int:
 
 
 @inlined
-def _lists(indptr: np.ndarray, indices: np.ndarray, node: int, neighbour: int) -> bool:
-    """Whether the node's list, which is ascending, has the neighbour."""
-    low = list_begin(indptr, node)
-    end = list_end(indptr, node)
+def _lists(indptr: np.ndarray, indices: np.ndarray, place: int, neighbour: int) -> bool:
+    """Whether that list, which is ascending, has the neighbour."""
+    low = list_begin(indptr, place)
+    end = list_end(indptr, place)
     high = end
     while low < high:
         middle = (low + high) // 2

@@ -16,10 +16,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.spec.model import FULL_NEIGHBOURHOOD
-from gnnserve_worker.graph.overlay import Overlay, arrange_overlay, number_overlay
-from gnnserve_worker.graph.typed_overlay import smallest_typed_overlay
+from gnnserve_worker.graph.overlay import Overlay, number_overlay, overlay_arranger
 from gnnserve_worker.kernels.view import SampleView
 from gnnserve_worker.models.network import Activations, copy_rows
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
@@ -195,16 +193,11 @@ def warm_up(revision: LoadedRevision) -> None:
 
 
 def _smallest_overlay(revision: LoadedRevision) -> Overlay:
-    """One new node that reads another one."""
-    nodes = revision.graph.nodes
-    if revision.graph.schema.has_names:
-        return smallest_typed_overlay(revision.graph)
-    features, edge = np.zeros((1, revision.features), np.float32), np.array([[0, nodes]])
-    number_overlay(np.array([0, -1]), features.ravel(), 1, 2, nodes)  # as it is in the body of a request
-    overlay, _ = arrange_overlay(
-        revision.graph, EdgeRules(Direction.DIRECTED), features, np.zeros(0, np.int64), edge, np.array([nodes])
-    )
-    return overlay
+    """One new node that reads another one, by each relation of its type."""
+    width = revision.input_width
+    # As it is in the body of a request.
+    number_overlay(np.array([0, -1]), np.zeros(width, np.float32), 1, 2, revision.graph.nodes)
+    return overlay_arranger(revision.graph, revision.places).smallest(width)
 
 
 def count_parts(seeds: int, threads: int) -> int:

@@ -3,6 +3,9 @@ rows of stored layers.
 
 What predictions read stays as it is meanwhile. What of it must become another is gathered in a group, of one batch or
 several, which is published as a whole (`inference/living.py`). One thread at a time drafts.
+
+Rows of products are made of features, one for each relation that reads a node. What a node of a type without features
+has in their place is the type's default, as for nodes that a request brings.
 """
 
 from __future__ import annotations
@@ -16,12 +19,10 @@ import numpy as np
 
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
 from gnnserve_worker.graph.found_nodes import FoundNodes, distinct
-from gnnserve_worker.inference.delta_memory import DeltaMemory
 from gnnserve_worker.models.living_sums import LivingSums
-from gnnserve_worker.models.rows import RenewedRows, keeper_of, put_rows
-from gnnserve_worker.models.stored_layers import MadeRows, StoredLayerMaker, parts_of
-from gnnserve_worker.models.stored_rows import StoredRowMaker
-from gnnserve_worker.opening.draft import Draft
+from gnnserve_worker.models.rows import RenewedRows
+from gnnserve_worker.models.stored_layers import StoredLayerMaker, StoredRelationMaker, parts_of
+from gnnserve_worker.opening.changes import Draft
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
 from gnnserve_worker.sampling.normalised import renew_inverse_roots
@@ -45,11 +46,11 @@ class Group:
     rows: list[RenewedRows] = field(default_factory=list)
     """Rows that were made of features, in the order of the batches."""
     lists: list[np.ndarray] = field(default_factory=list)
-    """Nodes whose neighbour lists, or what they weigh, are others, int64."""
+    """Neighbour lists that are others, or whose nodes weigh something else, int64."""
     reached: list[np.ndarray] = field(default_factory=list)
     """Nodes whose rows of the first stored layer are others, int64."""
     added: list[np.ndarray] = field(default_factory=list)
-    """Entries that lists gained: (reader, sender), int64 [entries, 2]."""
+    """Entries that lists gained: (list, sender), int64 [entries, 2]."""
     removed: list[np.ndarray] = field(default_factory=list)
     """Entries that lists lost."""
 
@@ -85,33 +86,44 @@ class DraftedLayer:
     into: StoredLayerMaker | None
     """It writes to the draft's own table, which a later layer is made of; None: no later layer is."""
 
+    def make(self, nodes: np.ndarray) -> MadeStored:
+        """Rows of these nodes (int64), which later layers read from then on."""
+        made = self.maker.make(nodes, self.sums)
+        if self.into is not None:
+            self.into.put(made, in_parallel=True)
+        return MadeStored(self.maker.table, made.nodes, partial(self.maker.put, made))
+
 
 class Drafting:
     def __init__(self, loaded: LoadedRevision, give_way: Callable[[], None] = lambda: None) -> None:
         """`loaded`: opened with room for changes. `give_way` is called between steps, none of which takes much longer
         than half a millisecond for a group that is applied beside predictions: it lets those go first."""
         self._give_way = give_way
-        if loaded.draft is None:
+        if (changes := loaded.changes) is None:
             raise ValueError("the revision was not opened for changes")
-        draft = loaded.draft
+        draft = changes.draft
         self.graph = draft.graph
         self._roots = draft.neighbour_roots
-        self._makers = loaded.makers
+        self.makers = changes.makers
+        """Makers of rows from features."""
         self._tables = draft.tables
-        self.keeper = keeper_of(loaded.makers, loaded.features)
-        """What has all features of stored nodes; None: the revision does not keep them."""
-        makers = _makers_of_stored(loaded)
-        drafted = [[draft.maker(maker) for maker in layer] for layer in makers]
+        self._width = loaded.input_width
+        self._defaults = [one.default for one in loaded.type_rows]
+        """What nodes of each type have in place of features, where they have none."""
+        self.keeper = changes.keeper
+        drafted = [[draft.maker(maker) for maker in layer] for layer in changes.layers]
         self.sums, self.later_sums = (self._sums_of(layers) for layers in (drafted[:1], drafted[1:]))
         """Sums that are kept by increments, of each table that layers are made of, by the identity of the draft's: for
         the first layer, and for those behind it."""
         self.layers = [[self._drafted(maker, draft) for maker in layer] for layer in drafted]
         """Tables that store a layer, the first layer's first."""
-        self.memory = DeltaMemory(self.graph, loaded.makers, draft.tables, makers)
+        self._relation_layers = [draft.relation_maker(maker) for maker in changes.relation_layers]
+        """Makers of first layers over several relations."""
+        self.memory = changes.memory
 
     def _sums_of(self, layers: Sequence[Sequence[StoredLayerMaker]]) -> dict[int, LivingSums]:
         found = {id(maker.source): maker for layer in layers for maker in layer}
-        sums = {key: maker.sums(self.graph.lists, self.graph.ids.count) for key, maker in found.items()}
+        sums = {key: maker.sums(self.graph.lists, self.graph.taken) for key, maker in found.items()}
         return {key: one for key, one in sums.items() if one is not None}
 
     def _drafted(self, maker: StoredLayerMaker, draft: Draft) -> DraftedLayer:
@@ -132,24 +144,24 @@ class Drafting:
         renewed = np.concatenate((found.new, found.overridden))
         self._give_way()
         if len(renewed):
-            self._make_rows(self._whole_features(batch, found), found, renewed, group)
+            self._make_rows(self._inputs(batch, found, renewed), found, renewed, group)
         self._give_way()
         for sums in self.sums.values():
             sums.begin(self._near(found))
-        effect = self.graph.apply(batch, found)
+        effect = self.graph.apply(found)
         self._give_way()
         for sums in self.sums.values():
             sums.change(effect.added, adds=True)
             sums.change(effect.removed, adds=False)
-        readers = effect.readers
+        lists = effect.lists
         if self._roots is not None:
             self._roots[found.new] = 1.0
-            renew_inverse_roots(self.graph.lists.bounds, self.graph.lists.indices, readers, self._roots)
-        self.memory.note_lists(readers)
+            renew_inverse_roots(self.graph.lists.bounds, self.graph.lists.indices, lists, self._roots)
+        self.memory.note_lists(lists)
         group.batches.append((batch, found))
-        group.lists.append(np.concatenate((found.new, readers)))
-        if self.layers:
-            group.reached.append(self._reached(renewed, readers))
+        group.lists.append(np.concatenate((self.graph.places.lists_of(found.new), lists)))
+        if self.layers or self._relation_layers:
+            group.reached.append(self._reached(renewed, self.graph.nodes_of_lists(lists)))
         if self.later_sums:
             group.added.append(effect.added)
             group.removed.append(effect.removed)
@@ -161,12 +173,15 @@ class Drafting:
         threads; else in the calling one, and gives way."""
         if not group.batches:  # all were refused
             return
+        reached = nodes
         for number, layer in enumerate(self.layers):
             if number:
                 nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
             self.memory.note_stored(number, nodes)
             for one in layer:
                 yield from self._make_layer(one, nodes, group, in_parallel=in_parallel)
+        for maker in self._relation_layers:
+            yield from self._make_parts(partial(_make_by_relation, maker), reached, in_parallel=in_parallel)
 
     def _make_layer(
         self, one: DraftedLayer, nodes: np.ndarray, group: Group, *, in_parallel: bool
@@ -178,17 +193,22 @@ class Drafting:
             moved.change(np.concatenate(group.added), adds=True)
             moved.change(np.concatenate(group.removed), adds=False)
             before = moved.rows_of(nodes)
+        yield from self._make_parts(one.make, nodes, in_parallel=in_parallel)
+        if moved is not None:
+            reading = self.graph.entries_reading(nodes)
+            moved.move(reading, np.repeat(np.arange(len(nodes)), self.graph.readers_counts(nodes)), before)
+
+    def _make_parts(
+        self, make: Callable[[np.ndarray], MadeStored], nodes: np.ndarray, *, in_parallel: bool
+    ) -> Iterator[list[MadeStored]]:
+        """What `make` makes of the nodes (int64), a few of them at a time."""
         parts = parts_of(nodes)
         step = _PARTS if in_parallel else 1
         for start in range(0, len(parts), step):
             some = parts[start : start + step]
             if not in_parallel:
                 self._give_way()
-            made = map_parallel(lambda place, some=some: _make_part(one, some[place]), len(some))  # type: ignore[misc]
-            yield [MadeStored(one.maker.table, each.nodes, partial(one.maker.put, each)) for each in made]
-        if moved is not None:
-            reading = self.graph.entries_reading(nodes)
-            moved.move(reading, np.repeat(np.arange(len(nodes)), self.graph.readers_counts(nodes)), before)
+            yield map_parallel(lambda place, some=some: make(some[place]), len(some))  # type: ignore[misc]
 
     def make_anew(self) -> Iterator[tuple[Table, np.ndarray]]:
         """Write rows of stored layers that were made of sums, made of neighbours; the tables, and which nodes'
@@ -198,26 +218,27 @@ class Drafting:
             if number:
                 nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
             kept = [one for one in layer if one.sums is not None]
-            nodes = distinct((nodes, *(one.sums.begun(self.graph.ids.count) for one in kept if one.sums is not None)))
+            nodes = distinct((nodes, *(one.sums.begun(self.graph.taken) for one in kept if one.sums is not None)))
             for one in kept:
                 for maker in (one.maker, *([] if one.into is None else [one.into])):
                     maker.write(nodes, None)
                 yield one.maker.table, nodes
         for sums in self.later_sums.values():
-            sums.forget(self.graph.ids.count)
+            sums.forget(self.graph.taken)
 
     def _make_rows(self, features: np.ndarray, found: FoundNodes, renewed: np.ndarray, group: Group) -> None:
         """Rows that are made of features, and what they change of their readers' sums."""
-        reading = self.graph.entries_reading(found.overridden)
+        reading = self.graph.entries_reading(found.overridden if self.sums else _NO_NODES)
         before = {}
         for key, sums in self.sums.items():
             sums.begin(np.concatenate((renewed, reading[:, 0])))
             before[key] = sums.rows_of(found.overridden)
-        for maker in self._makers:
-            made = maker.make_all(features)
-            group.rows.append(RenewedRows(maker.table, renewed, made))
+        for maker in self.makers:
+            self._give_way()
+            made = maker.renew(features, renewed)
+            group.rows.append(made)
             if (table := self._tables.get(id(maker.table))) is not None:
-                put_rows(table, renewed, made)
+                replace(made, table=table).put()
         # Entries are in the order of the overridden nodes.
         places = np.repeat(np.arange(len(found.overridden)), self.graph.readers_counts(found.overridden))
         self._give_way()
@@ -232,6 +253,22 @@ class Drafting:
             return ends
         return np.concatenate((ends, found.removed, self.graph.entries_reading(found.removed)[:, 0]))
 
+    def _inputs(self, batch: ChangeBatch, found: FoundNodes, nodes: np.ndarray) -> np.ndarray:
+        """What the first layer reads of the nodes that have a row of features in the batch, before it is scaled: these,
+        or the default of a type without any. float32 [nodes, columns of the widest type]."""
+        features = self._whole_features(batch, found)
+        if all(default is None for default in self._defaults):
+            return features
+        inputs = np.zeros((len(nodes), self._width), np.float32)
+        inputs[:, : features.shape[1]] = features
+        kinds = self.graph.places.kinds_of(nodes)
+        for kind, default in enumerate(self._defaults):
+            if default is not None:
+                own = kinds == kind
+                inputs[own] = 0
+                inputs[own, : len(default)] = default
+        return inputs
+
     def _whole_features(self, batch: ChangeBatch, found: FoundNodes) -> np.ndarray:
         """Features of new nodes and of overridden ones, float32 [rows, features]."""
         features = np.array(batch.features, np.float32)
@@ -242,34 +279,20 @@ class Drafting:
             nodes = found.overridden[partly]
             stored = self.keeper.features_of(nodes)
             # Those that are new in the same batch have no row yet.
-            is_new = nodes >= self.graph.ids.count
-            stored[is_new] = features[nodes[is_new] - self.graph.ids.count]
+            is_new = nodes >= self.graph.taken
+            stored[is_new] = features[nodes[is_new] - self.graph.taken]
             overridden[partly] = np.where(is_kept[partly], stored, overridden[partly])
         return features
 
     def _reached(self, renewed: np.ndarray, readers: np.ndarray) -> np.ndarray:
         """Nodes whose output of the first layer is another one, some several times: int64."""
         sources = renewed
-        if any(one.maker.neighbour_roots is not None for one in self.layers[0]):
+        if any(one.maker.neighbour_roots is not None for layer in self.layers[:1] for one in layer):
             # What a node weighs hangs on its degree.
             sources = np.concatenate((renewed, readers))
         return np.concatenate((renewed, readers, self.graph.all_readers_of(sources)))
 
 
-def _make_part(one: DraftedLayer, nodes: np.ndarray) -> MadeRows:
-    made = one.maker.make(nodes, one.sums)
-    if one.into is not None:
-        one.into.put(made, in_parallel=True)
-    return made
-
-
-def _makers_of_stored(loaded: LoadedRevision) -> list[list[StoredLayerMaker]]:
-    """Makers of stored layers, one of each table, the first layer's first."""
-    rows = (variant.rows for variant in loaded.variants.values())
-    found: dict[int, StoredLayerMaker] = {}
-    for maker in (*(one.stored for one in rows if isinstance(one, StoredRowMaker)), *loaded.followed):
-        found.setdefault(id(maker.table), maker)
-    by_number: dict[int, list[StoredLayerMaker]] = {}
-    for maker in found.values():
-        by_number.setdefault(maker.number, []).append(maker)
-    return [by_number[number] for number in sorted(by_number)]
+def _make_by_relation(maker: StoredRelationMaker, nodes: np.ndarray) -> MadeStored:
+    made = maker.make(nodes)
+    return MadeStored(made.table, made.nodes, made.put)

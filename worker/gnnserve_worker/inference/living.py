@@ -28,11 +28,9 @@ from gnnserve_worker.graph.change_batch import (
 from gnnserve_worker.graph.change_run import ChangeRun, join
 from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun, distinct
 from gnnserve_worker.graph.living_graph import LivingGraph, no_room
-from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.drafting import Drafting, Group, MadeStored
 from gnnserve_worker.inference.touched import Touched, TouchedSince
-from gnnserve_worker.inference.typed_drafting import TypedDrafting
 from gnnserve_worker.inference.written import WrittenSince
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
@@ -81,10 +79,10 @@ class LivingRevision:
     ) -> None:
         """`loaded`: opened with room for changes. `on_written` is called for each batch that is applied, and its
         nodes."""
-        if loaded.living is None:
+        if loaded.changes is None:
             raise ValueError("the revision was not opened for changes")
         self._on_written = on_written
-        self.graph: LivingGraph = loaded.living
+        self.graph: LivingGraph = loaded.changes.graph
         """As predictions see it."""
         self.max_delta_bytes = max_delta_bytes
         base = loaded.made_of
@@ -103,8 +101,7 @@ class LivingRevision:
         self._loaded = loaded
         self.first_nodes, self.first_edges = self.graph.taken, self.graph.lists.used_entries
         """Nodes of the revision's own, of all types, and entries of its lists."""
-        drafting = TypedDrafting if isinstance(self.graph, LivingTypedGraph) else Drafting
-        self.drafting = drafting(loaded, self._give_way)
+        self.drafting = Drafting(loaded, self._give_way)
         self._written: WeakSet[WrittenSince] = WeakSet()
         """What is noted of changes for copies of its arrays."""
         self.touched = TouchedSince()
@@ -260,8 +257,7 @@ class LivingRevision:
     def _find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         # The graph refuses a batch of the other kind, whose rows are of another width: the log passes that over, and
         # stays before a width that does not fit.
-        is_of_graph = batch.is_typed == isinstance(graph, LivingTypedGraph)
-        if is_of_graph and (refusal := self._check_features(batch)) is not None:
+        if graph.names.reads(batch) and (refusal := self._check_features(batch)) is not None:
             return refusal
         found = graph.find(batch)
         if not isinstance(found, ChangeRefusal) and self.delta_bytes >= self.max_delta_bytes:
@@ -345,12 +341,12 @@ class LivingRevision:
                 rows.put()
             if self._written:
                 renewed = distinct(rows.nodes for rows in group.rows)
-                self._note_rows([maker.table for maker in self._loaded.makers], renewed)
+                self._note_rows([maker.table for maker in self.drafting.makers], renewed)
             self._write_lists(listed)
             for made in stored:
                 self._write_stored(made, in_parallel=not is_beside)
             for batch, found in group.batches:
-                self.graph.follow_nodes(batch, found)
+                self.graph.follow_nodes(found)
                 self._on_written(batch, found)
             self._offset += group.records
             self.changes_since_base += group.items
@@ -360,14 +356,14 @@ class LivingRevision:
             gone = distinct(one.removed for one in named)
             self.touched.note(Touched(self._offset, distinct((self.graph.nodes_of_lists(listed), gone)), renewed))
 
-    def _write_lists(self, nodes: np.ndarray) -> None:
-        """Neighbour lists of these nodes (int64), and what they weigh."""
+    def _write_lists(self, listed: np.ndarray) -> None:
+        """These neighbour lists (int64), and what their nodes weigh."""
         lists, roots = self.graph.lists, self._loaded.neighbour_roots
-        lists.follow(self.drafting.graph.lists, nodes)
+        lists.follow(self.drafting.graph.lists, listed)
         if roots is not None:
-            renew_inverse_roots(lists.bounds, lists.indices, nodes, roots)
+            renew_inverse_roots(lists.bounds, lists.indices, listed, roots)
         for written in self._written:
-            written.note_lists(nodes)
+            written.note_lists(listed)
 
     def _write_stored(self, made: Sequence[MadeStored], *, in_parallel: bool) -> None:
         if in_parallel:

@@ -12,9 +12,9 @@ from collections.abc import Collection
 import msgspec
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.profile import NewNodesLatency
-from gnnserve_worker.graph.overlay import Overlay, arrange_overlay
+from gnnserve_worker.graph.overlay import Overlay, OverlayArranger, overlay_arranger
+from gnnserve_worker.graph.places import places_of_one_type
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.latency import rounded_ms
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -40,12 +40,13 @@ def measure_new_nodes(
     edges: list[int] = []
     started = time.perf_counter()
     fewest, most = rounds
+    arranger = overlay_arranger(revision.graph, places_of_one_type(revision.graph.nodes))
     for round_number in range(most):
         if round_number >= fewest and time.perf_counter() - started > budget_s:
             break
         like = draw.choice(nodes, seeds, replace=len(nodes) < seeds)
         features = draw.random((seeds, revision.features), dtype=np.float32)
-        overlay, asked = _overlay_like(revision, like, features)
+        overlay, asked = _overlay_like(arranger, like, features)
         edges.append(overlay.edges)
         for name in variants:
             runs[name].append(_infer(infer, name, revision.graph.nodes, overlay, asked.copy(), round_number))
@@ -53,14 +54,14 @@ def measure_new_nodes(
     return {name: _summarize(seeds, round(np.mean(edges)), feature_bytes, found) for name, found in runs.items()}
 
 
-def _overlay_like(revision: LoadedRevision, like: np.ndarray, features: np.ndarray) -> tuple[Overlay, np.ndarray]:
+def _overlay_like(arranger: OverlayArranger, like: np.ndarray, features: np.ndarray) -> tuple[Overlay, np.ndarray]:
     """One new node for each node of `like`, with the first of its neighbours; and the new nodes as seeds."""
-    graph = revision.graph
+    graph = arranger.graph
     new = graph.nodes + np.arange(len(like), dtype=np.int64)
     lists = [graph.list_of(node)[:_MOST_NEIGHBOURS] for node in like]
     readers = np.repeat(new, [len(neighbours) for neighbours in lists])
     edges = np.stack([np.concatenate(lists).astype(np.int64), readers], axis=1)
-    return arrange_overlay(graph, EdgeRules(Direction.DIRECTED), features, np.zeros(0, np.int64), edges, new)
+    return arranger.arrange(features, np.zeros(0, np.int64), edges, new)
 
 
 def _infer(infer: Infer, variant: str, nodes: int, overlay: Overlay, seeds: np.ndarray, key: int) -> Inference:

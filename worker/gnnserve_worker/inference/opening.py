@@ -16,7 +16,6 @@ from gnnserve_worker.asking.type_ids import TargetIds, TypedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds, look_up_one
-from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
@@ -88,8 +87,8 @@ def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, *, joins_t
         )
     types = _types_of(loaded, graph)
     of_type: dict[str, NodeIds | LivingIds | None] = dict(loaded.type_ids)
-    if isinstance(loaded.living, LivingTypedGraph):
-        of_type = {kind.name: ids for kind, ids in zip(types.types, loaded.living.ids_of, strict=True)}
+    if loaded.changes is not None:
+        of_type = dict(zip(of_type, loaded.changes.graph.ids_of, strict=True))
     ids = (TypedIds if joins_types else TargetIds)(types, graph.schema, of_type)
     if not joins_types:
         naming = TargetNaming(naming, ids)
@@ -107,7 +106,7 @@ def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, *, joins_t
 
 def _types_of(loaded: LoadedRevision, graph: Graph) -> GraphSchema:
     """As the revision has them, without room for new nodes."""
-    return loaded.living.stored if isinstance(loaded.living, LivingTypedGraph) else graph.schema
+    return graph.schema if loaded.changes is None else loaded.changes.graph.stored
 
 
 def _changes_of(
@@ -148,6 +147,6 @@ def _indexes_of(loaded: LoadedRevision, revision: str, parts: Sequence[IndexPart
 
 def _warm_up(loaded: LoadedRevision) -> None:
     warm_up(loaded)
-    ids = loaded.ids if loaded.living is None else loaded.living.ids
+    ids = loaded.ids if loaded.changes is None else loaded.changes.graph.ids
     if ids is not None:
         look_up_one(ids)

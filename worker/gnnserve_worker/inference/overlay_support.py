@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking import overlay_schemas
@@ -18,9 +16,7 @@ from gnnserve_worker.asking.overlay import (
 )
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import arrange_overlay
-from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed_overlay import arrange_stand_in, arrange_typed_overlay
+from gnnserve_worker.graph.overlay import overlay_arranger
 from gnnserve_worker.models.rows import RowMaker, keeper_of
 from gnnserve_worker.opening.loaded import LoadedRevision
 
@@ -30,7 +26,7 @@ _NOTHING_KEPT = "an earlier gnnserve generated the revision and kept nothing of 
 
 def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: ServedGraph) -> Overlays:
     if loaded.graph.schema.has_names:
-        return _of_relations(loaded, loaded.graph, graph)
+        return _of_relations(loaded, graph)
     if not any(family_of(variant).capabilities.overlay for variant in manifest.variants):
         return NoOverlays("its variants read features that were propagated over the graph as it was generated")
     if manifest.row_source is None or manifest.edge_rules is None:
@@ -41,23 +37,21 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     makers = [variant.rows for variant in loaded.variants.values() if isinstance(variant.rows, RowMaker)]
     keeper = keeper_of(makers, loaded.features)
     features_of = None if keeper is None else keeper.features_of
-    arrange = partial(arrange_overlay, loaded.graph, manifest.edge_rules)
+    arrange = overlay_arranger(loaded.graph, loaded.places).arrange
     return PlainOverlays(graph.naming, OverlaySupport(columns, arrange, features_of))
 
 
-def _of_relations(loaded: LoadedRevision, lists: Graph, graph: ServedGraph) -> Overlays:
+def _of_relations(loaded: LoadedRevision, graph: ServedGraph) -> Overlays:
     if not loaded.type_rows:
         schemas = overlay_schemas.NONE if graph.described else overlay_schemas.FOLDED
         return NoOverlays(_IN_JSON, _NOTHING_KEPT, schemas)
-    widths = [0 if one.columns is None else one.columns.features for one in loaded.type_rows]
-    widths += [len(one.default) for one in loaded.type_rows if one.default is not None]
-    width = max(widths)
+    arranger, width = overlay_arranger(loaded.graph, loaded.places), loaded.input_width
     support = TypedOverlaySupport(
-        lists.schema,
+        loaded.graph.schema,
         loaded.type_rows,
         width,
-        partial(arrange_typed_overlay, lists),
-        lambda node, own: arrange_stand_in(lists, node, width, own),
+        arranger.arrange,
+        lambda node, own: arranger.stand_in(node, width, own),
     )
     # An id without a type is one of the stored nodes, whose own message says enough.
     return RelationOverlays(graph.ids, support, "" if graph.described else BRING_IT, _IN_JSON)

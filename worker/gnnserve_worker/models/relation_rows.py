@@ -72,9 +72,9 @@ class RelationRowMaker:
         _copy_rows(self.table.rows, np.where(stored < 0, -1, stored + moved), made.values, made.scales)
         _copy_rows(self.table.own, stand_ins[own_read[1]], made.own_values, made.own_scales)
 
-    def make_all(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
-        """All rows that the table has of these nodes (numbers, int64), made of their features: float32 [nodes, columns
-        of the widest type], as in the source. A node has a row for each relation that reads its type."""
+    def renew(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
+        """A `RenewsRows`, of features as wide as those of the widest type: a node has a row for each relation that
+        reads its type."""
         first_nodes = unpack_layout(self.reads.layout)[2]
         kinds = np.searchsorted(first_nodes, nodes, side="right") - 1
         read, places = [_NO_ROWS], [_NO_ROWS[0]]

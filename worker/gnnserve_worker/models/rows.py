@@ -54,6 +54,17 @@ class MakesRows(Protocol):
         ...
 
 
+class RenewsRows(Protocol):
+    """What makes the rows that a table has of nodes whose features have changed for good."""
+
+    @property
+    def table(self) -> Table: ...  # pragma: no cover
+
+    def renew(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
+        """All rows of these nodes (int64), made of their features: float32 [nodes, columns], as in the source."""
+        ...  # pragma: no cover
+
+
 @dataclass(frozen=True, slots=True)
 class RowMaker:
     """Makes rows of one table."""
@@ -116,11 +127,10 @@ class RowMaker:
             return RowsBehind(values, scales, values, scales)
         return RowsBehind(values, scales, *encode_rows(own, pad_rows(own, own_made)))
 
-    def make_all(self, features: np.ndarray) -> RowsBehind:
-        """A row of the table, and of a node itself, for each row of features: float32 [rows, features], as in the
-        source."""
+    def renew(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
+        """A `RenewsRows`: a row of the table, and of a node itself, for each row of features."""
         rows = np.arange(len(features))
-        return self.make(FeatureRows.of(features), rows, rows, self.table.columns)
+        return RenewedRows(self.table, nodes, self.make(FeatureRows.of(features), rows, rows, self.table.columns))
 
     def _multiply(self, features: FeatureRows, read: np.ndarray, own_read: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The product of the rows `read`, and that of `own_read` for nodes themselves: float32 [rows read, columns]."""
@@ -204,7 +214,7 @@ def keeper_of(makers: Iterable[RowMaker], features: int) -> RowMaker | None:
 
 
 def put_rows(table: Table, nodes: np.ndarray, made: RowsBehind) -> None:
-    """Write rows that `RowMaker.make_all` made for such a table, in place of those of these nodes (int64)."""
+    """Write rows that `RowMaker.renew` made for such a table, in place of those of these nodes (int64)."""
     write_rows(table.rows, nodes, made.values, made.scales)
     if table.own is not table.rows:
         write_rows(table.own, nodes, made.own_values, made.own_scales)

@@ -129,7 +129,7 @@ class StoredRelationMaker:
 
     def make(self, nodes: np.ndarray) -> RenewedRows:
         """Rows of these nodes (numbers, int64, distinct), over all of their neighbours as they are now."""
-        return self.rows.make_all(self._hidden_of(nodes), nodes)
+        return self.rows.renew(self._hidden_of(nodes), nodes)
 
     def _hidden_of(self, nodes: np.ndarray) -> np.ndarray:
         """float32 [nodes, outputs]"""

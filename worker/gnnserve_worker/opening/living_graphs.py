@@ -1,45 +1,104 @@
-"""The graph of a revision with room for changes, and the draft that changes are applied to first.
+"""The graph of a revision with room for changes, twice: as predictions see it, and the draft that changes are applied
+to first, which are equal. How much room there is says `repository/room.py`.
 
-How much room there is says `repository/room.py`.
+Files have types without room between them. So, unlike those of a graph of one type, which has room behind the mapped
+file, entries of lists of several types are copies in the worker's memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 import numpy as np
 
-from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.edges import Direction
+from gnnserve_api.graph_schema import GraphSchema
+from gnnserve_api.repository import TableManifest
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_ids import LivingIds
-from gnnserve_worker.graph.living_lists import LivingLists, living_lists, reversed_lists
+from gnnserve_worker.graph.living_lists import LivingLists, reversed_lists, spread_lists
+from gnnserve_worker.graph.names_by_id import NamesById
+from gnnserve_worker.graph.names_by_type import NamesByType
+from gnnserve_worker.graph.places import TypePlaces, places_of
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.repository.room import MOST_NODES, GraphRoom
 from gnnserve_worker.sampling.normalised import inverse_roots
 from gnnserve_worker.tables.growing import empty_growing
 
+MOST_PLACES = 2**31 - 2**24
+"""Numbers of lists and of rows are int32; behind those of a table come rows of overlays."""
+_ENTRIES_AT_ONCE = 1 << 22
 
-def living_graph(
-    stored: Graph, indices: np.ndarray, stored_ids: NodeIds | None, rules: EdgeRules, room: int
-) -> LivingGraph:
-    """`indices`: the graph's own, writable, with room behind. `room`: nodes that there may ever be."""
 
-    def lists(bounds: np.ndarray, listed: np.ndarray) -> LivingLists:
-        return living_lists(bounds, listed, empty_growing((room, 2), np.int64), empty_growing((room,), np.int32))
-
+def living_graphs(
+    stored: Graph, ids: Mapping[str, NodeIds | None], grown: GraphSchema, room: int,
+    entries: Callable[[], np.ndarray] | None = None,
+) -> tuple[LivingGraph, LivingGraph]:  # fmt: skip
+    """`ids`: of each type. `grown`: `with_room` of the types. `room`: for so many entries of lists more. `entries`:
+    opens the graph's own, writable, with that room behind, once more for each graph; None: they are copied."""
+    schema, own, places = stored.schema, places_of(stored.schema), places_of(grown)
+    names = NamesByType(grown) if schema.has_names else NamesById()
+    counts, most = np.diff(own.first_nodes).tolist(), np.diff(places.first_nodes).tolist()
+    first_nodes, first_lists = places.first_nodes.tolist(), places.first_lists.tolist()
     readers = None
-    if rules.direction is not Direction.UNDIRECTED:
+    if _says_less_than_readers(places):
         starts, found = reversed_lists(stored.indptr, stored.indices, stored.nodes)
-        grown = empty_growing(indices.shape, np.int32)
-        grown[: len(found)] = found
-        readers = lists(starts, grown)
-    return LivingGraph(lists(stored.indptr, indices), readers, LivingIds(stored_ids, stored.nodes, room), rules, room)
+        moved = _moved(found, own.first_lists, places.first_lists, room)
+        readers = _lists(starts, moved, first_nodes[-1], list(zip(counts, first_nodes, strict=False)))
+
+    def graph() -> LivingGraph:
+        moved = _moved(stored.indices, own.first_nodes, places.first_nodes, room) if entries is None else entries()
+        blocks = zip(np.diff(own.first_lists).tolist(), first_lists, strict=False)
+        lists = _lists(stored.indptr, moved, first_lists[-1], list(blocks))
+        is_gone = np.zeros(first_nodes[-1], np.bool_)
+        of_types = zip(schema.types, counts, most, first_nodes, strict=False)
+        ids_of = tuple(
+            LivingIds(ids[kind.name], count, large, is_gone[first : first + large])
+            for kind, count, large, first in of_types
+        )
+        plain = lists.graph
+        seen = Graph(plain.indptr, plain.indices, grown)
+        return LivingGraph(seen, lists, readers, places, ids_of, is_gone, names, schema)
+
+    # What is read while changes are applied alone, both graphs have the same of: who reads a node.
+    return graph(), graph()
 
 
-def draft_graph(published: LivingGraph, stored: Graph, indices: np.ndarray, stored_ids: NodeIds | None) -> LivingGraph:
-    """Another living graph over the same files, equal to the one that was just made of them. `indices`: the graph's
-    own, mapped once more, with as much room behind."""
-    room = published.most_nodes
-    lists = living_lists(stored.indptr, indices, empty_growing((room, 2), np.int64), empty_growing((room,), np.int32))
-    return published.draft(lists, LivingIds(stored_ids, stored.nodes, room))
+def with_room(schema: GraphSchema, tables: Mapping[str, TableManifest], room: GraphRoom) -> GraphSchema:
+    """The types with room for new nodes behind each, as much as `room` says where there is so much."""
+    relations = len(schema.relations)
+    rows = [MOST_PLACES - table.typed.rows for table in tables.values() if table.typed]
+    of_relations = min([MOST_PLACES - schema.lists, *rows]) // max(1, relations)
+    of_types = (MOST_NODES - schema.first_nodes[-1]) // len(schema.types)
+    each = max(0, min(room.nodes, of_types, of_relations))
+    types = tuple(msgspec.structs.replace(kind, nodes=kind.nodes + each) for kind in schema.types)
+    return msgspec.structs.replace(schema, types=types)
+
+
+def _says_less_than_readers(places: TypePlaces) -> bool:
+    """Whether a node's own lists do not say which nodes read it: they do where it has one, and all edges go both
+    ways."""
+    return [rules.direction for rules in places.rules] != [Direction.UNDIRECTED] or len(places.slots) > 1
+
+
+def _lists(indptr: np.ndarray, entries: np.ndarray, most: int, blocks: Sequence[tuple[int, int]]) -> LivingLists:
+    """`most`: how many lists there may be. `blocks`: as of `spread_lists`."""
+    bounds, places = empty_growing((most, 2), np.int64), empty_growing((most,), np.int32)
+    return spread_lists(indptr, entries, bounds, places, blocks)
+
+
+def _moved(entries: np.ndarray, firsts: np.ndarray, moved: np.ndarray, room: int) -> np.ndarray:
+    """A copy of the entries, with room behind for as many more as `room`. What they name is moved with its block: those
+    from `firsts` on to `moved` on, int64 [blocks + 1]."""
+    copied = empty_growing((len(entries) + room,), np.int32)
+    shifts = moved[:-1] - firsts[:-1]
+    for begin in range(0, len(entries), _ENTRIES_AT_ONCE):
+        some = entries[begin : begin + _ENTRIES_AT_ONCE]
+        kinds = np.searchsorted(firsts, some, side="right") - 1
+        copied[begin : begin + len(some)] = some + shifts[kinds]
+    return copied
 
 
 def roots_with_room(stored: Graph, room: int) -> np.ndarray:

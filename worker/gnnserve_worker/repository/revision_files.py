@@ -58,6 +58,12 @@ class RevisionFiles:
         return self.graph.nodes + (0 if self.room is None else self.room.nodes)
 
     @property
+    def makes_rows_by_type(self) -> bool:
+        """Whether it keeps what rows of new nodes of each type are made by."""
+        source = None if self.manifest is None else self.manifest.row_source
+        return source is not None and source.tensors is not None and bool(source.types)
+
+    @property
     def remedy(self) -> str:
         return checks.remedy(self.folder)
 

@@ -13,7 +13,7 @@ from gnnserve_worker.graph.change_batch import MOST_ITEMS
 from gnnserve_worker.tables.formats import FORMATS
 
 _ENTRY_BYTES = 4
-_MOST_NODES = 2**30
+MOST_NODES = 2**30
 """Positions are int32, and nodes of requests' overlays are numbered behind the graph's."""
 _TIMES = 8
 """Lists move as they grow, to places up to twice as long, and leave others behind that are half as long in all."""
@@ -33,7 +33,7 @@ def room_of(tables: Mapping[str, TableManifest], nodes: int, edges: int, max_del
     node_bytes = sum(_row_bytes(table) for table in tables.values())
     new_nodes = max_delta_bytes // max(1, node_bytes) + MOST_ITEMS
     entries = _TIMES * (edges + 2 * MOST_ITEMS + max_delta_bytes // _ENTRY_BYTES)
-    return GraphRoom(max(0, min(new_nodes, _MOST_NODES - nodes)), entries)
+    return GraphRoom(max(0, min(new_nodes, MOST_NODES - nodes)), entries)
 
 
 def _row_bytes(table: TableManifest) -> int:

@@ -1,9 +1,4 @@
-"""A graph of several types that changes: as `living_graph.py`, with a list for each relation that a node's type reads.
-
-Nodes have one numbering, type after type, as in `typed_lists.py`; here there is room for new ones behind those of each
-type, so that a node that comes has the next number of its type, and kernels find its lists as they find all others.
-Edges become entries by the rules of their relation, as those of an overlay do (`typed_overlay.py`).
-"""
+"""Nodes of a graph whose types have names, by texts with their type (`user/17`); edges by their relation, too."""
 
 from __future__ import annotations
 
@@ -14,132 +9,63 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import NodeIdKind
-from gnnserve_api.typed import TypedGraphManifest
-from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds, ChangeProblem, ChangeRefusal
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, ChangeProblem, ChangeRefusal
 from gnnserve_worker.graph.change_run import ChangeRun, NamedIds
-from gnnserve_worker.graph.found_nodes import EntryChanges, FoundNodes, edge_changes, kind_of_change
-from gnnserve_worker.graph.ids import lay_out
+from gnnserve_worker.graph.found_nodes import FoundNodes
+from gnnserve_worker.graph.ids import NodeIds, lay_out
 from gnnserve_worker.graph.living_graph import LivingGraph, first_repeated, no_room, refused
-from gnnserve_worker.graph.living_ids import LivingIds
-from gnnserve_worker.graph.living_lists import LivingLists, entries_of_edges
-from gnnserve_worker.graph.typed_lists import TypedGraph, typed_graph
-from gnnserve_worker.graph.typed_places import TypedPlaces
+from gnnserve_worker.graph.names_by_id import ids_at
 
 _IDS = range(-(2**63), 2**63)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LivingTypedGraph(LivingGraph):
-    """`lists` are numbered as in `places`, and `readers` has for each node the lists that name it. `ids` are of the
-    type that is classified, and `rules` of no relation: each has its own."""
+@dataclass(frozen=True, slots=True)
+class NamesByType:
+    """A `living_graph.Names`."""
 
-    stored: TypedGraphManifest
-    """As the revision has it, without room."""
-    typed: TypedGraphManifest
-    """With room: nodes of each type are as many as there may ever be."""
-    places: TypedPlaces
-    """Where the nodes of `typed` stand, type by type."""
-    ids_of: tuple[LivingIds, ...]
-    """Ids of each type."""
-    left: np.ndarray
-    """Whether each node has left, bool [room for nodes of all types]. Ids of each type note it there."""
+    schema: GraphSchema
+    """Types and relations; nodes of each type are as many as there may ever be."""
 
-    @property
-    def graph(self) -> TypedGraph:
-        plain = self.lists.graph
-        return typed_graph(self.typed, plain.indptr, plain.indices)
+    def reads(self, batch: ChangeBatch) -> bool:
+        return batch.is_typed
 
-    @property
-    def is_gone(self) -> np.ndarray:
-        return self.left
+    def joins(self, graph: LivingGraph, batch: ChangeBatch) -> bool:
+        del graph
+        return batch.is_typed
 
-    @property
-    def taken(self) -> int:
-        return sum(ids.count for ids in self.ids_of)
-
-    @property
-    def kept(self) -> np.ndarray:
-        firsts = zip(self.places.first_nodes.tolist(), self.ids_of, strict=False)
-        return np.concatenate([first + ids.kept for first, ids in firsts])
-
-    def nodes_of_lists(self, lists: np.ndarray) -> np.ndarray:
-        return self.places.readers_of_lists(lists)
-
-    def all_readers_of(self, nodes: np.ndarray) -> np.ndarray:
-        return self.nodes_of_lists(self._readers.of(nodes))
-
-    def find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
+    def find(self, graph: LivingGraph, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
         if not batch.is_typed:
             return ChangeRefusal(
                 ChangeProblem.INVALID_VALUE, "body", "its ids have no types, and nodes of the graph are of several",
-                f'name nodes as "{self.stored.target.name}/…", and edges as source, relation, target',
+                f'name nodes as "{self.schema.target.name}/…", and edges as source, relation, target',
             )  # fmt: skip
-        return _Finding(self, batch).find()
+        return _Finding(self.schema, graph, batch).find()
 
-    @property
-    def is_typed(self) -> bool:
-        return True
+    def name(self, graph: LivingGraph, batch: ChangeBatch) -> NamedIds:
+        return _Finding(self.schema, graph, batch).name()
 
-    def joins(self, batch: ChangeBatch) -> bool:
-        return batch.is_typed
-
-    def _name(self, batch: ChangeBatch) -> NamedIds:
-        return _Finding(self, batch).name()
-
-    def _with_types(self, run: ChangeRun, named: NamedIds, found: FoundNodes) -> FoundNodes:
+    def complete(self, graph: LivingGraph, run: ChangeRun, named: NamedIds, found: FoundNodes) -> FoundNodes:
         bounds, new = run.bounds, run.batch.counts.new_nodes
         added, removed = (named.relations[bounds[kind] + 1 : bounds[kind + 1] : 3] for kind in (3, 4))
-        of_types: list[list[int | str]] = [[] for _ in self.ids_of]
+        of_types: list[list[int | str]] = [[] for _ in graph.ids_of]
         for place, kind in enumerate(named.types[:new].tolist()):
             of_types[kind].append(named.values[place])
-        return replace(found, relations=added, removed_relations=removed, new_ids=self.change_ids_of(of_types))
+        return replace(found, relations=added, removed_relations=removed, new_ids=_change_ids_of(graph, of_types))
 
-    def change_ids_of(self, values: Sequence[Sequence[int | str]]) -> tuple[ChangeIds, ...]:
-        """Ids of nodes of each type."""
-        are_texts = [ids.kind is NodeIdKind.STRINGS for ids in self.ids_of]
-        return tuple(_change_ids(one, are_texts=texts) for one, texts in zip(values, are_texts, strict=True))
+    def write_nodes(self, kind: int, ids: NodeIds | None, nodes: np.ndarray) -> ChangeIds:
+        return ChangeIds(None, *lay_out(_called(self.schema.types[kind].name, ids, nodes)))
 
-    @property
-    def _readers(self) -> LivingLists:
-        assert self.readers is not None  # noqa: S101 - relations go one way
-        return self.readers
+    def write_edges(self, relation: int, ids: tuple[NodeIds | None, NodeIds | None], edges: np.ndarray) -> ChangeIds:
+        one = self.schema.relations[relation]
+        ends = zip((one.source, one.target), ids, edges.T, strict=True)
+        sources, targets = (_called(name, own, nodes) for name, own, nodes in ends)
+        pairs = zip(sources, targets, strict=True)
+        return ChangeIds(None, *lay_out([text for source, target in pairs for text in (source, one.name, target)]))
 
-    def _add(self, batch: ChangeBatch, found: FoundNodes) -> None:
-        del batch  # ids of each type are found
-        for ids, new in zip(self.ids_of, found.new_ids, strict=True):
-            if len(new):
-                ids.add(new, len(new))
-
-    def _leave(self, nodes: np.ndarray) -> None:
-        kinds = self.places.kinds_of(nodes)
-        for kind in np.unique(kinds).tolist():
-            self.ids_of[kind].remove(nodes[kinds == kind] - self.places.first_nodes[kind])
-
-    def _entries_of(self, nodes: np.ndarray) -> np.ndarray:
-        """As of `LivingGraph`; entries name lists in place of readers."""
-        return self.lists.entries_of(self.places.lists_of(nodes))
-
-    def _entry_changes(self, found: FoundNodes) -> list[EntryChanges]:
-        parts = []
-        for edges, numbers, adds in edge_changes(found):
-            relations = found.relations if adds else found.removed_relations
-            for relation in np.unique(relations).tolist():
-                is_own = relations == relation
-                own, of = edges[is_own], numbers[is_own]
-                given = entries_of_edges(own, self.typed.relations[relation].edge_rules)
-                parts.append(self._changes_by(relation, given.entries, of[given.edges], adds=adds))
-                if (reverse := self.places.reverses.get(relation)) is not None:
-                    parts.append(self._changes_by(reverse, own, of, adds=adds, count=False))
-        return parts
-
-    def _changes_by(
-        self, relation: int, pairs: np.ndarray, edges: np.ndarray, *, adds: bool, count: bool = True
-    ) -> EntryChanges:
-        """What becomes of lists by the relation. `pairs`: (reader, sender); `edges`: the number of each one's edge."""
-        entries = np.stack((self.places.list_by(relation, pairs[:, 0]), pairs[:, 1]), axis=1)
-        kind = kind_of_change(adds=adds, is_merged=self.typed.relations[relation].merges)
-        return EntryChanges.alike(entries, kind, edges, count=count)
+    def write(self, counts: ChangeCounts, ids: ChangeIds, features: np.ndarray) -> ChangeBatch:
+        return ChangeBatch(counts, ids, features, is_typed=True)
 
 
 class _Wrong(NamedTuple):
@@ -155,8 +81,8 @@ class _Wrong(NamedTuple):
 class _Finding:
     """The nodes of one batch: their types and numbers, looked up type by type."""
 
-    def __init__(self, graph: LivingTypedGraph, batch: ChangeBatch) -> None:
-        self._graph, self._batch, self._texts = graph, batch, _texts_of(batch.ids)
+    def __init__(self, schema: GraphSchema, graph: LivingGraph, batch: ChangeBatch) -> None:
+        self._schema, self._graph, self._batch, self._texts = schema, graph, batch, _texts_of(batch.ids)
         counts = batch.counts
         first = counts.new_nodes + counts.overrides + counts.labelled
         self._ends = np.arange(first, first + 3 * (counts.edges + counts.removed_edges)).reshape(-1, 3)
@@ -212,7 +138,7 @@ class _Finding:
         # A relation is no node, and is there.
         self._numbers[self._ends[:, 1]] = 0
         counts = np.array([ids.count for ids in graph.ids_of])
-        room = np.array([kind.nodes for kind in graph.typed.types]) - counts
+        room = np.array([kind.nodes for kind in self._schema.types]) - counts
         return NamedIds(
             np.array(codes, np.int64), self._numbers, self._kinds, graph.places.first_nodes[:-1] + counts, room,
             np.array([one.place for one in wrong], np.int64), relations, self._values,
@@ -232,7 +158,7 @@ class _Finding:
             if (again := first_repeated(numbers[start:end])) >= 0:
                 remedy = "give each node once"
                 return refused(batch, start + again, ChangeProblem.REPEATED_NODE, "is there twice", remedy)
-        for ids, added, kind in zip(self._graph.ids_of, new, self._graph.typed.types, strict=True):
+        for ids, added, kind in zip(self._graph.ids_of, new, self._schema.types, strict=True):
             if ids.count + len(added) > kind.nodes:
                 there = f"{ids.count:,} nodes of type {kind.name} have been there"
                 return no_room(f"{there}, and there is room for {kind.nodes:,}")
@@ -240,7 +166,7 @@ class _Finding:
 
     def _read(self) -> Iterator[_Wrong]:
         """Part types and ids. Those that are wrong have none."""
-        known = {kind.name: place for place, kind in enumerate(self._graph.typed.types)}
+        known = {kind.name: place for place, kind in enumerate(self._schema.types)}
         are_texts = [ids.kind is NodeIdKind.STRINGS for ids in self._graph.ids_of]
         for place in self._places.tolist():
             name, _, id_ = self._texts[place].partition("/")
@@ -291,11 +217,11 @@ class _Finding:
             values[kind].append(value)
         for place in self._places[self._numbers[self._places] < 0].tolist() if numbers else ():
             self._numbers[place] = numbers.get((int(self._kinds[place]), self._values[place]), -1)
-        return graph.change_ids_of(values)
+        return _change_ids_of(graph, values)
 
     def _check_kinds(self) -> Iterator[_Wrong]:
         """Features and labels are of types that have them."""
-        counts, types = self._batch.counts, self._graph.typed.types
+        counts, types = self._batch.counts, self._schema.types
         for place in range(counts.new_nodes, counts.rows):
             kind = types[self._kinds[place]]
             if self._kinds[place] >= 0 and kind.features is None:
@@ -308,22 +234,36 @@ class _Finding:
 
     def _find_relations(self) -> Iterator[_Wrong]:
         """Find the relation of each edge whose nodes have types."""
-        typed = self._graph.typed
-        known = {(one.source, one.name, one.target): place for place, one in enumerate(typed.relations)}
-        names, kinds = [kind.name for kind in typed.types], self._kinds.tolist()
+        schema = self._schema
+        known = {(one.source, one.name, one.target): place for place, one in enumerate(schema.relations)}
+        names, kinds = [kind.name for kind in schema.types], self._kinds.tolist()
         for edge, (source, place, target) in enumerate(self._ends.tolist()):
             if min(kinds[source], kinds[target]) < 0:
                 continue
             ends = names[kinds[source]], names[kinds[target]]
             relation = known.get((ends[0], self._texts[place], ends[1]))
-            if relation is None or typed.relations[relation].reverse_of is not None:
+            if relation is None or schema.relations[relation].reverse_of is not None:
                 words = f"is no relation from {ends[0]} to {ends[1]}"
                 if relation is not None:
                     words = f"from {ends[0]} to {ends[1]} is the reverse of a relation, and goes with it"
-                own = ", ".join(one.key for one in typed.relations if one.reverse_of is None)
+                own = ", ".join(one.key for one in schema.relations if one.reverse_of is None)
                 yield _Wrong(place, ChangeProblem.INVALID_VALUE, words, f"relations are {own}")
             else:
                 self._relations[edge] = relation
+
+
+def _called(kind: str, ids: NodeIds | None, nodes: np.ndarray) -> list[str]:
+    """What batches call nodes of a type at these positions (int64)."""
+    found = ids_at(ids, nodes)
+    if found.integers is not None:
+        return [f"{kind}/{id_}" for id_ in found.integers.tolist()]
+    return [f"{kind}/{text}" for text in _texts_of(found)]
+
+
+def _change_ids_of(graph: LivingGraph, values: Sequence[Sequence[int | str]]) -> tuple[ChangeIds, ...]:
+    """Ids of nodes of each type."""
+    are_texts = [ids.kind is NodeIdKind.STRINGS for ids in graph.ids_of]
+    return tuple(_change_ids(one, are_texts=texts) for one, texts in zip(values, are_texts, strict=True))
 
 
 def _change_ids(values: Sequence[int | str], *, are_texts: bool) -> ChangeIds:

@@ -1,116 +1,87 @@
-"""A revision over a graph of several types in memory: what `loaded.py` is for graphs of one type."""
+"""Variants over a graph of several types, put together from their files: a node has a row in a table for each relation
+that reads it, and one for itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from msgspec import UNSET
 from safetensors import SafetensorError
 
-from gnnserve_api.errors import DamagedError, RepositoryError
+from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import TableManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.store import Splits
-from gnnserve_worker.graph.typed_lists import TypedGraph
+from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.build import build_network, table_layer
 from gnnserve_worker.models.relation_rows import RelationRowMaker, relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of, moment_key
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredRelationMaker
-from gnnserve_worker.opening.decoder import open_decoder
-from gnnserve_worker.opening.draft import Draft
+from gnnserve_worker.opening.changes import Draft, OpenedChanges
+from gnnserve_worker.opening.delta_memory import CopiedDeltaMemory
 from gnnserve_worker.opening.followed import followed_of
-from gnnserve_worker.opening.loaded import CORRECTION, LoadedRevision, LoadedVariant, TypeRowRecipe
-from gnnserve_worker.opening.typed_room import SpreadTable, living_typed_graphs, spread_table, with_room
+from gnnserve_worker.opening.graph import OpenedGraph
+from gnnserve_worker.opening.loaded import CORRECTION, LoadedVariant, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
 from gnnserve_worker.repository import paths
-from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names
-from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array, open_table, read_tensors
-from gnnserve_worker.sampling.repeats import effective_nodes
-from gnnserve_worker.sampling.samplers import sampler_of
+from gnnserve_worker.repository.revision_files import RevisionFiles, open_table, read_tensors
 
 
-def open_typed_revision(revision: RevisionFiles) -> LoadedRevision:
-    manifest = revision.graph
-    mapped = partial(open_graph_array, revision)
-    path = revision.graph_folder / paths.INDICES
-    stored = open_graph(manifest, mapped, path, revision.graph_remedy)
-    asked = manifest.schema.target.nodes
-    ids = open_ids(manifest, mapped)
-    recipe = _open_recipe(revision, stored)
-    if revision.room is None:
-        living = draft = None
-    else:
-        if recipe is None:
-            raise RepositoryError(
-                revision.folder,
-                "an earlier gnnserve generated it and kept nothing of how rows of new nodes are made",
-                "generate it again, or leave spec.updates out",
-            )
-        grown = with_room(stored.typed, revision.tables, revision.room)
-        living, draft = living_typed_graphs(stored, ids, grown, revision.room)
-    graph = stored if living is None else living.graph
-    # Before tables are copied with room for changes: rows that are not there cannot be.
-    for one in revision.variants:
-        _check_fit(revision, one, stored)
-    tables = {name: _open_spread(revision, table, stored, graph) for name, table in revision.tables.items()}
-    variants = {one.name: _open_variant(revision, one, graph, tables[one.table], recipe) for one in revision.variants}
-    followed = () if living is None or recipe is None else _followed(revision, graph, tables, recipe)
-    sources = {id(products.table): products for _, products in followed}
-    makers = [one.rows for one in variants.values() if isinstance(one.rows, RelationRowMaker)]
-    made = sources | {id(maker.table): maker for maker in makers}
-    drafted = {
-        id(tables[name].table): _open_spread(revision, table, stored, graph).table
-        for name, table in revision.tables.items()
-        if id(tables[name].table) in sources
-    }
-    return LoadedRevision(
-        source=manifest.source,
-        graph=graph,
-        effective_nodes=effective_nodes(stored.indptr),
-        variants=variants,
-        tables={name: spread.table for name, spread in tables.items()},
-        ids=open_names(manifest, mapped) or ids[manifest.schema.target.name],
-        type_ids=ids,
-        type_rows=() if recipe is None else recipe.types,
-        sample=sampler_of(graph),
-        classes=manifest.classes,
-        multi_label=manifest.multi_label,
-        labels=(
-            mapped(paths.LABELS, np.uint8, asked, len(manifest.classes))
-            if manifest.multi_label
-            else mapped(paths.LABELS, np.int64, asked)
-        ),
-        splits=Splits(
-            train=mapped(paths.TRAIN, np.int64, manifest.train_nodes),
-            validation=mapped(paths.VALIDATION, np.int64, manifest.validation_nodes),
-            test=mapped(paths.TEST, np.int64, manifest.test_nodes),
-        ),
-        manifest=revision.manifest,
-        features=manifest.features,
-        folder=revision.folder,
-        files=revision.watched,
-        living=living,
-        made_of=None if manifest.version is UNSET else manifest.version.made_of,
-        draft=None if draft is None else Draft(draft, drafted, None),
-        typed_stored=tuple(maker for maker, _ in followed),
-        typed_makers=() if living is None else tuple(made.values()),
-        decoder=open_decoder(revision.folder, revision.manifest),
-    )
+class RelationVariants:
+    """A `revision.OpenedVariants`."""
+
+    def __init__(self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder) -> None:
+        del build  # networks over relations have a builder of their own
+        stored, seen = graph.stored, graph.seen
+        self._revision, self._graph, self._stored = revision, seen, stored
+        self._recipe = _open_recipe(revision, stored)
+        # Before tables are copied with room for changes: rows that are not there cannot be.
+        for one in revision.variants:
+            _check_fit(revision, one, stored)
+        self._spread = {name: _open_spread(revision, table, stored, seen) for name, table in revision.tables.items()}
+        self.tables = {name: spread.table for name, spread in self._spread.items()}
+        self.type_rows = () if self._recipe is None else self._recipe.types
+        self._products: dict[int, RelationRowMaker] = {}
+        """What makes rows of products of features, by the identity of their table."""
+
+    def open(self, variant: VariantManifest) -> LoadedVariant:
+        opened, rows = _open_variant(self._revision, variant, self._graph, self._spread[variant.table], self._recipe)
+        if rows is not None:
+            self._products[id(rows.table)] = rows
+        return opened
+
+    def roots(self) -> np.ndarray:
+        raise ValueError("relations do not weigh neighbours by degrees")
+
+    def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
+        revision, stored, graph = self._revision, self._stored, self._graph
+        followed = () if self._recipe is None else _followed(revision, graph, self._spread, self._recipe)
+        layers = tuple(maker for maker, _ in followed)
+        sources = {id(products.table): products for _, products in followed}
+        made = tuple((sources | self._products).values())
+        drafted = {
+            id(self.tables[name]): _open_spread(revision, table, stored, graph).table
+            for name, table in revision.tables.items()
+            if id(self.tables[name]) in sources
+        }
+        memory = CopiedDeltaMemory(draft, [*made, *(maker.rows for maker in layers)], drafted)
+        return OpenedChanges(living, Draft(draft, drafted, None), made, memory, relation_layers=layers)
 
 
-def _open_spread(
-    revision: RevisionFiles, described: TableManifest, stored: TypedGraph, graph: TypedGraph
-) -> SpreadTable:
+def _open_spread(revision: RevisionFiles, described: TableManifest, stored: Graph, graph: Graph) -> SpreadTable:
     """A table; of a graph that changes with room for new nodes. Whether it fits the graph is not looked at."""
     assert described.typed  # noqa: S101 - tables over several types
     if graph is stored:
         return SpreadTable(open_table(revision, described), described.typed.first_rows)
-    return spread_table(open_table(replace(revision, room=None), described), described.typed, stored.typed, graph.typed)
+    return spread_table(
+        open_table(replace(revision, room=None), described), described.typed, stored.schema, graph.schema
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +90,11 @@ class _Recipe:
 
     first: RelationalLayer
     types: tuple[TypeRowRecipe, ...]
+    scalings: tuple[Scaling, ...]
+    """How features of each type were scaled."""
 
 
-def _open_recipe(revision: RevisionFiles, graph: TypedGraph) -> _Recipe | None:
+def _open_recipe(revision: RevisionFiles, graph: Graph) -> _Recipe | None:
     """None: the revision is staged, and its new nodes are not measured."""
     source = None if revision.manifest is None else revision.manifest.row_source
     if source is None or source.tensors is None or not source.types:
@@ -129,24 +102,27 @@ def _open_recipe(revision: RevisionFiles, graph: TypedGraph) -> _Recipe | None:
     path = revision.folder / source.tensors
     try:
         tensors = read_tensors(revision, path)
-        types, columns = [], list(source.columns)
-        for place, (kind, rows) in enumerate(zip(graph.typed.types, source.types, strict=True)):
+        types: list[TypeRowRecipe] = []
+        scalings, columns = [], list(source.columns)
+        for place, (kind, rows) in enumerate(zip(graph.schema.types, source.types, strict=True)):
             moments = [tensors.get(moment_key(place, moment)) for moment in ("mean", "deviation")]
             if rows.normalization is None:
-                types.append(TypeRowRecipe(None, Scaling(Normalization.DISABLED), tensors[default_key(place)]))
+                types.append(TypeRowRecipe(None, tensors[default_key(place)]))
+                scalings.append(Scaling(Normalization.DISABLED))
                 continue
             own, columns = columns[: rows.columns], columns[rows.columns :]
-            scaling = Scaling(Normalization(rows.normalization), *moments)
-            types.append(TypeRowRecipe(FeatureColumns(kind.features or 0, tuple(own)), scaling, None))
-        return _Recipe(layer_of(0, tensors), tuple(types))
+            scalings.append(Scaling(Normalization(rows.normalization), *moments))
+            types.append(TypeRowRecipe(FeatureColumns(kind.features or 0, tuple(own)), None))
+        return _Recipe(layer_of(0, tensors), tuple(types), tuple(scalings))
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold what rows of its tables are made by: {error}"
         raise DamagedError(path, problem, revision.remedy) from error
 
 
 def _open_variant(
-    revision: RevisionFiles, variant: VariantManifest, graph: TypedGraph, spread: SpreadTable, recipe: _Recipe | None
-) -> LoadedVariant:
+    revision: RevisionFiles, variant: VariantManifest, graph: Graph, spread: SpreadTable, recipe: _Recipe | None
+) -> tuple[LoadedVariant, RelationRowMaker | None]:
+    """The variant, and what makes rows of its table of features; None: nothing does."""
     path, table = revision.folder / variant.weights, spread.table
     try:
         reads = RelationTable.of(graph, spread.first_rows)
@@ -157,7 +133,7 @@ def _open_variant(
         rows = None
         if recipe is not None and variant.stored is None:
             shape = RelationalShape(
-                graph.typed,
+                graph.schema,
                 variant.network.hidden,
                 variant.network.classes,
                 variant.network.layers,
@@ -170,20 +146,20 @@ def _open_variant(
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
     fanouts = () if variant.relation_fanouts is UNSET else variant.relation_fanouts
-    return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows, fanouts)
+    return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows, fanouts), rows
 
 
 def _product_maker(
-    spread: SpreadTable, graph: TypedGraph, shape: RelationalShape, first: RelationalLayer, recipe: _Recipe
+    spread: SpreadTable, graph: Graph, shape: RelationalShape, first: RelationalLayer, recipe: _Recipe
 ) -> RelationRowMaker:
     """Makes rows of a table of the first layer's products."""
-    widths = [shape.width(place) for place in range(len(graph.typed.types))]
-    scalings = [one.scaling for one in recipe.types]
-    return relation_row_maker(spread.table, RelationTable.of(graph, spread.first_rows), first, scalings, widths)
+    widths = [shape.width(place) for place in range(len(graph.schema.types))]
+    reads = RelationTable.of(graph, spread.first_rows)
+    return relation_row_maker(spread.table, reads, first, recipe.scalings, widths)
 
 
 def _followed(
-    revision: RevisionFiles, graph: TypedGraph, tables: Mapping[str, SpreadTable], recipe: _Recipe
+    revision: RevisionFiles, graph: Graph, tables: Mapping[str, SpreadTable], recipe: _Recipe
 ) -> tuple[tuple[StoredRelationMaker, RelationRowMaker], ...]:
     """Makers of rows of tables that store the first layer, one of each, and of the products that these are made of."""
     made: dict[str, tuple[StoredRelationMaker, RelationRowMaker]] = {}
@@ -194,7 +170,7 @@ def _followed(
             continue
         path, whole = revision.folder / variant.weights, followed.network
         try:
-            shape = RelationalShape(graph.typed, whole.hidden, whole.classes, whole.layers, None, whole.attention)
+            shape = RelationalShape(graph.schema, whole.hidden, whole.classes, whole.layers, None, whole.attention)
             heads = [None if whole.attention is None else shape.heads_of(number) for number in (0, 1)]
             first = replace(recipe.first, heads=heads[0])
             tensors = read_tensors(revision, path)
@@ -205,7 +181,7 @@ def _followed(
             products = sources.setdefault(name, _product_maker(source, graph, shape, first, recipe))
             reads = RelationTable.of(graph, source.first_rows)
             layer = table_layer(first, source.table.columns, reads, relu=False)
-            kinds = range(len(graph.typed.types))
+            kinds = range(len(graph.schema.types))
             rows = relation_row_maker(
                 spread.table, RelationTable.of(graph, spread.first_rows), later,
                 [Scaling(Normalization.DISABLED)] * len(kinds), [layer.outputs] * len(kinds),
@@ -218,7 +194,7 @@ def _followed(
     return tuple(made.values())
 
 
-def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: TypedGraph) -> None:
+def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: Graph) -> None:
     """Raise DamagedError where a table that the variant reads does not fit the graph as it is stored."""
     followed = followed_of(variant)
     scores_links = revision.manifest is not None and revision.manifest.links is not None
@@ -233,9 +209,9 @@ def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: TypedGr
             raise DamagedError(revision.folder / paths.rows_of(name), misfit, revision.remedy)
 
 
-def _fanouts_misfit(variant: VariantManifest, graph: TypedGraph) -> str | None:
+def _fanouts_misfit(variant: VariantManifest, graph: Graph) -> str | None:
     """What of its fan-outs by relation contradicts the graph, which the sampler relies on; None: nothing."""
-    own, relations = variant.relation_fanouts, len(graph.typed.relations)
+    own, relations = variant.relation_fanouts, len(graph.schema.relations)
     if own is UNSET or (len(own) == relations and all(len(one) == len(variant.fanouts) for one in own)):
         return None
     found = f"has {len(own)} lists of fan-outs by relation for variant {variant.name}"
@@ -253,18 +229,18 @@ class _Reach:
     of nodes of the first type alone."""
 
 
-def _misfit(table: TableManifest, graph: TypedGraph, variant: str, reach: _Reach, columns: int) -> str | None:
+def _misfit(table: TableManifest, graph: Graph, variant: str, reach: _Reach, columns: int) -> str | None:
     """What of the table contradicts the graph, so that kernels would read beyond its rows; None: nothing. `variant`:
     name of one that reads so many columns of it."""
-    if not table.typed or len(table.typed.first_rows) != len(graph.typed.relations):
-        return f"does not say where the rows of each of {len(graph.typed.relations)} relations are"
-    for first, relation in zip(table.typed.first_rows, graph.typed.relations, strict=True):
-        source = graph.typed.types[graph.typed.place_of(relation.source)]
+    if not table.typed or len(table.typed.first_rows) != len(graph.schema.relations):
+        return f"does not say where the rows of each of {len(graph.schema.relations)} relations are"
+    for first, relation in zip(table.typed.first_rows, graph.schema.relations, strict=True):
+        source = graph.schema.types[graph.schema.place_of(relation.source)]
         if first is not None and not 0 <= first <= table.typed.rows - source.nodes:
             return f"holds {table.typed.rows:,} rows, and those of {relation.key} are to be from {first:,} on"
-        if first is None and reach.neighbours and (reach.of_all or relation.target == graph.typed.target.name):
+        if first is None and reach.neighbours and (reach.of_all or relation.target == graph.schema.target.name):
             return f"holds no rows of {relation.key}, which variant {variant} reads"
-    wanted = graph.nodes if reach.of_all else graph.typed.target.nodes
+    wanted = graph.nodes if reach.of_all else graph.schema.target.nodes
     if table.own is None or table.typed.own_rows < wanted:
         return f"holds {table.typed.own_rows:,} rows of nodes themselves, expected {wanted:,}"
     if columns != table.columns:

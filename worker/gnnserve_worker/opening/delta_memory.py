@@ -8,7 +8,6 @@ from itertools import chain
 import numpy as np
 
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.graph.living_typed import LivingTypedGraph
 from gnnserve_worker.models.relation_rows import RelationRowMaker
 from gnnserve_worker.models.rows import RowMaker
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
@@ -33,7 +32,7 @@ class DeltaMemory:
         """`makers`: of rows that are made of features. `drafted`: tables that are kept once more, by the identity of
         the revision's own. `layers`: makers of stored layers, the first layer's first."""
         self._graph = graph
-        self._nodes, self._entries = graph.ids.count, graph.lists.used_entries
+        self._nodes, self._entries = graph.taken, graph.lists.used_entries
 
         def tables_bytes(tables: Iterable[Table]) -> list[int]:
             return [*chain(*(_row_bytes(table) * (2 if id(table) in drafted else 1) for table in tables))]
@@ -58,7 +57,7 @@ class DeltaMemory:
     def nbytes(self) -> int:
         """Memory that changes have taken."""
         entries = self._graph.lists.used_entries - self._entries
-        new_nodes = self._graph.ids.count - self._nodes
+        new_nodes = self._graph.taken - self._nodes
         pages = sum(copied.nbytes for copied in chain(self._rows, *self._stored))
         lists = self._kinds * (self._lists.nbytes + entries * _ENTRY_BYTES)
         return pages + lists + new_nodes * self._new_bytes
@@ -77,28 +76,26 @@ class DeltaMemory:
             copied.note(nodes)
 
 
-class TypedDeltaMemory(DeltaMemory):
-    """The same of a graph of several types, whose arrays are in memory already (`opening/typed_room.py`): changes
-    take what lies behind them."""
+class CopiedDeltaMemory(DeltaMemory):
+    """Memory that changes take where arrays are copies already (`living_graphs.py`, `spread_tables.py`): what lies
+    behind them."""
 
-    def __init__(
-        self, graph: LivingTypedGraph, makers: Sequence[RelationRowMaker], drafted: Mapping[int, Table]
-    ) -> None:
+    def __init__(self, graph: LivingGraph, makers: Sequence[RelationRowMaker], drafted: Mapping[int, Table]) -> None:
         """`makers`: of rows of each table. `drafted`: as of `DeltaMemory`."""
-        self._typed = graph
+        self._graph = graph
         self._stored_entries = graph.lists.used_entries
         relations = [list(maker.reads.sources) for maker in makers]
         row_bytes = [_bytes(maker.table.rows) * (2 if id(maker.table) in drafted else 1) for maker in makers]
         self._bytes_of = [
             _ID_BYTES + sum(size * (read.count(kind) + 1) for size, read in zip(row_bytes, relations, strict=True))
-            for kind in range(len(graph.typed.types))
+            for kind in range(len(graph.ids_of))
         ]
         self._counts = [ids.count for ids in graph.ids_of]
 
     @property
     def nbytes(self) -> int:
-        entries = self._typed.lists.used_entries - self._stored_entries
-        new_nodes = [ids.count - count for ids, count in zip(self._typed.ids_of, self._counts, strict=True)]
+        entries = self._graph.lists.used_entries - self._stored_entries
+        new_nodes = [ids.count - count for ids, count in zip(self._graph.ids_of, self._counts, strict=True)]
         rows = sum(count * size for count, size in zip(new_nodes, self._bytes_of, strict=True))
         return rows + (_LISTS + 1) * entries * _ENTRY_BYTES
 

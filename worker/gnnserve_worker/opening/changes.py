@@ -1,0 +1,76 @@
+"""What applies changes to a revision that was opened for them: its graph and tables as predictions read them, and a
+draft that changes are applied to first.
+
+Of the tables that store a layer the draft has those alone that a later stored layer is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.models.rows import RenewsRows, RowMaker
+from gnnserve_worker.models.stored_layers import StoredLayerMaker, StoredRelationMaker
+from gnnserve_worker.opening.delta_memory import DeltaMemory
+from gnnserve_worker.tables.growing import empty_growing
+from gnnserve_worker.tables.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    graph: LivingGraph
+    tables: Mapping[int, Table]
+    """Tables that stored layers are made of, by the identity of the revision's own: products of features for the first
+    layer, rows of the layer before for each later one."""
+    neighbour_roots: np.ndarray | None
+    """As `LoadedRevision.neighbour_roots`."""
+
+    def maker(self, maker: StoredLayerMaker) -> StoredLayerMaker:
+        """A maker of a stored layer that reads the draft and writes to the revision."""
+        roots = None if maker.neighbour_roots is None else self.neighbour_roots
+        table = self.tables[id(maker.source)]
+        return replace(maker, graph=self.graph.graph, source=table, neighbour_roots=roots)
+
+    def relation_maker(self, maker: StoredRelationMaker) -> StoredRelationMaker:
+        """A maker of a layer over several relations, likewise."""
+        return replace(maker, graph=self.graph.graph, source=self.tables[id(maker.source)])
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedChanges:
+    """All arrays have room behind: `LoadedRevision.graph.nodes` and rows of tables count it."""
+
+    graph: LivingGraph
+    """The graph as predictions see it."""
+    draft: Draft
+    makers: tuple[RenewsRows, ...]
+    """Makers of rows from features, of each table that has such rows."""
+    memory: DeltaMemory
+    """Memory that changes take."""
+    layers: tuple[tuple[StoredLayerMaker, ...], ...] = ()
+    """Makers of stored layers, one of each table, the first layer's first."""
+    relation_layers: tuple[StoredRelationMaker, ...] = ()
+    """Makers of first layers over several relations, one of each table."""
+    keeper: RowMaker | None = None
+    """What has all features of stored nodes; None: the revision does not keep them."""
+
+
+def draft_of(
+    graph: LivingGraph,
+    sources: Iterable[Table],
+    roots: np.ndarray | None,
+    open_again: Callable[[Table], Table],
+) -> Draft:
+    """`graph`: the draft of `living_graphs`. `sources`: of makers of stored layers. `roots`: the revision's, if it has
+    any. `open_again`: opens the files of a table of the revision once more."""
+    tables = {id(source): source for source in sources}
+    drafted = {key: open_again(table) for key, table in tables.items()}
+    own_roots = None
+    if roots is not None:
+        nodes = graph.taken
+        own_roots = empty_growing(roots.shape, np.float32)
+        own_roots[:nodes] = roots[:nodes]
+    return Draft(graph, drafted, own_roots)

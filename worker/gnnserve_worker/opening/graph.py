@@ -1,0 +1,69 @@
+"""The graph of a revision: mapped as it is stored, and with room for changes where it is opened for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gnnserve_api.errors import RepositoryError
+from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.opening.living_graphs import living_graphs, with_room
+from gnnserve_worker.repository import checks, paths
+from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names
+from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array
+from gnnserve_worker.repository.room import GraphRoom
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedGraph:
+    stored: Graph
+    """As it is mapped."""
+    seen: Graph
+    """As predictions read it: with room for new nodes, where it changes."""
+    ids: NodeIds | None
+    """The source's own ids of the nodes that can be asked about; None: it numbers them from 0."""
+    type_ids: Mapping[str, NodeIds | None]
+    """Ids of each type, by its name."""
+    living: LivingGraph | None = None
+    """The graph where it changes, as predictions see it."""
+    draft: LivingGraph | None = None
+    """Another one over the same files, which changes are applied to first."""
+
+
+def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
+    manifest, mapped = revision.graph, partial(open_graph_array, revision)
+    rules = None if revision.manifest is None else revision.manifest.edge_rules
+    stored = open_graph(manifest, mapped, revision.graph_folder / paths.INDICES, revision.graph_remedy, rules)
+    type_ids, schema = open_ids(manifest, mapped), stored.schema
+    ids = open_names(manifest, mapped) or type_ids[schema.target.name]
+    if revision.room is None:
+        return OpenedGraph(stored, stored, ids, type_ids)
+    grown, entries = with_room(schema, revision.tables, revision.room), None
+    if schema.has_names:
+        if not revision.makes_rows_by_type:
+            raise _unchangeable(revision, "how rows of new nodes are made")
+    else:
+        if rules is None:
+            raise _unchangeable(revision, "how edges become neighbour lists")
+        entries = _mapped_entries(revision, stored, revision.room)
+    living, draft = living_graphs(stored, type_ids, grown, revision.room.entries, entries)
+    return OpenedGraph(stored, living.graph, ids, type_ids, living, draft)
+
+
+def _mapped_entries(revision: RevisionFiles, stored: Graph, room: GraphRoom) -> Callable[[], np.ndarray]:
+    """Opens the graph's entries, writable, with room behind."""
+    path, entries = revision.graph_folder / paths.INDICES, revision.graph.edges + room.entries
+    return lambda: checks.open_growing(path, np.dtype(np.int32), stored.indices.shape, entries, revision.graph_remedy)
+
+
+def _unchangeable(revision: RevisionFiles, lacks: str) -> RepositoryError:
+    return RepositoryError(
+        revision.folder,
+        f"an earlier gnnserve generated it and kept nothing of {lacks}",
+        "generate it again, or leave spec.updates out",
+    )

@@ -1,0 +1,187 @@
+"""Variants over a graph of one type, put together from their files: a node has a row in a table, and one for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+
+from gnnserve_api.errors import DamagedError
+from gnnserve_api.repository import VariantManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.models.dense import Linear
+from gnnserve_worker.models.network import Layer, Network
+from gnnserve_worker.models.registry import spec_of
+from gnnserve_worker.models.rows import RowMaker, first_products, keeper_of, row_maker
+from gnnserve_worker.models.scaling import Scaling
+from gnnserve_worker.models.stored_layers import StoredLayerMaker
+from gnnserve_worker.models.stored_rows import StoredRowMaker
+from gnnserve_worker.models.tail import tail_tensors
+from gnnserve_worker.opening.changes import OpenedChanges, draft_of
+from gnnserve_worker.opening.delta_memory import DeltaMemory
+from gnnserve_worker.opening.followed import correction_of, followed_layers, followed_of, made_of_features
+from gnnserve_worker.opening.graph import OpenedGraph
+from gnnserve_worker.opening.living_graphs import roots_with_room
+from gnnserve_worker.opening.loaded import CORRECTION, LoadedVariant, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.repository import paths
+from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table, read_tensors
+from gnnserve_worker.tables.table import Table
+
+
+class PlainVariants:
+    """A `revision.OpenedVariants`."""
+
+    def __init__(self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder) -> None:
+        self._revision, self._graph, self._build = revision, graph, build
+        self.tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
+        self._makers = _open_row_makers(revision, self.tables)
+        """Makers of rows from features, by table."""
+        self._corrected: list[StoredLayerMaker] = []
+        """Makers of stored first layers that are corrected for a request, too."""
+        self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
+        """`inverse_roots` of the graph."""
+
+    @property
+    def type_rows(self) -> tuple[TypeRowRecipe, ...]:
+        source = None if self._revision.manifest is None else self._revision.manifest.row_source
+        if source is None:
+            return ()
+        return (TypeRowRecipe(FeatureColumns(self._revision.graph.features, source.columns), None),)
+
+    def open(self, variant: VariantManifest) -> LoadedVariant:
+        revision, table, columns = self._revision, self.tables[variant.table], variant.columns
+        if not 1 <= columns <= table.columns or (table.projected and columns != table.columns):
+            raise DamagedError(
+                revision.folder / paths.rows_of(variant.table),
+                f"holds {table.columns} columns, and {variant.name} is to read {columns} of them",
+                revision.remedy,
+            )
+        path = revision.folder / variant.weights
+        try:
+            tensors = read_tensors(revision, path)
+            network = self._build(variant.network, tensors, columns, table.projected, variant.compute)
+            rows = self._stored_rows(variant, tensors, network) or self._makers.get(variant.table)
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            raise DamagedError(
+                path, f"does not hold the weights of {variant.name}: {error}", revision.remedy
+            ) from error
+        return LoadedVariant(variant.name, table, columns, variant.fanouts, network, rows)
+
+    def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
+        revision, names = self._revision, {id(table): name for name, table in self.tables.items()}
+        layers = _by_number((*self._corrected, *self._followed()))
+        stored = [maker for layer in layers for maker in layer]
+        drafted = draft_of(
+            draft,
+            [maker.source for maker in stored],
+            self.roots() if any(maker.neighbour_roots is not None for maker in stored) else None,
+            lambda table: open_table(revision, revision.tables[names[id(table)]]),
+        )
+        makers = tuple(self._makers.values())
+        memory = DeltaMemory(draft, makers, drafted.tables, layers)
+        keeper = keeper_of(makers, revision.graph.features)
+        return OpenedChanges(living, drafted, makers, memory, layers, keeper=keeper)
+
+    def _stored_rows(
+        self, variant: VariantManifest, tensors: Mapping[str, np.ndarray], rest: Network[Layer]
+    ) -> StoredRowMaker | None:
+        """Maker of rows of a table that stores a layer; None: it stores none, or its rows cannot be made. `rest`: the
+        variant's network, behind that layer."""
+        correction = correction_of(variant)
+        if correction is None or (products := self._makers.get(correction.products)) is None:
+            return None
+        own = {key.removeprefix(CORRECTION): tensor for key, tensor in tensors.items() if key.startswith(CORRECTION)}
+        network = self._build(correction.network, own, products.table.columns, projected=True, compute="float32")
+        layer, table = network.layers[0], self.tables[variant.table]
+        projection = spec_of(correction.network.architecture).project(tail_tensors(own, 1))
+        stored = StoredLayerMaker(
+            table,
+            self._graph.seen,
+            layer,
+            products.table,
+            None if correction.aggregated is None else self.tables[correction.aggregated].rows,
+            self.roots() if layer.weighs_neighbours else None,
+            first_products(projection, table.rows.values.shape[1]),
+        )
+        self._corrected.append(stored)
+        return StoredRowMaker(stored, products, averages=rest.layers[0].aggregation.plain)
+
+    def _followed(self) -> tuple[StoredLayerMaker, ...]:
+        """Makers of stored layers that follow changes over several hops, one of each table."""
+        found: dict[int, StoredLayerMaker] = {}
+        for variant in self._revision.variants:
+            if (followed := followed_of(variant)) is not None:
+                tensors = read_tensors(self._revision, self._revision.folder / variant.weights)
+                own = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
+                layers = followed_layers(
+                    followed, variant.table, own, self.tables, self._graph.seen, self._build, self.roots
+                )
+                found |= {id(maker.table): maker for maker in layers}
+        return tuple(found.values())
+
+
+def _by_number(makers: Iterable[StoredLayerMaker]) -> tuple[tuple[StoredLayerMaker, ...], ...]:
+    """One of each table, the first layer's first."""
+    found: dict[int, StoredLayerMaker] = {}
+    for maker in makers:
+        found.setdefault(id(maker.table), maker)
+    by_number: dict[int, list[StoredLayerMaker]] = {}
+    for maker in found.values():
+        by_number.setdefault(maker.number, []).append(maker)
+    return tuple(tuple(by_number[number]) for number in sorted(by_number))
+
+
+def _open_row_makers(revision: RevisionFiles, tables: Mapping[str, Table]) -> dict[str, RowMaker]:
+    """For the tables of variants that can answer about nodes that the graph does not have."""
+    source = None if revision.manifest is None else revision.manifest.row_source
+    if source is None and revision.rows is None:
+        return {}
+    # Tables of one family alone: a table of propagated features is read by no other. Rows of stored layers are made of
+    # products of the first one.
+    made = {name: variant for variant in revision.variants if (name := made_of_features(variant)) is not None}
+    path = revision.folder / ((None if source is None else source.tensors) or paths.REVISION_COMMIT)
+    try:
+        recipe = revision.rows or _read_recipe(revision, path)
+        tensors = recipe.tensors
+        scaling = Scaling(recipe.normalization, tensors.get("mean"), tensors.get("deviation"))
+        # One projection for all storages of a first layer.
+        stored = {revision.tables[name].made_by: variant for name, variant in made.items() if tables[name].projected}
+        products = {prefix: _first_products(variant, prefix, tensors) for prefix, variant in stored.items()}
+        return {
+            name: row_maker(
+                tables[name],
+                revision.graph.features,
+                scaling,
+                np.array(revision.tables[name].source_columns or recipe.columns, np.int64),
+                products[revision.tables[name].made_by] if tables[name].projected else (),
+            )
+            for name in made
+        }
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        problem = f"does not hold what rows of its tables are made by: {error}"
+        raise DamagedError(path, problem, revision.remedy) from error
+
+
+def _read_recipe(revision: RevisionFiles, path: Path) -> RowRecipe:
+    """That of a published revision. `path`: of its tensors, if it has any."""
+    manifest = revision.manifest
+    assert manifest is not None and manifest.row_source is not None  # noqa: S101
+    source = manifest.row_source
+    return RowRecipe(
+        Normalization(source.normalization),
+        {} if source.tensors is None else read_tensors(revision, path),
+        np.array(manifest.ranking.columns, np.int64),
+    )
+
+
+def _first_products(variant: VariantManifest, prefix: str, tensors: Mapping[str, np.ndarray]) -> tuple[Linear, ...]:
+    """What rows of the variant's projected table are made by, from tensors whose keys begin with the prefix."""
+    found = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    followed = followed_of(variant)
+    network = variant.network if followed is None else followed.network
+    return first_products(spec_of(network.architecture).project(found))
