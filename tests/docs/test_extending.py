@@ -23,6 +23,7 @@ from gnnserve_worker.generation.families.registry import FAMILIES as MADE_FAMILI
 from gnnserve_worker.models.registry import ARCHITECTURES
 from gnnserve_worker.serving.http.codecs.registry import CODECS
 from gnnserve_worker.tables.formats import FORMATS
+from gnnserve_worker.tasks.generation import TASKS
 
 PAGE = read_page("extending.md")
 PACKAGES = ("crds", "operator", "cli", "client", "worker")
@@ -37,6 +38,7 @@ REGISTRIES: dict[str, Callable[[], Iterable[str]]] = {
     "A kind of child": lambda: [child.kind.name for child in CHILDREN],
     "A routing mode": lambda: list(RoutingMode),
     "A metric of accuracy": lambda: get_args(Metric),
+    "A task": lambda: [asked.__name__ for asked in TASKS],
     "A condition": lambda: list(ConditionType),
 }
 ENUMERATIONS = {
@@ -60,7 +62,7 @@ def items(text: str) -> list[str]:
     return [" ".join(item.split()) for item in re.findall(r"^\d+\. (.*(?:\n   .*)*)", text, re.MULTILINE)]
 
 
-def test_the_page_has_the_ten_changes() -> None:
+def test_the_page_has_the_eleven_changes() -> None:
     assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == list(REGISTRIES)
 
 

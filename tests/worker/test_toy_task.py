@@ -1,26 +1,35 @@
 """A task that this file alone knows: whether the class of a node is odd, told by one output.
 
-It goes from a manifest to a revision that is published, over one type and over several, without a line elsewhere.
+It goes from a manifest to a published revision, over one type and over several, to its report, and through every
+protocol, without a line elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.grpc_worker import listening
+from tests.support.serving import FakeWorker, running
 from tests.support.steps import HeardSteps
 from tests.support.typed import divided_shop, write_folder
 
+from gnnserve_api import decoding
+from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import LabelMisfit
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.profile import Metric, VariantProfile
+from gnnserve_api.protocol import Id, Output, PredictAnswer, PredictRequest
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
@@ -30,17 +39,29 @@ from gnnserve_api.training import Source
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.html import build_page
 from gnnserve_cli.report.subject import load_subject
+from gnnserve_worker.asking.body_form import FIELDS, IDS, MEMBERS, REMEDIES, BodyForm
+from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, check_node_count
+from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
 from gnnserve_worker.graph.sources.load import load_source, load_typed_source
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
+from gnnserve_worker.inference.opening import served_revision
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tasks import generation
+from gnnserve_worker.tasks import generation, serving
 from gnnserve_worker.tasks.course import Batch, Course, EmbeddingCourse, EmbeddingRates, Part, Visible
+from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.generated import Imported, Judged, OutputsOf, OverOneType, OverTypes, Verdict
+from gnnserve_worker.tasks.node_items import NodeItems
+from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
+from gnnserve_worker.tasks.published import NodeRange
+from gnnserve_worker.tasks.served import HOW_TO_CHANGE, ScoredNodes
+from gnnserve_worker.tasks.served_labels import NOTHING_HELD_OUT
 
 # --- the task
 
@@ -204,12 +225,165 @@ class OddCourse(Generic[Visible]):
         return torch.nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], wanted)
 
 
+# --- the task, as it is served
+
+
+class OddRequest(
+    PredictRequest[Id], Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    outputs: tuple[Literal["odd"], ...] = msgspec.field(name="return", default=("odd",))  # type: ignore[assignment]
+
+
+class OddAnswer(PredictAnswer, frozen=True, rename="camel"):
+    odd: list[bool] | msgspec.UnsetType = msgspec.UNSET
+
+
+class OddTensors:
+    """A `TaskTensors`."""
+
+    names = ("odd",)
+
+    def check(self, where: str) -> None:
+        """There are tensors."""
+
+    def check_count(self, nodes: int, max_nodes: int) -> None:
+        check_node_count(nodes, max_nodes)
+
+    def outputs(self, version: str | None = None) -> tuple[TensorKind, ...]:
+        return (TensorKind("odd", Datatype.BOOL, (ANY_LENGTH,)),)
+
+    def form_of(self, name: str, answer: ScoredNodes) -> tuple[Datatype, list[int]]:
+        return Datatype.BOOL, [len(answer.scores)]
+
+    def are_texts(self, name: str) -> bool:
+        return False
+
+    def numbers_of(self, name: str, answer: ScoredNodes) -> np.ndarray:
+        return np.ascontiguousarray(answer.scores[:, 0] > 0)
+
+    def texts_of(self, name: str, answer: ScoredNodes) -> list[bytes]:
+        raise AssertionError(name)
+
+    def json_texts(self, name: str, answer: ScoredNodes) -> bytes:
+        raise AssertionError(name)
+
+
+class NothingElse:
+    """A `Recommending` and the `NodeLabels` of a service that has neither."""
+
+    held_out = NOTHING_HELD_OUT
+    output: Output = "embeddings"
+    example = 0
+    parts = ()
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: object) -> Any:
+            raise RequestError(ErrorCode.WRONG_TASK, "node", "it is told of nodes whether they are odd", "ask that")
+
+        return refuse
+
+    def of_node(self, node: int) -> Any:
+        return None
+
+
+class ServedOdd(NodeItems):
+    """A `ServedTask`."""
+
+    decoder = decoding.decoder(OddRequest[int])
+    form = BodyForm(
+        MEMBERS | {"": ("nodes", *FIELDS)},
+        IDS,
+        REMEDIES | {"return": "give a list of odd", "return[]": "give odd"},
+        lambda _: '{"nodes": [0]}',
+        lambda _: dict.fromkeys(("nodes", "nodes[]"), "give a list of positions"),
+    )
+    fields_of_others: frozenset[str] = frozenset()
+    outputs = ("odd",)
+    how_to_change = HOW_TO_CHANGE
+    tensors = OddTensors()
+    description = TaskDescription(
+        "Tell odd classes",
+        "node",
+        OddRequest,
+        OddAnswer,
+        ("nodes",),
+        ("odd",),
+        {"nodes": [0, 1]},
+        {"odd": [True, False]},
+    )
+    request_schema, answer_schema = OddRequest.__name__, OddAnswer.__name__
+    types: tuple[str, ...] = ()
+    recommending = labels = NothingElse()
+    classes: Classes = ()
+    multi_label = False
+
+    def __init__(self, parts: TaskParts) -> None:
+        self.provenance = parts.provenance
+
+    def example(self) -> str:
+        return '{"nodes": [0]}'
+
+    def wrong_task(self, where: str) -> RequestError:
+        return RequestError(ErrorCode.WRONG_TASK, where, "it is told of nodes whether they are odd", "ask that")
+
+    def most_lists(self, max_nodes: int) -> int:
+        return 0
+
+    def check_outputs(self, outputs: Sequence[str], fields: Sequence[str]) -> None:
+        """The one output is always possible."""
+
+    def check_array(self, output: str) -> None:
+        """It is an array."""
+
+    def is_large(self, question: Question, most_numbers: int) -> bool:
+        return len(question.nodes) > most_numbers
+
+    def as_json(self, answer: ScoredNodes, question: Question) -> bytes:
+        return b'"odd":' + json.dumps((answer.scores[:, 0] > 0).tolist()).encode() + b","
+
+    def json_blocks(self, answer: ScoredNodes, question: Question) -> Iterator[bytes]:
+        yield self.as_json(answer, question)
+
+    def array(self, answer: ScoredNodes, question: Question) -> np.ndarray:
+        return self.tensors.numbers_of("odd", answer)
+
+    def decisive_scores(self, variant: str, scores: np.ndarray) -> np.ndarray:
+        return scores
+
+    def first_request(self) -> dict[str, Any]:
+        return {"nodes": [0, 1, 2]}
+
+    def told(self) -> dict[str, Any]:
+        return {"classes": (), "multi_label": False}
+
+    def explained(self, node: int) -> str:
+        return "what is odd is not explained"
+
+    def is_like(self, other: Any) -> bool:
+        return isinstance(other, ServedOdd)
+
+
+class PublishedOdd:
+    """A `PublishedTask`."""
+
+    def index_parts(self, type_: str, nodes: int) -> tuple[IndexPart, ...]:
+        return ()
+
+    def ranges(self) -> tuple[NodeRange, ...]:
+        return ()
+
+    def check_exported(self) -> None:
+        """Every network can be written."""
+
+
 # --- what generation makes of it
 
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(generation.TASKS, NodeClasses, TellOddClasses)
+    opener = TaskOpener(lambda _: True, joins_types=lambda _: False, open=ServedOdd, published=lambda _: PublishedOdd())
+    monkeypatch.setattr(serving, "OPENERS", [opener])
     monkeypatch.setenv(BUDGET_VARIABLE, "0.02")
 
 
@@ -269,3 +443,63 @@ def test_a_task_refuses_what_it_has_no_use_for(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repository", "default", "odd")
     with pytest.raises(InputError, match="cascades: needs classes"):
         generate(service(one_type(tmp_path), cascades=[{"first": "x2", "then": "x1"}]), repository)
+
+
+# --- what serving makes of it
+
+
+@dataclass(slots=True, weakref_slot=True)
+class OddWorker(FakeWorker):
+    """A worker with the revision that was generated."""
+
+    served: ServedRevision | None = None
+
+    def revision(self) -> ServedRevision:
+        assert self.served is not None
+        return self.served
+
+
+def test_a_task_of_one_file_answers_in_every_protocol(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository", "default", "odd")
+    published = generate(service(one_type(tmp_path), pruning={"factors": [1]}, storage=["float32"]), repository)
+    loaded = load_revision(repository, published.revision)
+    nodes, variant = [3, 1, 4, 1, 5], published.variants[0].name
+    wishes = {"seed": 7, "variant": variant}
+    raw = np.array(nodes, "<i8").tobytes()
+    told: dict[str, list[bool]] = {}
+    codes: dict[str, str] = {}
+
+    async def scenario() -> None:
+        async with running(OddWorker(served=served_revision(loaded))) as client, listening(client) as calls:
+            http, tensor = client.http, {"name": "nodes", "datatype": "INT64", "shape": [len(nodes)]}
+            answer = await http.post("/v1/predict", json={"nodes": nodes, **wishes})
+            told["JSON"] = answer.json()["odd"]
+            headers = {"content-type": "application/octet-stream", "gnnserve-seed": "7", "gnnserve-variant": variant}
+            answer = await http.post("/v1/predict?return=odd", content=raw, headers=headers)
+            told["binary"] = np.frombuffer(answer.content, bool).tolist()
+            asked = {"inputs": [{**tensor, "data": nodes}], "parameters": {"seed": 7}}
+            answer = await http.post(f"/v2/models/digits/versions/{variant}/infer", json=asked)
+            told["Open Inference"] = answer.json()["outputs"][0]["data"]
+            called = await calls.call(
+                "ModelInfer", model_name="digits", model_version=variant, inputs=[tensor], raw_input_contents=[raw],
+                parameters={"seed": {"int64_param": 7}},
+            )  # fmt: skip
+            told["gRPC"] = np.frombuffer(called.answer.raw_output_contents[0], bool).tolist()
+            for path, body in {
+                "/v1/predict": {"nodes": nodes, "return": ["labels"]},
+                "/v1/labels": {"labels": [{"node": 1, "label": 3}]},
+                "/v1/recommend": {"node": 1},
+            }.items():
+                refused = await http.post(path, json=body)
+                assert 400 <= refused.status_code < 500, refused.text
+                codes[path] = refused.json()["error"]["code"]
+            explained = await http.post("/v1/explain", json={"node": 1})
+            assert explained.json()["unexplained"] == "what is odd is not explained"
+            assert "OddAnswer" in (await http.get("/openapi.json")).text
+            assert (await http.get("/v1/variants")).json()["classes"] == []
+            assert (await http.get("/explore")).status_code == 200
+
+    asyncio.run(scenario())
+    assert len(told["JSON"]) == len(nodes)
+    assert {name for name, found in told.items() if found == told["JSON"]} == {*told}
+    assert codes["/v1/predict"] == "InvalidValue"
