@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from tests.support.learning import labels_of
 from tests.support.steps import HeardSteps
 from tests.support.typed import TypedParts, divided_shop, shop, typed_source, write_folder
 
@@ -20,7 +21,6 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.batches import MOST_NUMBERS, batches_of, report_batches
 from gnnserve_worker.generation.networks import CPU
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.train import label_loss
 from gnnserve_worker.generation.typed.blocks import Blocks, blocks_of
 from gnnserve_worker.generation.typed.forward import Block, drawn_weights, embedding_keys, outputs_of_seeds
 from gnnserve_worker.generation.typed.optimizer import NetworkOptimizer, Rate
@@ -30,6 +30,7 @@ from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.progress import Progress
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.classify_nodes.learning import label_loss
 
 CLASSES, HIDDEN = 2, 8
 CLASSIFIED = (0,)
@@ -43,7 +44,7 @@ def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def subject_of(folder: Path, parts: TypedParts | None = None, scope: Scope = Scope.TRANSDUCTIVE) -> TypedTrainingSet:
     data = load_typed_source(typed_source(write_folder(folder / "graph", parts or shop())))
-    return typed_training_set(data, data.schema, Normalization.DISABLED, scope, "accuracy")
+    return typed_training_set(data, data.schema, Normalization.DISABLED, scope, labels_of(data))
 
 
 def model_of(**given: Any) -> Model:
