@@ -18,6 +18,7 @@ from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.nearest.recent import RecentVectors
 from gnnserve_worker.nearest.revision_index import OpenIndex, RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.tasks.embedding import embedded_task
 
 _PIECE = 1 << 12
 """Nodes that are looked at at a time, and readers of such: a few tenths of a millisecond. All readers of one node are
@@ -154,6 +155,5 @@ def reach_of(loaded: LoadedRevision) -> Reach:
         stored = 0 if variant.stored is None else variant.stored.layer
         layers = max(layers, stored + variant.network.layers)
         weighs |= loaded.variants[variant.name].network.weighs_neighbours
-    # Where links are scored, an embedding is what the last layer gives.
-    hidden = layers if loaded.decoder is not None else layers - 1
-    return Reach(max(0, hidden), weighs)
+    hidden = 0 if manifest is None else len(embedded_task(manifest).layers(range(layers)))
+    return Reach(hidden, weighs)

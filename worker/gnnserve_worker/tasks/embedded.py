@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.models.decoder import LinkDecoder
-from gnnserve_worker.models.network import Layer
+
+AnyLayer = TypeVar("AnyLayer")
+"""A layer, or its place in a network."""
 
 
 class ComputedNodes(Protocol):
@@ -33,7 +35,7 @@ class EmbeddedTask(Protocol):
 
     def columns(self, variant: VariantManifest) -> int: ...
 
-    def layers(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+    def layers(self, layers: Sequence[AnyLayer]) -> Sequence[AnyLayer]:
         """Layers of a network up to the one that gives embeddings."""
 
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:

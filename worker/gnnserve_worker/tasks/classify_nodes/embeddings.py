@@ -9,8 +9,7 @@ import numpy as np
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.models.decoder import LinkDecoder
-from gnnserve_worker.models.network import Layer
-from gnnserve_worker.tasks.embedded import ComputedNodes
+from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
 
 
 def hidden_layer(manifest: RevisionManifest) -> HiddenLayer | None:
@@ -29,7 +28,7 @@ class HiddenLayer:
     def columns(self, variant: VariantManifest) -> int:
         return variant.network.embedding_columns
 
-    def layers(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+    def layers(self, layers: Sequence[AnyLayer]) -> Sequence[AnyLayer]:
         return layers[:-1]
 
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:

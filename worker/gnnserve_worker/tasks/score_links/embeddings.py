@@ -11,8 +11,7 @@ from gnnserve_api.families import family_of
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.models.decoder import LinkDecoder
-from gnnserve_worker.models.network import Layer
-from gnnserve_worker.tasks.embedded import ComputedNodes
+from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
 
 
 def ends_of_links(manifest: RevisionManifest) -> EndsOfLinks | None:
@@ -42,7 +41,7 @@ class EndsOfLinks:
     def columns(self, variant: VariantManifest) -> int:
         return self.links.dimensions
 
-    def layers(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+    def layers(self, layers: Sequence[AnyLayer]) -> Sequence[AnyLayer]:
         return layers
 
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:
