@@ -12,7 +12,7 @@ A variant's file has these, whatever architecture they are of: `layers.<number>.
 
 Tables store h(j) · W_r + c_r and h(i) · W_type + b_type (`projection`), which is exact, since means and sums commute
 with linear maps. An architecture computes them by operators that numpy's arrays and torch's tensors share (`@`, `+`,
-`.T`), so that training (`generation/typed/train.py`) needs no module of each, and serving never imports torch.
+`.T`), so that training needs no module of each, and serving never imports torch.
 """
 
 from __future__ import annotations
