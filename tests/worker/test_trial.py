@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tests.support.graphs import planted_graph
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNServiceSpec
-from gnnserve_worker.generation.trial import advise_scope
+from gnnserve_worker.generation.trial import advise_scope, try_candidates
 from gnnserve_worker.graph.store import GraphData, Splits
-from gnnserve_worker.progress import Progress
+from gnnserve_worker.progress import Progress, silent
 
 
 def few_labelled() -> GraphData:
@@ -49,3 +50,9 @@ def test_transductive_training_is_advised_where_it_was_measured_to_be_better() -
 )
 def test_nothing_is_trained_where_nothing_could_be_advised(data: GraphData, scope: str) -> None:
     assert advise(data, scope) == (None, [])
+
+
+def test_links_are_not_tried_by_the_classes_that_their_nodes_happen_to_have() -> None:
+    spec = GNNServiceSpec.model_validate({"graph": {"source": {"builtin": "Digits"}}, "task": {"links": {}}})
+    with pytest.raises(InputError, match="--try: compares short trainings by the share of nodes"):
+        try_candidates(few_labelled(), spec, silent)

@@ -205,7 +205,7 @@ class _Subject:
     def of(revision: LoadedRevision, cascades: Sequence[FittedCascade] = ()) -> _Subject:
         manifests = [cascade.manifest for cascade in cascades]
         # New nodes of several types are not measured: what they cost is learnt in service.
-        is_measured = not revision.type_ids
+        is_measured = not revision.graph.schema.has_names
         able = [name for name, variant in revision.variants.items() if is_measured and variant.rows is not None]
         return _Subject(
             revision,

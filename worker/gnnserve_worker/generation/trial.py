@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ColumnsTrial
 from gnnserve_api.intervals import difference_interval
 from gnnserve_api.spec.graph import Normalization
@@ -90,6 +91,11 @@ def _try(
     # By the metric of the graph itself, whichever the manifest chooses.
     variants = spec.variants.model_copy(update={"metric": MetricChoice.AUTO})
     data, problem, _ = task_of(spec.model_copy(update={"variants": variants})).pose(data)
+    if not problem.compares_shortly:
+        raise InputError(
+            "--try", "compares short trainings by the share of nodes that they get right, and this task has none",
+            "leave it out",
+        )  # fmt: skip
     steps_per_epoch = -(-len(data.splits.train) // model.training.batch_size)
     epochs = max(-(-_STEPS // steps_per_epoch), _EPOCHS)
     short = _shortly(model, epochs)
