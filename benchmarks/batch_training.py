@@ -105,13 +105,16 @@ def _train_one(folder: Path, graph: str, architecture: str, batches: str, seed: 
     return {"macroF1": score, "seconds": heard.seconds, "memoryMiB": heard.memory_mib, "steps": steps}
 
 
-def errors_below(graph: str, architecture: str, found: Any) -> float:
-    """Standard errors by which the mean of sampled batches is below that of the whole graph; less than 0: above it."""
+def errors_below(graph: str, architecture: str, found: Any) -> float | None:
+    """Standard errors by which the mean of sampled batches is below that of the whole graph; less than 0: above it.
+    None: of one seed each, as in a quick run, there is none."""
     of_both = {
         one["batches"]: one
         for one in found["batchTraining"]
         if (one["graph"], one["architecture"]) == (graph, architecture)
     }
     whole, sampled = of_both[WHOLE], of_both[SAMPLED]
+    if min(whole["seeds"], sampled["seeds"]) < 2:
+        return None
     error = math.sqrt(sum(one["deviation"] ** 2 / one["seeds"] for one in (whole, sampled)))
     return float(round((whole["macroF1"] - sampled["macroF1"]) / max(error, LEAST_ERROR), 2))
