@@ -28,6 +28,7 @@ from gnnserve_api.profile import LatencyProfile, Profile, VariantProfile
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
+from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.changed_features import PlainFeatures, UnknownFeatures
 from gnnserve_worker.asking.overlay import NoOverlays, OverlaySupport, PlainOverlays
 from gnnserve_worker.asking.served_graph import ServedGraph, plain_graph
@@ -158,8 +159,8 @@ class FakeWorker:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def graph(self, *, joins_types: bool) -> ServedGraph:
-        return plain_graph(self.ids, self.nodes, joins_types=joins_types)
+    def graph(self, asked: AskedNodes) -> ServedGraph:
+        return plain_graph(self.ids, self.nodes, asked)
 
     def revision(self) -> ServedRevision:
         manifest = msgspec.structs.replace(
@@ -177,7 +178,7 @@ class FakeWorker:
         manifest = msgspec.structs.replace(manifest, profile=self.profile, variants=variants)
         of_task = manifest if self.links is None else msgspec.structs.replace(manifest, links=self.links.manifest)
         opener = opener_of(of_task)
-        graph = self.graph(joins_types=opener.joins_types(of_task))
+        graph = self.graph(opener.asked(of_task))
         overlays = NoOverlays("") if self.overlays is None else PlainOverlays(graph.naming, self.overlays)
         parts = TaskParts(
             manifest=of_task,

@@ -13,6 +13,7 @@ import pytest
 from tests.support.serving import CLASSES, Client, FakeWorker, running, service
 
 from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
+from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.naming import TargetNaming
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.type_ids import TargetIds
@@ -27,7 +28,7 @@ PAPERS, AUTHORS = ("p/1", "author/2", "plain"), (70, -3)
 class TypedWorker(FakeWorker):
     """A worker over papers and authors, which classifies papers."""
 
-    def graph(self, *, joins_types: bool) -> ServedGraph:
+    def graph(self, asked: AskedNodes) -> ServedGraph:
         kind = "Positions" if self.ids is None else "Strings"
         types = GraphSchema(
             (
@@ -37,7 +38,7 @@ class TypedWorker(FakeWorker):
             (RelationManifest("author", "writes", "paper", 5, None, merges=False, both_ways=False),),
         )
         type_ids: dict[str, NodeIds | None] = {"paper": self.ids, "author": integer_ids(np.array(AUTHORS))}  # type: ignore[dict-item]
-        ids, plain = TargetIds(types, types, type_ids), super().graph(joins_types=joins_types)
+        ids, plain = TargetIds(types, types, type_ids), super().graph(asked)
         return dataclasses.replace(
             plain, naming=TargetNaming(plain.naming, ids), types=types, ids=ids, described=types.types
         )

@@ -426,12 +426,10 @@ class TargetNaming:
         return IdsOfTarget(str if self.are_texts else int)
 
 
-def naming_of(ids: NodeIds | LivingIds | None, nodes: int, *, joins_types: bool = False) -> NodeNaming:
-    """`ids`: None: nodes are called by position. `joins_types`: they are texts that name the type of each node."""
+def naming_of(ids: NodeIds | LivingIds | None, nodes: int) -> NodeNaming:
+    """Names of nodes without a type. `ids`: None: nodes are called by position."""
     if ids is None:
         return PositionNaming(nodes)
-    if joins_types:
-        return TextsWithTypesNaming(ids, nodes)
     return TextNaming(ids, nodes) if ids.kind is NodeIdKind.STRINGS else IntegerNaming(ids, nodes)
 
 

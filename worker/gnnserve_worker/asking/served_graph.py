@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnserve_api.graph_schema import GraphSchema, TypeManifest, one_type
-from gnnserve_worker.asking.naming import NodeNaming, naming_of
+from gnnserve_api.repository import NodeIdKind
+from gnnserve_worker.asking.asked_nodes import TARGET_NODES, AskedNodes, GraphTypes
+from gnnserve_worker.asking.naming import NodeNaming
 from gnnserve_worker.asking.node_lists import ListsByRelation, NodeLists, OneList, RelationLists
 from gnnserve_worker.asking.type_ids import TypedIds
 from gnnserve_worker.graph.ids import NodeIds
@@ -60,17 +62,18 @@ class ServedGraph:
         object.__setattr__(self, "first_new", self.ids.numbered.first_nodes[-1])
 
 
-def types_of_one(naming: NodeNaming, features: int | None, edges: int) -> GraphSchema:
-    """Types and relations of a graph whose nodes have one type."""
-    return one_type(naming.nodes, edges, features, naming.kind.value)
+def types_of_one(ids: NodeIds | LivingIds | None, nodes: int, features: int | None, edges: int) -> GraphTypes:
+    """Types and relations of a graph whose nodes have one type. `ids`: None: positions."""
+    kind = NodeIdKind.POSITIONS if ids is None else ids.kind
+    types = one_type(nodes, edges, features, kind.value)
+    return GraphTypes(types, types, {"": ids})
 
 
-def plain_graph(ids: NodeIds | LivingIds | None, nodes: int, *, joins_types: bool = False) -> ServedGraph:
-    """A graph of which no more is known than its nodes, called by `ids`; None: by positions. `joins_types`: ids are
-    texts that name a type each."""
-    naming = naming_of(ids, nodes, joins_types=joins_types)
-    types = types_of_one(naming, None, 0)
-    empty = np.zeros(0, np.int32)
+def plain_graph(ids: NodeIds | LivingIds | None, nodes: int, asked: AskedNodes = TARGET_NODES) -> ServedGraph:
+    """A graph of which no more is known than its nodes, called by `ids`; None: by positions."""
+    of_one = types_of_one(ids, nodes, None, 0)
+    called, empty = asked.call(ids, nodes, of_one), np.zeros(0, np.int32)
     return ServedGraph(
-        naming, types, TypedIds(types, types, {"": ids}), (), lambda: nodes, lambda _: ((0, empty),), lambda _: empty
-    )
+        called.naming, of_one.types, called.ids, called.described, lambda: nodes, lambda _: ((0, empty),),
+        lambda _: empty,
+    )  # fmt: skip

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.asking.asked_nodes import AnyIds, AskedNodes, GraphTypes
 from gnnserve_worker.asking.changed_features import ChangedFeatures, FeaturesByType, PlainFeatures, UnknownFeatures
-from gnnserve_worker.asking.naming import TargetNaming, naming_of
 from gnnserve_worker.asking.overlay import NoOverlays, Overlays
 from gnnserve_worker.asking.served_graph import ServedGraph, types_of_one
-from gnnserve_worker.asking.type_ids import TargetIds, TypedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.graph.living_ids import LivingIds, look_up_one
-from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.living_ids import look_up_one
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
@@ -37,7 +33,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     if manifest is None:
         raise ValueError("a staged revision has no manifest: commit it, then load it")
     opener = opener_of(manifest)
-    graph = _graph_of(loaded, replica, joins_types=opener.joins_types(manifest))
+    graph = _graph_of(loaded, replica, opener.asked(manifest))
     edges = loaded.graph.edges if replica is None else replica.first_edges
     relations = tuple(one for one in graph.numbered.relations if one.name)
     overlays = overlays_of(loaded, manifest, graph)
@@ -68,45 +64,32 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     return ServedRevision(manifest, graph, task, compute, changes)
 
 
-def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, *, joins_types: bool) -> ServedGraph:
+def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, asked: AskedNodes) -> ServedGraph:
     own = loaded.ids if replica is None else replica.graph.ids
-    nodes, graph = loaded.answered_nodes, loaded.graph
-    naming = naming_of(own, nodes, joins_types=joins_types)
-    if not graph.schema.has_names:
-        types = types_of_one(naming, loaded.features, loaded.graph.edges)
-        return ServedGraph(
-            naming=naming,
-            types=types,
-            ids=TypedIds(types, types, {"": own}),
-            described=(),
-            count=(lambda: nodes) if replica is None else lambda: replica.nodes,
-            lists_by_relation=lambda node: ((0, graph.list_of(node)),),
-            neighbours_of=graph.list_of,
-            readers_of=graph.readers_of if replica is None else None,
-            labels=loaded.labels,
-        )
-    types = _types_of(loaded, graph)
-    of_type: dict[str, NodeIds | LivingIds | None] = dict(loaded.type_ids)
-    if loaded.changes is not None:
-        of_type = dict(zip(of_type, loaded.changes.graph.ids_of, strict=True))
-    ids = (TypedIds if joins_types else TargetIds)(types, graph.schema, of_type)
-    if not joins_types:
-        naming = TargetNaming(naming, ids)
+    nodes, graph, of_graph = loaded.answered_nodes, loaded.graph, _types_of(loaded, own)
+    called = asked.call(own, nodes, of_graph)
     return ServedGraph(
-        naming=naming,
-        types=types,
-        ids=ids,
-        described=() if joins_types else types.types,
+        naming=called.naming,
+        types=of_graph.types,
+        ids=called.ids,
+        described=called.described,
         count=(lambda: nodes) if replica is None else lambda: replica.nodes,
         lists_by_relation=graph.lists_by_relation,
         neighbours_of=graph.list_of,
+        readers_of=graph.readers_of if replica is None and not of_graph.types.has_names else None,
         labels=loaded.labels,
     )
 
 
-def _types_of(loaded: LoadedRevision, graph: Graph) -> GraphSchema:
-    """As the revision has them, without room for new nodes."""
-    return graph.schema if loaded.changes is None else loaded.changes.graph.stored
+def _types_of(loaded: LoadedRevision, own: AnyIds) -> GraphTypes:
+    """`own`: ids of the nodes that are answered for."""
+    schema = loaded.graph.schema
+    if not schema.has_names:
+        return types_of_one(own, loaded.answered_nodes, loaded.features, loaded.graph.edges)
+    if loaded.changes is None:
+        return GraphTypes(schema, schema, loaded.type_ids)
+    living = loaded.changes.graph
+    return GraphTypes(living.stored, schema, dict(zip(loaded.type_ids, living.ids_of, strict=True)))
 
 
 def _changes_of(

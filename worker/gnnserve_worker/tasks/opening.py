@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gnnserve_api.classes import Classes
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.store import Splits
@@ -39,8 +40,8 @@ class TaskOpener:
 
     is_of: Callable[[RevisionManifest], bool]
     """Whether the manifest is of this task."""
-    joins_types: Callable[[RevisionManifest], bool]
-    """Whether it asks about nodes of all types, by texts that name the type of each."""
+    asked: Callable[[RevisionManifest], AskedNodes]
+    """Nodes that it asks about."""
     open: Callable[[TaskParts], ServedTask]
     published: Callable[[RevisionManifest], PublishedTask]
     """What the manifest says of it."""

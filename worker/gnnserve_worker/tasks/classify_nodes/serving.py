@@ -16,6 +16,7 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.protocol import PredictAnswer, PredictRequest, TypedPredictRequest
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.asking.asked_nodes import TARGET_NODES
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.json_arrays import ARRAYS, encode_rows
 from gnnserve_worker.asking.naming import IdForm
@@ -266,5 +267,5 @@ def _held_out(manifest: RevisionManifest, splits: Splits, labels: np.ndarray | N
 
 
 OPENER = TaskOpener(
-    is_of=lambda manifest: manifest.links is None, joins_types=lambda _: False, open=_open, published=PublishedClasses
+    is_of=lambda manifest: manifest.links is None, asked=lambda _: TARGET_NODES, open=_open, published=PublishedClasses
 )

@@ -18,6 +18,7 @@ from gnnserve_api.edges import Direction
 from gnnserve_api.pairs import PairsAnswer, PairsRequest, TypedPairsRequest
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import RevisionManifest
+from gnnserve_worker.asking.asked_nodes import ALL_NODES, TARGET_NODES, AskedNodes
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.json_arrays import ARRAYS
 from gnnserve_worker.asking.naming import IdForm
@@ -198,10 +199,11 @@ def _recommending(parts: TaskParts, links: ServedLinks) -> BestPairs:
     )  # fmt: skip
 
 
-def _joins_types(manifest: RevisionManifest) -> bool:
-    return manifest.links is not None and bool(manifest.links.first.type)
+def _asked(manifest: RevisionManifest) -> AskedNodes:
+    assert manifest.links is not None  # noqa: S101
+    return ALL_NODES if manifest.links.first.type else TARGET_NODES
 
 
 OPENER = TaskOpener(
-    is_of=lambda manifest: manifest.links is not None, joins_types=_joins_types, open=_open, published=PublishedLinks
+    is_of=lambda manifest: manifest.links is not None, asked=_asked, open=_open, published=PublishedLinks
 )
