@@ -39,6 +39,7 @@ from gnnserve_api.training import Source
 from gnnserve_cli.report.build import build_report
 from gnnserve_cli.report.html import build_page
 from gnnserve_cli.report.subject import load_subject
+from gnnserve_worker.asking.asked_nodes import TARGET_NODES
 from gnnserve_worker.asking.body_form import FIELDS, IDS, MEMBERS, REMEDIES, BodyForm
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
@@ -382,7 +383,9 @@ class PublishedOdd:
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(generation.TASKS, NodeClasses, TellOddClasses)
-    opener = TaskOpener(lambda _: True, joins_types=lambda _: False, open=ServedOdd, published=lambda _: PublishedOdd())
+    opener = TaskOpener(
+        lambda _: True, asked=lambda _: TARGET_NODES, open=ServedOdd, published=lambda _: PublishedOdd()
+    )
     monkeypatch.setattr(serving, "OPENERS", [opener])
     monkeypatch.setenv(BUDGET_VARIABLE, "0.02")
 
