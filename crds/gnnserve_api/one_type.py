@@ -8,7 +8,7 @@ from gnnserve_api.repository import RevisionManifest
 
 def is_over_types(manifest: RevisionManifest) -> bool:
     """Whether its graph has several types of nodes."""
-    return any(table.typed for table in manifest.tables.values())
+    return any(table.by_relation for table in manifest.tables.values())
 
 
 def require_one_type(manifest: RevisionManifest, what: str) -> None:

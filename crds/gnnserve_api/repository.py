@@ -158,7 +158,7 @@ class TableManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     made_by: str = ""
     """What the keys of the weights that a projected table was made by begin with, in `RowSource.tensors`. Empty: they
     are the model's."""
-    typed: RowsByRelation | UnsetType = UNSET
+    by_relation: RowsByRelation | UnsetType = msgspec.field(default=UNSET, name="typed")
     """Absent: it has a row for each node."""
 
 

@@ -25,9 +25,9 @@ from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations, pair_keys, part_links
 from gnnserve_worker.graph.overlay import overlay_arranger
 from gnnserve_worker.graph.places import places_of
+from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.graph.typed_lists import describe_typed, merged_lists, typed_graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.decoder import build_decoder, probabilities
 from gnnserve_worker.opening.revision import load_revision
@@ -468,8 +468,8 @@ def test_an_edge_of_an_overlay_goes_into_every_reverse_of_the_scored_relation(tm
     for name in ("sold", "chosen"):
         parts.edges["item", name, "user"] = {"src": buys["dst"], "dst": buys["src"]}
     typed = loaded_links(parts, tmp_path / "shop", reverse="Disabled").imported
-    described = describe_typed(typed)
-    graph = typed_graph(described, *merged_lists(described, [one.lists for one in typed.relations]))
+    described = typed.schema
+    graph = Graph(*merged_lists(described, [one.lists for one in typed.relations]), described)
     place = next(i for i, one in enumerate(described.relations) if one.name == "buys")
     # From a new user to the first item.
     edge = np.array([[graph.nodes, described.first_nodes[described.place_of("item")]]])

@@ -357,12 +357,12 @@ class TestTablesThatAreDamaged:
         """The manifest was written wrong, and with a checksum that matches."""
         folder, repository = copied(shops, tmp_path)
         manifest = repository.revisions()[0]
-        before = manifest.tables[table].typed
+        before = manifest.tables[table].by_relation
         assert before
         changed = {
             key: value * len(before.first_rows) if key == "first_rows" else value for key, value in typed.items()
         }
-        wrong = msgspec.structs.replace(manifest.tables[table], typed=msgspec.structs.replace(before, **changed))
+        wrong = msgspec.structs.replace(manifest.tables[table], by_relation=msgspec.structs.replace(before, **changed))
         rewrite(folder / "revision.json", to_json(sealed(
             msgspec.structs.replace(manifest, tables={**manifest.tables, table: wrong})
         )))  # fmt: skip

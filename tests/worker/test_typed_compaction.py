@@ -29,7 +29,7 @@ from gnnserve_worker.compaction.restoring import bring, restore
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, encode_batch
 from gnnserve_worker.graph.sources.load import load_typed_source
-from gnnserve_worker.graph.typed import NodeType
+from gnnserve_worker.graph.store import NodeType
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision

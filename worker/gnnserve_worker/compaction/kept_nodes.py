@@ -41,20 +41,22 @@ class KeptNodes:
 
     def rows_of(self, table: TableManifest) -> CarriedRows:
         """`table`: the revision's, as it was published."""
-        if not table.typed:  # it has a row for each node
+        if not table.by_relation:  # it has a row for each node
             firsts = np.cumsum([0, *self.room]).tolist()
             nodes = _joined([first + own for first, own in zip(firsts, self.positions, strict=False)])
             return CarriedRows(table, nodes, nodes)
         schema = self.schema
         kept, grown = _of_so_many(schema, [*map(len, self.positions)]), _of_so_many(schema, self.room)
-        opened = laid_out(table.typed, schema, grown)
+        opened = laid_out(table.by_relation, schema, grown)
         rows = [
             first + self.positions[schema.place_of(relation.source)]
             for relation, first in zip(schema.relations, opened.first_rows, strict=True)
             if first is not None
         ]
-        own_rows = [grown.first_nodes[kind] + self.positions[kind] for kind in range(own_types(table.typed, schema))]
-        carried = msgspec.structs.replace(table, typed=laid_out(table.typed, schema, kept))
+        own_rows = [
+            grown.first_nodes[kind] + self.positions[kind] for kind in range(own_types(table.by_relation, schema))
+        ]
+        carried = msgspec.structs.replace(table, by_relation=laid_out(table.by_relation, schema, kept))
         return CarriedRows(carried, _joined(rows), _joined(own_rows))
 
 

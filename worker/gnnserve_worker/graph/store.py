@@ -81,11 +81,6 @@ class Graph:
     def edges(self) -> int:
         return len(self.indices)
 
-    @property
-    def typed(self) -> GraphSchema:
-        """The schema, under the name that modules still read it by."""
-        return self.schema
-
     def list_of(self, node: int) -> np.ndarray:
         """The nodes that it reads, by whichever relation: int32 numbers, relation after relation."""
         first, count = self._lists_of(node)

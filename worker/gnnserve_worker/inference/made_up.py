@@ -232,7 +232,7 @@ def publish_made_up_types(
         for table, storage in {variant.table: variant.storage for variant in variants}.items():
             counts = (described.rows, described.own_rows)
             rows, own = (np.broadcast_to(np.float32(0.5), (count, first.columns)) for count in counts)
-            staged.write_table(table, "projected", storage, first.columns, [rows], [own], typed=described)
+            staged.write_table(table, "projected", storage, first.columns, [rows], [own], by_relation=described)
         made = []
         for variant in variants:
             staged.write_variant(variant.name, _tail(first, later))

@@ -69,7 +69,7 @@ def living_graphs(
 def with_room(schema: GraphSchema, tables: Mapping[str, TableManifest], room: GraphRoom) -> GraphSchema:
     """The types with room for new nodes behind each, as much as `room` says where there is so much."""
     relations = len(schema.relations)
-    rows = [MOST_PLACES - table.typed.rows for table in tables.values() if table.typed]
+    rows = [MOST_PLACES - table.by_relation.rows for table in tables.values() if table.by_relation]
     of_relations = min([MOST_PLACES - schema.lists, *rows]) // max(1, relations)
     of_types = (MOST_NODES - schema.first_nodes[-1]) // len(schema.types)
     each = max(0, min(room.nodes, of_types, of_relations))

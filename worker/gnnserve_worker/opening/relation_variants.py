@@ -76,11 +76,11 @@ class RelationVariants:
 
 def _open_spread(revision: RevisionFiles, described: TableManifest, stored: Graph, graph: Graph) -> SpreadTable:
     """A table; of a graph that changes with room for new nodes. Whether it fits the graph is not looked at."""
-    assert described.typed  # noqa: S101 - tables over several types
+    assert described.by_relation  # noqa: S101 - tables over several types
     if graph is stored:
-        return SpreadTable(open_table(revision, described), described.typed.first_rows)
+        return SpreadTable(open_table(revision, described), described.by_relation.first_rows)
     return spread_table(
-        open_table(replace(revision, room=None), described), described.typed, stored.schema, graph.schema
+        open_table(replace(revision, room=None), described), described.by_relation, stored.schema, graph.schema
     )
 
 
@@ -232,17 +232,17 @@ class _Reach:
 def _misfit(table: TableManifest, graph: Graph, variant: str, reach: _Reach, columns: int) -> str | None:
     """What of the table contradicts the graph, so that kernels would read beyond its rows; None: nothing. `variant`:
     name of one that reads so many columns of it."""
-    if not table.typed or len(table.typed.first_rows) != len(graph.schema.relations):
+    if not table.by_relation or len(table.by_relation.first_rows) != len(graph.schema.relations):
         return f"does not say where the rows of each of {len(graph.schema.relations)} relations are"
-    for first, relation in zip(table.typed.first_rows, graph.schema.relations, strict=True):
+    for first, relation in zip(table.by_relation.first_rows, graph.schema.relations, strict=True):
         source = graph.schema.types[graph.schema.place_of(relation.source)]
-        if first is not None and not 0 <= first <= table.typed.rows - source.nodes:
-            return f"holds {table.typed.rows:,} rows, and those of {relation.key} are to be from {first:,} on"
+        if first is not None and not 0 <= first <= table.by_relation.rows - source.nodes:
+            return f"holds {table.by_relation.rows:,} rows, and those of {relation.key} are to be from {first:,} on"
         if first is None and reach.neighbours and (reach.of_all or relation.target == graph.schema.target.name):
             return f"holds no rows of {relation.key}, which variant {variant} reads"
     wanted = graph.nodes if reach.of_all else graph.schema.target.nodes
-    if table.own is None or table.typed.own_rows < wanted:
-        return f"holds {table.typed.own_rows:,} rows of nodes themselves, expected {wanted:,}"
+    if table.own is None or table.by_relation.own_rows < wanted:
+        return f"holds {table.by_relation.own_rows:,} rows of nodes themselves, expected {wanted:,}"
     if columns != table.columns:
         return f"holds {table.columns} columns, and {variant} is to read {columns} of them"
     return None

@@ -24,17 +24,17 @@ class SpreadTable:
     """As in `RowsByRelation`."""
 
 
-def spread_table(table: Table, described: RowsByRelation, typed: GraphSchema, grown: GraphSchema) -> SpreadTable:
+def spread_table(table: Table, described: RowsByRelation, schema: GraphSchema, grown: GraphSchema) -> SpreadTable:
     """A copy of the table with room for the rows of new nodes behind those of each relation, and of each type."""
-    moved = laid_out(described, typed, grown)
+    moved = laid_out(described, schema, grown)
     blocks = [
-        (first, to, typed.types[typed.place_of(relation.source)].nodes)
-        for relation, first, to in zip(typed.relations, described.first_rows, moved.first_rows, strict=True)
+        (first, to, schema.types[schema.place_of(relation.source)].nodes)
+        for relation, first, to in zip(schema.relations, described.first_rows, moved.first_rows, strict=True)
         if first is not None and to is not None
     ]
     own_blocks = [
-        (typed.first_nodes[kind], grown.first_nodes[kind], typed.types[kind].nodes)
-        for kind in range(own_types(described, typed))
+        (schema.first_nodes[kind], grown.first_nodes[kind], schema.types[kind].nodes)
+        for kind in range(own_types(described, schema))
     ]
     spread = Table(
         table.kind,
@@ -46,21 +46,21 @@ def spread_table(table: Table, described: RowsByRelation, typed: GraphSchema, gr
 
 
 def laid_out(
-    described: RowsByRelation, typed: GraphSchema, other: GraphSchema
+    described: RowsByRelation, schema: GraphSchema, other: GraphSchema
 ) -> RowsByRelation:  # fmt: skip
-    """Where a table has its rows over a graph that has other numbers of nodes. `typed`: that of `described`."""
+    """Where a table has its rows over a graph that has other numbers of nodes. `schema`: that of `described`."""
     first_rows: list[int | None] = []
     rows = 0
-    for relation, first in zip(typed.relations, described.first_rows, strict=True):
+    for relation, first in zip(schema.relations, described.first_rows, strict=True):
         first_rows.append(None if first is None else rows)
         if first is not None:
-            rows += other.types[typed.place_of(relation.source)].nodes
-    return RowsByRelation(rows, tuple(first_rows), other.first_nodes[own_types(described, typed)])
+            rows += other.types[schema.place_of(relation.source)].nodes
+    return RowsByRelation(rows, tuple(first_rows), other.first_nodes[own_types(described, schema)])
 
 
-def own_types(described: RowsByRelation, typed: GraphSchema) -> int:
+def own_types(described: RowsByRelation, schema: GraphSchema) -> int:
     """How many types the table has rows of nodes themselves of: the first ones."""
-    return sum(end <= described.own_rows for end in typed.first_nodes[1:])
+    return sum(end <= described.own_rows for end in schema.first_nodes[1:])
 
 
 def _spread_rows(rows: Rows, blocks: Sequence[tuple[int, int, int]], count: int) -> Rows:

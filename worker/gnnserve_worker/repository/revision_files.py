@@ -80,7 +80,11 @@ def open_graph_array(revision: RevisionFiles, name: str, dtype: type[np.generic]
 
 
 def open_table(revision: RevisionFiles, table: TableManifest) -> Table:
-    counts = (revision.graph.nodes,) * 2 if table.typed is UNSET else (table.typed.rows, table.typed.own_rows)
+    counts = (
+        (revision.graph.nodes,) * 2
+        if table.by_relation is UNSET
+        else (table.by_relation.rows, table.by_relation.own_rows)
+    )
     rows = _open_rows(revision, table, table.rows, counts[0])
     own = rows if table.own is None else _open_rows(revision, table, table.own, counts[1])
     return Table(table.kind, table.columns, rows, own)

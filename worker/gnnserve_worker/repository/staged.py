@@ -81,15 +81,15 @@ class StagedRevision:
         own: Iterable[np.ndarray] | None = None,
         source_columns: tuple[int, ...] | None = None,
         made_by: str = "",
-        typed: RowsByRelation | UnsetType = UNSET,
+        by_relation: RowsByRelation | UnsetType = UNSET,
     ) -> TableManifest:
         """`rows` and `own` are float32 blocks that add up to [nodes, columns], as `tables/table.py` makes them, or to
-        as many rows as `typed` says. `source_columns`, `made_by` and `typed`: as in the manifest.
+        as many rows as `by_relation` says. `source_columns`, `made_by` and `by_relation`: as in the manifest.
 
         Raises ValueError for a number that the storage cannot hold; then no file of the table is left.
         """
         written: list[str] = []
-        counts = (self._graph.nodes,) * 2 if typed is UNSET else (typed.rows, typed.own_rows)
+        counts = (self._graph.nodes,) * 2 if by_relation is UNSET else (by_relation.rows, by_relation.own_rows)
         try:
             table = TableManifest(
                 kind=kind,
@@ -101,7 +101,7 @@ class StagedRevision:
                 else self._write_rows(paths.own_rows_of(name), own, counts[1], columns, storage, written),
                 source_columns=source_columns,
                 made_by=made_by,
-                typed=typed,
+                by_relation=by_relation,
             )
         except ValueError:
             self._remove(written)

@@ -155,7 +155,7 @@ class PlannedTable:
     """The columns of the source that the table holds, as in its manifest."""
     made_by: MadeBy | None = None
     """None: it stores features, or neighbours are in its rows, so that none are made for later nodes."""
-    typed: RowsByRelation | UnsetType = UNSET
+    by_relation: RowsByRelation | UnsetType = UNSET
     """Where its rows are, of a graph of several types."""
 
 

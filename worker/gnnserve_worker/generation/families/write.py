@@ -70,7 +70,7 @@ def _write(table: PlannedTable | DerivedTable, staged: StagedRevision) -> None:
     staged.write_table(
         table.name, table.kind, table.storage, table.columns, table.rows(), None if table.own is None else table.own(),
         source_columns=table.source_columns, made_by="" if table.made_by is None else table.made_by.prefix,
-        typed=table.typed,
+        by_relation=table.by_relation,
     )  # fmt: skip
     if table.made_by is not None:
         staged.keep_maker(table.made_by.prefix, table.made_by.tensors)

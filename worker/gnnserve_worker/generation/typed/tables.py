@@ -41,7 +41,7 @@ def plan_table(
         layer.columns,
         rows=partial(_relation_blocks, graph, layer, states, wanted),
         own=partial(_own_blocks, graph, layer, states, kinds),
-        typed=RowsByRelation(sum(sizes), tuple(first_rows), sum(graph.types[kind].nodes for kind in kinds)),
+        by_relation=RowsByRelation(sum(sizes), tuple(first_rows), sum(graph.types[kind].nodes for kind in kinds)),
     )
 
 
@@ -57,7 +57,7 @@ def plan_embeddings(
         int(embeddings[0].shape[1]),
         rows=lambda: iter(()),
         own=partial(_embedding_blocks, embeddings, ends),
-        typed=RowsByRelation(0, (None,) * len(graph.relations), graph.first_nodes[-1]),
+        by_relation=RowsByRelation(0, (None,) * len(graph.relations), graph.first_nodes[-1]),
     )
 
 
