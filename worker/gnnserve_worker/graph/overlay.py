@@ -286,34 +286,37 @@ def _arrange(
         neighbours[ends[lists[entry]]] = senders[entry]
         ends[lists[entry]] += 1
     kept = 0
-    for one in range(nodes):
-        first = starts[one]
-        starts[one] = kept
-        if first == ends[one]:
-            continue
-        # In order, so that what is drawn does not depend on the order of the edges in the request.
-        _sort(neighbours[first : ends[one]])
-        slot = one % stride
-        origin = origins[one - slot]
-        kind = type_of(origin, first_nodes) if origin >= 0 else -1 - origin
-        is_merged = merges[relation_of[kind * stride + slot]] != 0
-        stored_list = -1
-        if is_merged and origin >= 0:
-            stored_list = first_lists[kind] + (origin - first_nodes[kind]) * slots[kind] + slot
-        before = -1
-        for entry in range(first, ends[one]):
-            sender = neighbours[entry]
-            if is_merged and before == sender:
+    for k in range(count):
+        origin = origins[k * stride]
+        kind = -1 - origin
+        for slot in range(stride):
+            one = k * stride + slot
+            first = starts[one]
+            starts[one] = kept
+            if first == ends[one]:
                 continue
-            before = sender
-            if sender < stored:
-                if stored_list >= 0 and _lists(indptr, indices, stored_list, sender):
+            # In order, so that what is drawn does not depend on the order of the edges in the request.
+            _sort(neighbours[first : ends[one]])
+            if kind < 0:
+                kind = type_of(origin, first_nodes)
+            is_merged = merges[relation_of[kind * stride + slot]] != 0
+            stored_list = -1
+            if is_merged and origin >= 0:
+                stored_list = first_lists[kind] + (origin - first_nodes[kind]) * slots[kind] + slot
+            before = -1
+            for entry in range(first, ends[one]):
+                sender = neighbours[entry]
+                if is_merged and before == sender:
                     continue
-                place = _find(sender, keys, places)
-                neighbours[kept] = sender if place < 0 else stored + place * stride
-            else:
-                neighbours[kept] = stored + (sender - stored) * stride
-            kept += 1
+                before = sender
+                if sender < stored:
+                    if stored_list >= 0 and _lists(indptr, indices, stored_list, sender):
+                        continue
+                    place = _find(sender, keys, places)
+                    neighbours[kept] = sender if place < 0 else stored + place * stride
+                else:
+                    neighbours[kept] = stored + (sender - stored) * stride
+                kept += 1
     starts[nodes] = kept
     for i in range(len(seeds)):
         if seeds[i] >= stored:
