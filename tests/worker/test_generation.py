@@ -394,9 +394,10 @@ PACKAGES = {
 they bring. What a field, an option or a request asks for is imported where that is."""
 UNUSED = {"scipy.sparse", "sqlite3"}
 """Parts of them that such a server does not need."""
-MOST_OWN_MODULES = 475
-"""It has 463, eight of which follow the files of what is served. They take half of its imports: more is to be looked
-at, before it is allowed."""
+MOST_OWN_MODULES = 500
+"""It has 500, eight of which follow the files of what is served, and 28 more than before tasks, what is asked and
+opening had rooms of their own, many of whose files are short. They take half of its imports: more is to be looked at,
+before it is allowed."""
 
 
 def test_a_second_start_imports_what_it_serves_with_and_no_more(generated: Generated, tmp_path: Path) -> None:

@@ -386,7 +386,7 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     opener = TaskOpener(
         lambda _: True, asked=lambda _: TARGET_NODES, open=ServedOdd, published=lambda _: PublishedOdd()
     )
-    monkeypatch.setattr(serving, "OPENERS", [opener])
+    monkeypatch.setattr(serving, "OPENERS", [lambda: opener])
     monkeypatch.setenv(BUDGET_VARIABLE, "0.02")
 
 

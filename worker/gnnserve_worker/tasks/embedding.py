@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_worker.tasks.classify_nodes.embeddings import hidden_layer
 from gnnserve_worker.tasks.embedded import EmbeddedTask
-from gnnserve_worker.tasks.score_links.embeddings import ends_of_links
 
-_KNOWN = [ends_of_links, hidden_layer]
-"""Each returns None for a manifest of another task."""
+
+def _classify_nodes(manifest: RevisionManifest) -> EmbeddedTask | None:
+    from gnnserve_worker.tasks.classify_nodes.embeddings import hidden_layer  # noqa: PLC0415
+
+    return hidden_layer(manifest)
+
+
+def _score_links(manifest: RevisionManifest) -> EmbeddedTask | None:
+    from gnnserve_worker.tasks.score_links.embeddings import ends_of_links  # noqa: PLC0415
+
+    return ends_of_links(manifest)
+
+
+_KNOWN = [_classify_nodes, _score_links]
+"""Each returns None for a manifest of another task; those behind the one that does not are not imported."""
 
 
 def embedded_task(manifest: RevisionManifest) -> EmbeddedTask:
