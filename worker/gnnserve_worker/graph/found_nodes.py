@@ -35,7 +35,7 @@ class FoundNodes:
     removed_relations: np.ndarray = field(default_factory=_no_nodes)
     """The same of removed edges."""
     new_ids: tuple[ChangeIds, ...] = ()
-    """Of each type, ids that begin with those of its new nodes, without its name."""
+    """Ids by type that begin with those of its new nodes, without its name."""
     edge_records: EdgeRecords | None = None
     """Which batch each edge is of, where several are applied as one. Then edges come and leave batch after batch, and
     all else of them takes effect in the order of one."""
