@@ -204,7 +204,7 @@ def test_a_loss_by_one_revision_holds_for_the_other(process: Process, loaded: Lo
     assert served.compute.device_stats().device == "CPU", "said before the next batch"
     _assert_alike(served.compute.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
     with pytest.raises(DeviceLostError, match="unspecified launch failure"):
-        alone.infer("x1", seeds, 1)
+        alone.compute.infer("x1", seeds, 1)
 
     assert process.gpu.captured == captured
     assert "start the worker anew" in (served.compute.device_stats().problem or "")
@@ -369,16 +369,16 @@ def test_lack_of_memory_beside_another_revision_may_be_over_when_that_one_is_gon
 
     on_cpu = process.serve(loaded)
 
-    assert "out of memory" in (on_cpu.device_stats().problem or "")
+    assert "out of memory" in (on_cpu.compute.device_stats().problem or "")
     seeds = some_seeds(3)
-    _assert_alike(on_cpu.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
+    _assert_alike(on_cpu.compute.infer("x1", seeds, 1), infer_batch(loaded, "x1", seeds, 1))
     other.release()
     for thread in threading.enumerate():
         if thread.name == "gpu-release":
             thread.join()
-    assert on_cpu.would_gain()
+    assert on_cpu.compute.would_gain()
     process.trust.lose("the GPU failed")
-    assert not on_cpu.would_gain()
+    assert not on_cpu.compute.would_gain()
 
 
 def test_without_a_cache_lack_of_memory_moves_one_revision_to_the_cpu(process: Process, loaded: LoadedRevision) -> None:
@@ -481,10 +481,10 @@ def test_what_keeps_a_revision_from_its_memory_is_said(process: Process, loaded:
     with pytest.raises(DeviceError, match=said):
         alone.serve(loaded, limit_bytes=limit, may_fall_back=False)
     on_cpu = alone.serve(loaded, limit_bytes=limit)
-    assert re.search(said, on_cpu.device_stats().problem or "")
-    assert not on_cpu.would_gain()
+    assert re.search(said, on_cpu.compute.device_stats().problem or "")
+    assert not on_cpu.compute.would_gain()
     alone.ledger.claims.clear()
-    assert on_cpu.would_gain(), "and so it is loaded again"
+    assert on_cpu.compute.would_gain(), "and so it is loaded again"
     with pytest.raises(DeviceError, match=r"are to be had; give it more by spec\.worker\.gpuMemory"):
         alone.serve(loaded, limit_bytes=1)
 

@@ -732,7 +732,7 @@ def test_revision_that_could_have_more_memory_is_loaded_once_more_and_keeps_its_
     loading.server.wait_for_problem("has no variant x9")
     larger = loading.loader.served
     assert larger is not None
-    assert larger.device_stats() is MUCH
+    assert larger.compute.device_stats() is MUCH
     assert loading.repository.next_load() == "a"
     loading.loader.enlarge(larger)
     assert loading.loader.stop(DEADLINE_S)
@@ -948,7 +948,9 @@ def test_server_of_the_command_line_leaves_last_words_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(serving, "slow_loop", lambda *_: nullcontext())
-    monkeypatch.setattr(serving.device, "open_served", lambda *_: SimpleNamespace(device_stats=lambda: ON_CPU))
+    monkeypatch.setattr(
+        serving.device, "open_served", lambda *_: SimpleNamespace(compute=SimpleNamespace(device_stats=lambda: ON_CPU))
+    )
     monkeypatch.setattr(serving.server, "serve_revisions", lambda *_: touch_what_is_cut_off(tmp_path / "table.npy"))
     nothing: Any = None
 
