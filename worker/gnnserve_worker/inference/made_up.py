@@ -143,14 +143,7 @@ def publish_made_up(
             scope="Inductive",
             ranking=RankingManifest(method="Random", settings={}, columns=tuple(range(columns))),
             variants=made,
-            profile=Profile(
-                metric="accuracy",
-                machine="made up",
-                threads=1,
-                validation_nodes=1,
-                test_nodes=0,
-                variants=tuple(profiles),
-            ),
+            profile=_invented(profiles),
             generator="made up",
             created_at="2026-01-01T00:00:00Z",
             row_source=RowSource(columns=(), normalization=Normalization.DISABLED, tensors=kept),
@@ -165,6 +158,12 @@ def _random_weights(network: NetworkManifest, columns: int, draw: np.random.Gene
         for layer, sizes in enumerate(layer_sizes(network, columns))
         for key, shape in spec.shapes_of(layer, sizes).items()
     }
+
+
+def _invented(variants: Sequence[VariantProfile]) -> Profile:
+    return Profile(
+        metric="accuracy", machine="made up", threads=1, validation_nodes=1, test_nodes=0, variants=tuple(variants)
+    )
 
 
 def invented_profile(variant: MadeUpVariant, columns: int) -> VariantProfile:
@@ -244,14 +243,7 @@ def publish_made_up_types(
             scope="Transductive",
             ranking=RankingManifest(NOT_RANKED, settings={}, columns=tuple(range(schema.target.features or 0))),
             variants=made,
-            profile=Profile(
-                metric="accuracy",
-                machine="made up",
-                threads=1,
-                validation_nodes=1,
-                test_nodes=0,
-                variants=tuple(invented_profile(variant, first.columns) for variant in variants),
-            ),
+            profile=_invented([invented_profile(variant, first.columns) for variant in variants]),
             generator="made up",
             created_at="2026-01-01T00:00:00Z",
             row_source=RowSource((), Normalization.DISABLED, staged.write_row_source(kept), _rows_of_new_nodes(schema)),
