@@ -23,11 +23,12 @@ Put = Callable[[np.ndarray], Tensor]
 
 
 def _sampled(
-    graph: Graph, seeds: list[int], fanouts: tuple[int, ...], key: int, put: Put, device: torch.device
-) -> PaddedTree:
+    graph: Graph, seeds: list[int], fanouts: tuple[int, ...], key: int, put: Put, device: torch.device,
+    positions: Tensor | None = None,
+) -> PaddedTree:  # fmt: skip
     tree = PaddedTree.allocate(len(seeds), fanouts, device)
     on_device = DeviceGraph(put(graph.indptr), put(graph.indices))
-    sample_tree(on_device, torch.tensor(seeds, device=device), torch.tensor([key], device=device), tree)
+    sample_tree(on_device, torch.tensor(seeds, device=device), torch.tensor([key], device=device), tree, positions)
     return tree
 
 
@@ -112,6 +113,38 @@ def test_padding_seeds_and_missing_neighbours_bring_nothing(
         assert count == (0 if ids[row] < 0 else min(fanouts[depth], int(np.diff(graph.indptr)[ids[row]])))
         assert [place >= 0 for place in places] == [place < count for place in range(fanouts[depth])]
     assert tree.nodes(0).tolist() == seeds
+
+
+@FANOUTS
+@pytest.mark.parametrize("changes", [False, True], ids=["stays", "changes"])
+def test_positions_are_those_of_the_cpu(
+    fanouts: tuple[int, ...], changes: bool, put: Put, device: torch.device
+) -> None:
+    graph = random_graph(300, seed=3, mean_degree=20)
+    if changes:
+        graph = Graph(np.stack((graph.indptr[:-1], graph.indptr[1:]), axis=1).copy(), graph.indices)
+    seeds = [*range(0, 300, 11), 22, 22, PADDING]
+    plain = _sampled(graph, seeds, fanouts, 42, put, device)
+    positions = torch.full_like(plain.ids, -7, dtype=torch.int64)
+
+    tree = _sampled(graph, seeds, fanouts, 42, put, device, positions)
+
+    expected = sample_neighbours(
+        graph.indptr, graph.indices, np.array(seeds[:-1]), fanouts, 42, Scratch(), share=False, names_positions=True
+    )
+    assert torch.equal(tree.ids, plain.ids)
+    found = positions.cpu().numpy()
+    np.testing.assert_array_equal(found[tree.seeds :] >= 0, tree.ids[tree.seeds :].cpu().numpy() >= 0)
+    np.testing.assert_array_equal(found[found >= 0], expected.positions)
+    assert (found[: tree.seeds] == PADDING).all()
+    assert found.min() == PADDING
+
+
+def test_positions_of_another_shape_or_type_are_refused(put: Put, device: torch.device) -> None:
+    graph = random_graph(30, seed=3)
+    for positions in (torch.zeros(5, dtype=torch.int64), torch.zeros(3 + 9, dtype=torch.int32)):
+        with pytest.raises(ValueError, match=r"positions are .*, expected torch.int64 \[12\]"):
+            _sampled(graph, [1, 2, 3], (3,), 1, put, device, positions.to(device))
 
 
 def test_a_tree_is_sampled_anew_into_the_same_arrays(put: Put, device: torch.device) -> None:

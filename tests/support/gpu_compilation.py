@@ -178,6 +178,12 @@ def _cases() -> Iterator[tuple[str, Any]]:
     for fanouts in ((25, 10), (1024,)):
         yield f"sample {fanouts}", lambda fanouts=fanouts: sample(fanouts)
     yield "sample of a graph that changes", lambda: sample((25, 10), changing)
+    places = PaddedTree.allocate(8, (25, 10), host)
+    positions = torch.zeros(len(places.ids), dtype=torch.int64)
+    yield (
+        "sample with positions",
+        lambda: sample_tree(graph, torch.zeros(8, dtype=torch.int64), key, places, positions),
+    )
 
     tree = PaddedTree.allocate(8, (25, 10), host)
     mean = DeviceAggregation(Aggregator.MEAN, Own.BESIDE, own_factor=1.0, bias=None, relu=False)

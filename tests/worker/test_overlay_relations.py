@@ -111,21 +111,28 @@ def assert_alike(
     assert seeds.tolist() == wanted + [stored + place * stride for place in range(len(new_types))]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_overlays_over_several_types_are_arranged_as_by_hand(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    arranger = over_types(draw)
+def drawn_edges(
+    arranger: OverlayArranger, draw: np.random.Generator, new_types: list[int], count: int = 30
+) -> list[tuple[int, int, int]]:
+    """Relation, source and target of edges between any nodes of the right types, new ones among them."""
     places, stored = arranger.places, arranger.graph.nodes
-    new_types = draw.integers(0, len(NODES), 4).tolist()
 
     def some(kind: int) -> int:
-        """A node of the type, perhaps a new one."""
         first, end = places.first_nodes[kind : kind + 2].tolist()
         return int(draw.choice([*range(first, end), *(stored + k for k, one in enumerate(new_types) if one == kind)]))
 
     own = [place for place in range(len(places.rules)) if all(place not in each for each in places.reverses)]
-    relations = draw.choice(own, 30).tolist()
-    edges = [(one, some(int(places.sources[one])), some(int(places.targets[one]))) for one in relations]
+    relations = draw.choice(own, count).tolist()
+    return [(one, some(int(places.sources[one])), some(int(places.targets[one]))) for one in relations]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_overlays_over_several_types_are_arranged_as_by_hand(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    arranger = over_types(draw)
+    stored = arranger.graph.nodes
+    new_types = draw.integers(0, len(NODES), 4).tolist()
+    edges = drawn_edges(arranger, draw, new_types)
     assert_alike(arranger, new_types, draw.choice(stored, 3, replace=False).tolist(), [*edges, *edges[:4]])
     assert_alike(arranger, [], [], [edge for edge in edges if max(edge[1:]) < stored])
     assert_alike(arranger, new_types, [], [])

@@ -121,18 +121,23 @@ def first_slot(node: int, mask: int) -> int:
 @inlined
 def read_whole_list(
     node: int, indptr: np.ndarray, indices: np.ndarray, origins: np.ndarray, extra_starts: np.ndarray,
-    extra: np.ndarray, edge: int, neighbours: np.ndarray,
+    extra: np.ndarray, edge: int, neighbours: np.ndarray, positions: np.ndarray | None,
 ) -> None:  # fmt: skip
-    """Write the stored entries, and those that the list gains, to `neighbours` from `edge` on."""
+    """Write the stored entries, and those that the list gains, to `neighbours` from `edge` on, and where they stand to
+    `positions`: places in `indices`, and behind those in `extra`."""
     stored = list_count(indptr)
     stands_for = node if node < stored else origins[node - stored]
     if stands_for >= 0:
         for place in range(list_begin(indptr, stands_for), list_end(indptr, stands_for)):
             neighbours[edge] = indices[place]
+            if positions is not None:
+                positions[edge] = place
             edge += 1
     if node >= stored:
         for place in range(extra_starts[node - stored], extra_starts[node - stored + 1]):
             neighbours[edge] = extra[place]
+            if positions is not None:
+                positions[edge] = len(indices) + place
             edge += 1
 
 

@@ -75,6 +75,9 @@ class NeighbourSample(msgspec.Struct, frozen=True):
     """Where a layer weighs its neighbours."""
     views: np.ndarray | None = None
     """View of each row, int32 [ends[-1]]; None: it was sampled without any."""
+    positions: np.ndarray | None = None
+    """Where each of `neighbours` stands, int64 [starts[-1]]: a place in the graph's `indices`, or their number + k for
+    the k-th entry that lists gain in the view. None: it was sampled without naming them."""
 
 
 class Scratch:
@@ -87,6 +90,8 @@ class Scratch:
         self.starts = np.empty(1, dtype=np.int64)
         self.neighbours = np.empty(0, dtype=np.int32)
         self.children = np.empty(0, dtype=np.int32)
+        self.positions = np.empty(0, dtype=np.int64)
+        """Where neighbours stand, where samples name it."""
         self.seed_rows = np.empty(0, dtype=np.int32)
         self.views = np.empty(0, dtype=np.int32)
         """View of each row, where there is any."""
@@ -122,6 +127,12 @@ class Scratch:
         if len(self.table) < 2 * fanout:
             self.table = scratch_table(fanout)
 
+    def reserve_positions(self) -> np.ndarray:
+        """Room for the position of each neighbour that there is room for."""
+        if len(self.positions) < len(self.neighbours):
+            self.positions = np.empty(len(self.neighbours), dtype=np.int64)
+        return self.positions
+
     def reserve_types(self, lists: int, type_ends: int) -> None:
         """Make room for what samples of several relations have beside, as much as was reserved of the rest."""
         if len(self.types) < len(self.nodes):
@@ -144,19 +155,22 @@ def sample_neighbours(
     share: bool,
     view: SampleView | None = None,
     names_leaves: bool = False,
+    names_positions: bool = False,
 ) -> NeighbourSample:
     """Sample up to `fanouts[d]` distinct neighbours of every row of hop d; -1 takes all of them.
 
     `seeds` are node ids in range, int64. `share` gives a node that a hop meets twice one row. Equal keys draw the same
     sample. With a `view` ids may be those of overlay nodes, and what is sampled of them, and named so, is what each row
     sees. Leaves that only gain neighbours keep their stored name, unless `names_leaves`: their lists are not read.
+    `names_positions`: whether the sample says where each neighbour stands, by which payload of edges is gathered.
     """
     if _draws_nothing(fanouts):
-        return _seeds_alone(seeds, len(fanouts), scratch)
+        return _seeds_alone(seeds, len(fanouts), scratch, names_positions=names_positions)
     rows, edges = len(seeds), 1
     counts = _as_array(fanouts)
     while True:
         scratch.reserve(len(seeds), rows, edges, max(1, *fanouts), has_views=view is not None)
+        positions = scratch.reserve_positions() if names_positions else None
         overlay = None if view is None else (scratch.views, view.packed, view.first_seed, names_leaves)
         known = scratch.known
         scratch.seeds[: len(seeds)] = seeds
@@ -164,6 +178,7 @@ def sample_neighbours(
             indptr, indices, scratch.seeds[: len(seeds)], counts, key, share,
             scratch.nodes, scratch.starts, scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends,
             scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, overlay,
+            positions,
         )  # fmt: skip
         if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
             break
@@ -171,11 +186,11 @@ def sample_neighbours(
     return NeighbourSample(
         tuple(ends.tolist()), scratch.nodes[:rows], starts, scratch.neighbours[:edges], scratch.children,
         scratch.seed_rows[: len(seeds)] if share else None, starts, ends,
-        views=None if view is None else scratch.views[:rows],
+        None, None if view is None else scratch.views[:rows], None if positions is None else positions[:edges],
     )  # fmt: skip
 
 
-def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch) -> NeighbourSample:
+def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch, *, names_positions: bool) -> NeighbourSample:
     """A sample without neighbours, for networks of one row per node: no list is looked up."""
     count = len(seeds)
     scratch.reserve(count, count, 0, 1, has_views=False)
@@ -184,8 +199,9 @@ def _seeds_alone(seeds: np.ndarray, layers: int, scratch: Scratch) -> NeighbourS
     starts.fill(0)
     ends.fill(count)
     return NeighbourSample(
-        (count,) * layers, nodes, starts, scratch.neighbours[:0], scratch.children, None, starts, ends
-    )
+        (count,) * layers, nodes, starts, scratch.neighbours[:0], scratch.children, None, starts, ends,
+        positions=scratch.positions[:0] if names_positions else None,
+    )  # fmt: skip
 
 
 @cache
@@ -204,11 +220,12 @@ def _sample(
     nodes: np.ndarray, starts: np.ndarray, neighbours: np.ndarray, children: np.ndarray, seed_rows: np.ndarray,
     ends: np.ndarray, offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
-    overlay: tuple[np.ndarray, np.ndarray, int, bool] | None,
+    overlay: tuple[np.ndarray, np.ndarray, int, bool] | None, positions: np.ndarray | None,
 ) -> tuple[int, int]:  # fmt: skip
     """Rows and edges that were sampled; where scratch is too small, a lower bound of those needed.
 
-    What stands under `overlay is None` is left out of the compiled code where there is one, and the other way round.
+    What stands under `overlay is None` is left out of the compiled code where there is one, and the other way round; so
+    it is with `positions`.
     """
     if overlay is None:
         rows = place_seeds(seeds, share, nodes, seed_rows, known, known_rows, generation)
@@ -303,20 +320,27 @@ def _sample(
                         first = list_begin(indptr, nodes[row]) - starts[row]
                         for edge in range(starts[row], starts[row + 1]):
                             neighbours[edge] = indices[first + edge]
+                            if positions is not None:
+                                positions[edge] = first + edge
                 else:
                     for i in range(edges - first_edge):
                         neighbours[first_edge + i] = indices[offsets[i]]
+                        if positions is not None:
+                            positions[first_edge + i] = offsets[i]
             else:
                 for row in range(block, stop):
                     view = views[row]
                     if fanout < 0:
                         read_whole_list(
-                            nodes[row], indptr, indices, origins, extra_starts, extra, starts[row], neighbours
-                        )
+                            nodes[row], indptr, indices, origins, extra_starts, extra, starts[row], neighbours,
+                            positions,
+                        )  # fmt: skip
                     else:
                         for edge in range(starts[row], starts[row + 1]):
                             offset = offsets[edge - first_edge]
                             neighbours[edge] = indices[offset] if offset >= 0 else extra[-1 - offset]
+                            if positions is not None:
+                                positions[edge] = offset if offset >= 0 else len(indices) - 1 - offset
                     if flags[view] & (HAS_OVERLAY if depth < last or names_leaves else HAS_OVERRIDES):
                         for edge in range(starts[row], starts[row + 1]):
                             if neighbours[edge] < stored:

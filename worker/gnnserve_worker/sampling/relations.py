@@ -41,19 +41,21 @@ def sample_relations(
     share: bool,
     view: SampleView | None = None,
     names_leaves: bool = True,
+    names_positions: bool = False,
 ) -> NeighbourSample:
     """Sample up to as many distinct neighbours of every row of a hop by each relation; -1 takes all of them.
 
     `indptr`: int64 [lists + 1], or [lists, 2] (`kernels/lists.py`). `indices`: numbers of nodes, int32. `seeds`:
     numbers of nodes of any types, int64. `fanouts`: of each layer, the same by every relation; or of each relation, its
     layers. `layout`: `layout.pack_layout` of the graph. `share` gives a node that a hop meets twice one row. Equal keys
-    draw the same sample. `names_leaves`: as of `sample_neighbours`; leaves are named in any case.
+    draw the same sample. `names_leaves`, `names_positions`: as of `sample_neighbours`; leaves are named in any case.
     """
     counts = _by_relation(fanouts, int(layout[2]))
     types, stride, layers = int(layout[0]), int(layout[1]), len(counts)
     rows, edges, most = len(seeds), 1, max(1, int(counts.max(initial=1)))
     while True:
         scratch.reserve(len(seeds), rows, edges, most, has_views=view is not None, lists=stride)
+        positions = scratch.reserve_positions() if names_positions else None
         scratch.reserve_types(stride, layers * types)
         overlay = None if view is None else (scratch.views, view.packed, view.first_seed)
         known = scratch.known
@@ -63,6 +65,7 @@ def sample_relations(
             scratch.nodes, scratch.types, scratch.fresh, scratch.starts, scratch.segments,
             scratch.neighbours, scratch.children, scratch.seed_rows, scratch.ends, scratch.type_ends,
             scratch.offsets, scratch.bitmap, scratch.table, known.entries, known.rows, known.generation, overlay,
+            positions,
         )  # fmt: skip
         if rows <= len(scratch.nodes) and edges <= len(scratch.neighbours):
             break
@@ -70,7 +73,7 @@ def sample_relations(
         tuple(scratch.ends[:layers].tolist()), scratch.nodes[:rows], scratch.starts[: rows + 1],
         scratch.neighbours[:edges], scratch.children, scratch.seed_rows[: len(seeds)],
         scratch.segments[: rows * stride + 1], scratch.type_ends[: layers * types],
-        views=None if view is None else scratch.views[:rows],
+        None, None if view is None else scratch.views[:rows], None if positions is None else positions[:edges],
     )  # fmt: skip
 
 
@@ -88,11 +91,12 @@ def _sample(
     neighbours: np.ndarray, children: np.ndarray, seed_rows: np.ndarray, ends: np.ndarray, type_ends: np.ndarray,
     offsets: np.ndarray, bitmap: np.ndarray, table: np.ndarray,
     known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
-    overlay: tuple[np.ndarray, np.ndarray, int] | None,
+    overlay: tuple[np.ndarray, np.ndarray, int] | None, positions: np.ndarray | None,
 ) -> tuple[int, int]:  # fmt: skip
     """Rows and edges that were sampled; where scratch is too small, a lower bound of those needed.
 
-    What stands under `overlay is None` is left out of the compiled code where there is one, and the other way round.
+    What stands under `overlay is None` is left out of the compiled code where there is one, and the other way round; so
+    it is with `positions`.
     """
     types, stride, first_nodes, first_lists, slots, relation_of, source_of = unpack_layout(layout)
     stored = first_nodes[types]
@@ -213,8 +217,12 @@ def _sample(
                         place = i if is_whole else offsets[chosen + i]
                         if overlay is None or place < listed:
                             neighbours[edge + i] = indices[first + place]
+                            if positions is not None:
+                                positions[edge + i] = first + place
                         else:
                             neighbours[edge + i] = extra[extra_first + place - listed]
+                            if positions is not None:
+                                positions[edge + i] = len(indices) + extra_first + place - listed
                     if not is_whole:
                         chosen += count
                     if overlay is not None:

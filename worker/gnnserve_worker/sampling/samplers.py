@@ -33,6 +33,7 @@ class Sampler(Protocol):
         share: bool,
         view: SampleView | None = None,
         names_leaves: bool = False,
+        names_positions: bool = False,
     ) -> NeighbourSample: ...  # pragma: no cover
 
 

@@ -22,6 +22,7 @@ MOST_REGISTERS: Final[Mapping[str, Mapping[str, tuple[int, int, int]]]] = {
         "sample (25, 10)": (96, 96, 72),
         "sample (1024,)": (224, 255, 168),
         "sample of a graph that changes": (96, 96, 72),
+        "sample with positions": (112, 120, 96),
     },
     "_gather": {
         "gather torch.float32 devices=1": (96, 72, 96),

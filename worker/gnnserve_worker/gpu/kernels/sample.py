@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gnnserve_worker.gpu.arrays import DeviceGraph, PaddedTree, list_step
+from gnnserve_worker.gpu.arrays import PADDING, DeviceGraph, PaddedTree, list_step
 from gnnserve_worker.gpu.kernels.launch import INTERPRETED, launch
 from gnnserve_worker.gpu.kernels.random import GOLDEN, below, salt_of, stream
 from gnnserve_worker.gpu.kernels.rows import list_bounds
@@ -28,15 +28,25 @@ _POSITIONS: Final = 65_536 if INTERPRETED else 2048
 _MOST_WARPS: Final = 8
 
 
-def sample_tree(graph: DeviceGraph, seeds: Tensor, key: Tensor, tree: PaddedTree) -> None:
+def sample_tree(
+    graph: DeviceGraph, seeds: Tensor, key: Tensor, tree: PaddedTree, positions: Tensor | None = None
+) -> None:
     """Fill `tree` with up to `fanouts[d]` distinct neighbours of every node of hop d.
 
     `seeds`: int64 [tree.seeds], node ids in range; -1: padding. `key`: int64 [1]. Both are read on the device.
+    `positions`: int64 [places of the tree], filled with the place of each neighbour in the graph's `indices`; -1 where
+    there is none, and seeds have none. None: positions are not named, and the code is compiled without them.
     """
     if seeds.dtype != torch.int64 or seeds.shape != (tree.seeds,) or not seeds.is_contiguous():
         raise ValueError(f"seeds are {seeds.dtype} {list(seeds.shape)}, expected torch.int64 [{tree.seeds}]")
     if key.dtype != torch.int64 or key.numel() != 1:
         raise ValueError(f"key is {key.dtype} {list(key.shape)}, expected torch.int64 [1]")
+    if positions is not None:
+        if positions.dtype != torch.int64 or positions.shape != tree.ids.shape or not positions.is_contiguous():
+            raise ValueError(
+                f"positions are {positions.dtype} {list(positions.shape)}, expected torch.int64 {list(tree.ids.shape)}"
+            )
+        positions[: tree.seeds] = PADDING
     for depth, fanout in enumerate(tree.fanouts):
         begin, end = tree.begin(depth), tree.ends[depth]
         if begin == end:
@@ -47,7 +57,7 @@ def sample_tree(graph: DeviceGraph, seeds: Tensor, key: Tensor, tree: PaddedTree
             nodes = min(nodes, triton.next_power_of_2(end - begin))
         launch(
             _sample_hop, triton.cdiv(end - begin, nodes),
-            graph.indptr, graph.indices, seeds, key, tree.ids, tree.counts, begin, end,
+            graph.indptr, graph.indices, seeds, key, tree.ids, tree.counts, positions, begin, end,
             SEEDS=depth == 0, FANOUT=fanout, PLACES=places, NODES=nodes, SALT=salt_of(depth),
             LIST_STEP=list_step(graph.indptr),
             num_warps=min(_MOST_WARPS, max(1, nodes * places // _POSITIONS)),
@@ -56,7 +66,7 @@ def sample_tree(graph: DeviceGraph, seeds: Tensor, key: Tensor, tree: PaddedTree
 
 @triton.jit(do_not_specialize=["begin", "end"])
 def _sample_hop(
-    indptr, indices, seeds, key_pointer, ids, counts, begin, end,
+    indptr, indices, seeds, key_pointer, ids, counts, positions, begin, end,
     SEEDS: tl.constexpr, FANOUT: tl.constexpr, PLACES: tl.constexpr, NODES: tl.constexpr, SALT: tl.constexpr,
     LIST_STEP: tl.constexpr,
 ):  # fmt: skip
@@ -103,3 +113,6 @@ def _sample_hop(
     own_places = end + (row - begin) * FANOUT
     # Places beyond the fan-out belong to the next row: do not write them.
     tl.store(ids + own_places[None, :] + place, neighbour, mask=(place < FANOUT) & inside[None, :])
+    if positions is not None:
+        entry = tl.where(place < count[None, :], first[None, :] + position, -1)
+        tl.store(positions + own_places[None, :] + place, entry, mask=(place < FANOUT) & inside[None, :])
