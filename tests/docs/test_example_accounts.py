@@ -60,7 +60,7 @@ def test_the_new_account_is_read_by_the_command_and_by_the_server(graph: GraphDa
     ends: list[int] = []
 
     def arrange(
-        features: np.ndarray, _overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
+        features: np.ndarray, _overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray, *_: np.ndarray
     ) -> tuple[Overlay, np.ndarray]:
         ends.extend(edges.ravel())
         return Overlay(len(features), features, edges.ravel(), len(features), len(edges)), seeds

@@ -29,7 +29,7 @@ class Brought:
     overlays: list[dict[str, Any]] = field(default_factory=list)
 
     def arrange(
-        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
+        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray, *_: np.ndarray
     ) -> tuple[Overlay, np.ndarray]:
         parts = {"features": features, "overridden": overridden, "edges": edges, "seeds": seeds}
         self.overlays.append({name: part.tolist() for name, part in parts.items()})

@@ -30,7 +30,9 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.changed_features import PlainFeatures, UnknownFeatures
-from gnnserve_worker.asking.overlay import NoOverlays, OverlaySupport, PlainOverlays
+from gnnserve_worker.asking.features import GivenFeatures
+from gnnserve_worker.asking.overlay import FeatureStandIns, GraphOverlays, NoOverlays, Overlays, OverlaySupport
+from gnnserve_worker.asking.overlay_ids import IdsAlone
 from gnnserve_worker.asking.served_graph import ServedGraph, plain_graph
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.overlay import Overlay
@@ -179,7 +181,7 @@ class FakeWorker:
         of_task = manifest if self.links is None else msgspec.structs.replace(manifest, links=self.links.manifest)
         opener = opener_of(of_task)
         graph = self.graph(opener.asked(of_task))
-        overlays = NoOverlays("") if self.overlays is None else PlainOverlays(graph.naming, self.overlays)
+        overlays = _overlays_of(self.overlays, graph)
         parts = TaskParts(
             manifest=of_task,
             graph=graph,
@@ -233,9 +235,17 @@ def with_compute(revision: ServedRevision, **parts: Any) -> ServedRevision:
     return replace(revision, compute=replace(revision.compute, **parts))
 
 
+def _overlays_of(support: OverlaySupport | None, graph: ServedGraph, why: str = "") -> Overlays:
+    """Of nodes without a type. None: requests bring nothing, and `why`."""
+    if support is None:
+        return NoOverlays(why)
+    types = (GivenFeatures(support.columns, support.features_of),)
+    return GraphOverlays(IdsAlone(graph.naming), types, support, FeatureStandIns(support, graph.nodes))
+
+
 def with_overlays(revision: ServedRevision, support: OverlaySupport | None, why: str = "") -> ServedRevision:
     """The same revision, to which requests bring what `support` reads; None: nothing, and `why`."""
-    overlays = NoOverlays(why) if support is None else PlainOverlays(revision.graph.naming, support)
+    overlays = _overlays_of(support, revision.graph, why)
     return with_compute(revision, overlays=overlays)
 
 

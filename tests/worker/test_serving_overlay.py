@@ -47,7 +47,7 @@ OTHER = {"id": 98, "features": {"amount": 7}}
 
 
 def arrange(
-    features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray
+    features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray, *_: np.ndarray
 ) -> tuple[Overlay, np.ndarray]:
     """What was brought, as it was told, behind an overlay that has nothing."""
     assert features.flags.writeable and features.flags.c_contiguous and features.dtype == np.float32

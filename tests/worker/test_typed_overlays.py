@@ -230,7 +230,7 @@ def test_a_revision_with_overlays_warms_up(given: Given) -> None:
     ("overlay", "said"),
     [
         ({"nodes": [{"id": "user/3", "features": [0, 0, 0, 0]}]}, '"user/3" is a node of the graph'),
-        ({"nodes": [{"id": "user/99"}]}, "overlay.nodes[0].features: it is missing; nodes of type user have 4"),
+        ({"nodes": [{"id": "user/99"}]}, "overlay.nodes[0].features: it is missing; nodes of its type have 4"),
         ({"nodes": [{"id": "tag/99", "features": [1]}]}, "nodes of type tag have no features; leave them out"),
         ({"nodes": [{"id": "user/99", "features": [1]}]}, "1 number, where the graph has 4 features"),
         ({"nodes": [{"id": "shop/1"}]}, '"shop" is no type of nodes; types are user, item, tag'),
@@ -241,6 +241,10 @@ def test_a_revision_with_overlays_warms_up(given: Given) -> None:
         ({"edges": [["user/1", "buys", "item/99"]]},
          'overlay.edges[0][2]: node "item/99" is not in the graph; a new node goes into overlay.nodes'),
         ({"overrides": [{"id": "tag/1", "features": [1]}]}, "overlay.overrides[0]: nodes of type tag have no features"),
+        ({"overrides": [{"id": "user/1", "features": {"0": 1}}]},
+         "overlay.overrides[0].features.1: it is missing, and this revision does not keep what the node has"),
+        ({"overrides": [{"id": one, "features": [1, 2, 3]} for one in ("item/1", {"type": "item", "id": 1})]},
+         '"id":1} is also the id of overlay.overrides[0]; give each node once'),
         ({"nodes": [{"id": "tag/9"}, {"id": "tag/9"}]}, "overlay.nodes[1].id: \"tag/9\" is another new node's id too"),
     ],
 )  # fmt: skip

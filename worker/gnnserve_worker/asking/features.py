@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gnnserve_api.protocol import NodeFeatures
+from gnnserve_api.protocol import NodeFeatures, TypedNodeFeatures
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted, cut, shown_value
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 
@@ -19,10 +19,12 @@ RANGE_REMEDY = f"give a number from {np.finfo(np.float32).min:.7g} to {np.finfo(
 _SHOWN_COLUMNS = 4
 _Named = Mapping[str, float | list[float]]
 """Features by the names of columns."""
+AnyNode = NodeFeatures[Any] | TypedNodeFeatures
+"""A node that a request brings, or gives other features."""
 
 
 class StoredFeatures(Protocol):
-    """The part of `overlay.py: OverlaySupport` that features of stored nodes are kept by."""
+    """Features of stored nodes, a part of `overlay.py: OverlaySupport`."""
 
     @property
     def columns(self) -> FeatureColumns: ...
@@ -31,25 +33,93 @@ class StoredFeatures(Protocol):
     def features_of(self) -> Callable[[np.ndarray], np.ndarray] | None: ...
 
 
-def keep_features(
-    overrides: Sequence[NodeFeatures[Any]], positions: np.ndarray, support: StoredFeatures, rows: np.ndarray
+class TypeFeatures(Protocol):
+    """Features that requests bring to nodes of one type. Methods raise RequestError. `first`: the place of the first
+    of the nodes among all of the request. `rows`: float32 [nodes, `width`], all 0, each row C-contiguous."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+
+    @property
+    def lists(self) -> int:
+        """Columns that have names, and of which each may be a list in JSON."""
+
+    def write(self, nodes: Sequence[AnyNode], first: int, rows: np.ndarray) -> None:
+        """Write what new nodes come with."""
+
+    def replace(self, overrides: Sequence[AnyNode], first: int, positions: np.ndarray, rows: np.ndarray) -> None:
+        """Write other features of stored nodes (their numbers, int64)."""
+
+
+class GivenFeatures:
+    """Features of a type that has them in the source."""
+
+    def __init__(self, columns: FeatureColumns, features_of: Callable[[np.ndarray], np.ndarray] | None = None) -> None:
+        """`features_of`: features of stored nodes; None: the revision does not keep them, or not exactly."""
+        self._columns = columns
+        self._features_of = features_of
+        self.width = columns.features
+        self.lists = len(columns.columns)
+
+    def write(self, nodes: Sequence[AnyNode], first: int, rows: np.ndarray) -> None:
+        write_features(nodes, "overlay.nodes", self._columns, rows, first=first)
+
+    def replace(self, overrides: Sequence[AnyNode], first: int, positions: np.ndarray, rows: np.ndarray) -> None:
+        _keep_features(overrides, first, positions, self._columns, self._features_of, rows)
+        write_features(overrides, "overlay.overrides", self._columns, rows, are_kept=True, first=first)
+
+
+class LearntFeatures:
+    """A type without features in the source: a new node of it begins with the mean of the type's embeddings."""
+
+    lists = 0
+
+    def __init__(self, name: str, default: np.ndarray) -> None:
+        """`name`: of the type. `default`: that mean, float32."""
+        self._name = name
+        self._default = default
+        self.width = len(default)
+
+    def write(self, nodes: Sequence[AnyNode], first: int, rows: np.ndarray) -> None:
+        for place, node in enumerate(nodes, first):
+            if node.features is not None:
+                raise self._error(
+                    f"overlay.nodes[{place}].features",
+                    "leave them out: a new node begins with the mean of the embeddings of its type",
+                )
+        rows[:] = self._default
+
+    def replace(self, overrides: Sequence[AnyNode], first: int, positions: np.ndarray, rows: np.ndarray) -> None:
+        raise self._error(f"overlay.overrides[{first}]", "leave the override out")
+
+    def _error(self, where: str, remedy: str) -> RequestError:
+        return RequestError(ErrorCode.WRONG_FEATURES, where, f"nodes of type {self._name} have no features", remedy)
+
+
+def _keep_features(
+    overrides: Sequence[AnyNode],
+    first: int,
+    positions: np.ndarray,
+    columns: FeatureColumns,
+    features_of: Callable[[np.ndarray], np.ndarray] | None,
+    rows: np.ndarray,
 ) -> None:
     """Write the stored features of nodes of which some columns are not given. `rows`: float32 [overrides, features]."""
-    columns = support.columns
     most = len(columns.columns) or columns.features
     partly = [
         i for i, node in enumerate(overrides) if isinstance(node.features, dict) and len(node.features) < most
     ]  # fmt: skip
     if not partly:
         return
-    if support.features_of is not None:
-        rows[partly] = support.features_of(positions[partly])
+    if features_of is not None:
+        rows[partly] = features_of(positions[partly])
         return
-    given = overrides[partly[0]].features
+    given = overrides[partly[0]].features or ()
     names = (column.name for column in columns.columns) if columns.columns else map(str, range(columns.features))
     raise RequestError(
         ErrorCode.MISSING_COLUMN,
-        f"overlay.overrides[{partly[0]}].features.{cut(next(name for name in names if name not in given))}",
+        f"overlay.overrides[{first + partly[0]}].features.{cut(next(name for name in names if name not in given))}",
         "it is missing, and this revision does not keep what the node has: it stores no table of all features in "
         "float32, or rows were divided by their norms",
         "give every column",
@@ -57,30 +127,35 @@ def keep_features(
 
 
 def write_features(
-    given: Sequence[NodeFeatures[Any]],
+    given: Sequence[AnyNode],
     field: str,
     columns: FeatureColumns,
     rows: np.ndarray,
     *,
     are_kept: bool = False,
+    first: int = 0,
 ) -> None:
-    """Write one row for each node; `rows`: float32 [at least as many, features], C-contiguous. `are_kept`: they hold
-    what columns that are not given stay at; otherwise those get what missing values get."""
+    """Write one row for each node; `rows`: float32 [at least as many, features], each C-contiguous. `are_kept`: they
+    hold what columns that are not given stay at; otherwise those get what missing values get. `first`: the place of the
+    first node among those of `field`."""
     for i, node in enumerate(given):
         values = node.features
-        if isinstance(values, dict) or len(values) != columns.features:
-            write_row(values, f"{field}[{i}].features", columns, rows[i], are_kept=are_kept)
+        if not isinstance(values, list) or len(values) != columns.features:
+            write_row(values, f"{field}[{first + i}].features", columns, rows[i], are_kept=are_kept)
             continue
         try:
             columns.row.pack_into(rows[i].data, 0, *values)
         except OverflowError:
-            raise _out_of_range(f"{field}[{i}].features", enumerate(values)) from None
+            raise _out_of_range(f"{field}[{first + i}].features", enumerate(values)) from None
 
 
 def write_row(
-    values: list[float] | _Named, where: str, columns: FeatureColumns, row: np.ndarray, *, are_kept: bool = False
+    values: list[float] | _Named | None, where: str, columns: FeatureColumns, row: np.ndarray, *, are_kept: bool = False
 ) -> None:
     """Write the row of one node; `row`: float32 [features], C-contiguous."""
+    if values is None:
+        remedy = f"nodes of its type have {columns.features:,} features: give them"
+        raise RequestError(ErrorCode.MISSING_FIELD, where, "it is missing", remedy)
     if not isinstance(values, list):
         _write_named(values, where, columns, row, are_kept=are_kept)
         return

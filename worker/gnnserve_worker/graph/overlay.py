@@ -28,7 +28,7 @@ PACKED_HEADER = 5
 """Numbers that `Overlay.packed` begins with."""
 _SHORT = 24
 """Lists up to here are sorted by insertion."""
-_ALL_OF_FIRST = np.zeros(0, np.int64)
+ALL_OF_FIRST = np.zeros(0, np.int64)
 """In place of types of new nodes, and of relations of edges: all are of the first one."""
 
 
@@ -85,7 +85,7 @@ class OverlayArranger:
 
     def arrange(
         self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray,
-        new_types: np.ndarray = _ALL_OF_FIRST, relations: np.ndarray = _ALL_OF_FIRST,
+        new_types: np.ndarray = ALL_OF_FIRST, relations: np.ndarray = ALL_OF_FIRST,
     ) -> tuple[Overlay, np.ndarray]:  # fmt: skip
         """Arrange an overlay; returns it, and the seeds in its numbering (int64).
 

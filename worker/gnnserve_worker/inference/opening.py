@@ -9,7 +9,7 @@ from gnnserve_api.provenance import provenance_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking.asked_nodes import AnyIds, AskedNodes, GraphTypes
 from gnnserve_worker.asking.changed_features import ChangedFeatures, FeaturesByType, PlainFeatures, UnknownFeatures
-from gnnserve_worker.asking.overlay import NoOverlays, Overlays
+from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.served_graph import ServedGraph, types_of_one
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.living_ids import look_up_one
@@ -107,14 +107,12 @@ def _changes_of(
 
 def _changed_features(loaded: LoadedRevision, manifest: RevisionManifest, overlays: Overlays) -> ChangedFeatures:
     graph = loaded.graph
+    if overlays.why:
+        return UnknownFeatures(overlays.why)
     if graph.schema.has_names:
-        if not loaded.type_rows:
-            return UnknownFeatures("it keeps nothing of how rows are made", "generate it again")
         kinds = graph.schema.types
         columns = {kind.name: one.columns for kind, one in zip(kinds, loaded.type_rows, strict=True)}
         return FeaturesByType(columns, max(kind.features or 0 for kind in kinds))
-    if isinstance(overlays, NoOverlays):
-        return UnknownFeatures(overlays.why)
     assert manifest.row_source is not None  # noqa: S101  (overlays are made by it too)
     return PlainFeatures(FeatureColumns(loaded.features, manifest.row_source.columns))
 

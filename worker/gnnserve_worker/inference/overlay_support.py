@@ -2,56 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking import overlay_schemas
+from gnnserve_worker.asking.features import GivenFeatures, LearntFeatures, TypeFeatures
+from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.overlay import (
-    BRING_IT,
+    FeatureStandIns,
+    GraphOverlays,
     NoOverlays,
     Overlays,
     OverlaySupport,
-    PlainOverlays,
-    RelationOverlays,
-    TypedOverlaySupport,
+    RowStandIns,
+    StandIns,
 )
+from gnnserve_worker.asking.overlay_ids import BRING_IT, IdsAlone, IdsWithTypes, OverlayIds
+from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import overlay_arranger
-from gnnserve_worker.models.rows import RowMaker, keeper_of
-from gnnserve_worker.opening.loaded import LoadedRevision
+from gnnserve_worker.graph.overlay import OverlayArranger, overlay_arranger
+from gnnserve_worker.models.rows import FeaturesOf, MakesRows
+from gnnserve_worker.opening.loaded import LoadedRevision, TypeRowRecipe
 
-_IN_JSON = "its graph has several types of nodes, and what requests bring to it is written in JSON"
-_NOTHING_KEPT = "an earlier gnnserve generated the revision and kept nothing of how rows are made: generate it again"
+_NO_COLUMNS = FeatureColumns(0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How what is brought is written, where ids have a certain form."""
+
+    ids: Callable[[ServedGraph], OverlayIds]
+    schemas: OverlaySchemas
+    folded: OverlaySchemas
+    """In place of `schemas` where nothing can be brought, and ids of all types are in one numbering."""
+    no_arrays: str
+    """As of `GraphOverlays`."""
+
+
+_ALONE = _Form(lambda graph: IdsAlone(graph.naming), overlay_schemas.PLAIN, overlay_schemas.NONE, "")
+_WITH_TYPES = _Form(
+    lambda graph: IdsWithTypes(graph.ids),
+    overlay_schemas.OF_RELATIONS,
+    overlay_schemas.FOLDED,
+    "its graph has several types of nodes, and what requests bring to it is written in JSON",
+)
+_FORMS: Mapping[IdForm, _Form] = {
+    IdForm.INTEGERS: _ALONE,
+    IdForm.TEXTS: _ALONE,
+    IdForm.WITH_TYPES: _WITH_TYPES,
+}
 
 
 def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: ServedGraph) -> Overlays:
-    if loaded.graph.schema.has_names:
-        return _of_relations(loaded, graph)
-    if not any(family_of(variant).capabilities.overlay for variant in manifest.variants):
-        return NoOverlays("its variants read features that were propagated over the graph as it was generated")
-    if manifest.row_source is None or manifest.edge_rules is None:
-        return NoOverlays(
-            "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"
-        )
-    columns = FeatureColumns(loaded.features, manifest.row_source.columns)
-    makers = [variant.rows for variant in loaded.variants.values() if isinstance(variant.rows, RowMaker)]
-    keeper = keeper_of(makers, loaded.features)
-    features_of = None if keeper is None else keeper.features_of
-    arrange = overlay_arranger(loaded.graph, loaded.places).arrange
-    return PlainOverlays(graph.naming, OverlaySupport(columns, arrange, features_of))
-
-
-def _of_relations(loaded: LoadedRevision, graph: ServedGraph) -> Overlays:
-    if not loaded.type_rows:
-        schemas = overlay_schemas.NONE if graph.described else overlay_schemas.FOLDED
-        return NoOverlays(_IN_JSON, _NOTHING_KEPT, schemas)
-    arranger, width = overlay_arranger(loaded.graph, loaded.places), loaded.input_width
-    support = TypedOverlaySupport(
-        loaded.graph.schema,
-        loaded.type_rows,
-        width,
-        arranger.arrange,
-        lambda node, own: arranger.stand_in(node, width, own),
+    form = _FORMS[graph.naming.form]
+    if why := _why_none(loaded, manifest):
+        return NoOverlays(why, overlay_schemas.NONE if graph.described else form.folded)
+    makers = [variant.rows for variant in loaded.variants.values() if variant.rows is not None]
+    features_of = next((kept for one in makers if (kept := one.kept_features(loaded.features)) is not None), None)
+    of_types = zip(loaded.graph.schema.types, loaded.type_rows, strict=True)
+    types = tuple(_features_of(kind.name, recipe, features_of) for kind, recipe in of_types)
+    arranger = overlay_arranger(loaded.graph, loaded.places)
+    support = OverlaySupport(loaded.type_rows[0].columns or _NO_COLUMNS, arranger.arrange, features_of)
+    return GraphOverlays(
+        form.ids(graph),
+        types,
+        support,
+        _stand_ins(makers, arranger, support, loaded),
+        form.schemas,
+        # An id without a type, where ids may have one, is one of the stored nodes, whose own message says enough.
+        "" if graph.described else BRING_IT,
+        form.no_arrays,
     )
-    # An id without a type is one of the stored nodes, whose own message says enough.
-    return RelationOverlays(graph.ids, support, "" if graph.described else BRING_IT, _IN_JSON)
+
+
+def _features_of(name: str, recipe: TypeRowRecipe, features_of: FeaturesOf | None) -> TypeFeatures:
+    if recipe.columns is not None:
+        return GivenFeatures(recipe.columns, features_of)
+    assert recipe.default is not None  # noqa: S101  (nodes come with features, or with a default)
+    return LearntFeatures(name, recipe.default)
+
+
+def _stand_ins(
+    makers: Sequence[MakesRows], arranger: OverlayArranger, support: OverlaySupport, loaded: LoadedRevision
+) -> StandIns:
+    if any(maker.copies_rows for maker in makers):
+        return RowStandIns(arranger, loaded.input_width)
+    return FeatureStandIns(support, loaded.graph.nodes)
+
+
+def _why_none(loaded: LoadedRevision, manifest: RevisionManifest) -> str:
+    """Empty: something can be brought."""
+    if not any(family_of(variant).capabilities.overlay for variant in manifest.variants):
+        return "its variants read features that were propagated over the graph as it was generated"
+    if not loaded.type_rows:
+        return "an earlier gnnserve generated its revision and kept nothing of how rows are made; generate it again"
+    return ""

@@ -18,7 +18,7 @@ from gnnserve_worker.kernels.view import row_of_overlay, unpack
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.relational import RelationalLayer
-from gnnserve_worker.models.rows import RenewedRows, encode_rows
+from gnnserve_worker.models.rows import FeaturesOf, RenewedRows, encode_rows
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.sampling.neighbours import NeighbourSample
@@ -41,9 +41,15 @@ class RelationRowMaker:
     own: Sequence[Linear]
     """That of each type with its own weights."""
 
+    copies_rows: bool = True
+
     @property
     def names_leaves(self) -> bool:
         return False
+
+    def kept_features(self, features: int) -> FeaturesOf | None:
+        """As `MakesRows.kept_features`: products do not tell them."""
+        return None
 
     def behind(self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool) -> RowsBehind | None:
         """As `MakesRows.behind`. Rows of neighbours and of nodes themselves are numbered apart in any case."""

@@ -6,7 +6,7 @@ columns of them or the product that the table stores, in its format. Rows of sto
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,12 +35,26 @@ _BRIEF_ROWS = 512
 wait longer for it to come back. Of more, numpy and such a kernel would hold up all that answers requests."""
 
 
+FeaturesOf = Callable[[np.ndarray], np.ndarray]
+"""By the positions of stored nodes (int64), their features as in the source, float32 [nodes, features]."""
+
+
 class MakesRows(Protocol):
     """What answers about nodes that a table has no row for, or no longer the right one."""
 
     @property
     def names_leaves(self) -> bool:
         """Whether samples must name leaves that only gain neighbours."""
+        ...  # pragma: no cover
+
+    @property
+    def copies_rows(self) -> bool:
+        """Whether nodes of a view may stand for stored ones, whose rows they then have (`BatchView.stand_ins`)."""
+        ...  # pragma: no cover
+
+    def kept_features(self, features: int) -> FeaturesOf | None:
+        """What reads features of stored nodes from the table; None: it does not hold all of the source, as many as
+        given, to the precision of float32."""
         ...  # pragma: no cover
 
     def behind(
@@ -79,6 +93,7 @@ class RowMaker:
     itself where they are others. Empty: it stores features."""
     nonzero: tuple[NonzeroProduct | None, ...]
     """For each of `products`, how mostly empty features are multiplied; None: features are narrow."""
+    copies_rows: bool = False
 
     @property
     def names_leaves(self) -> bool:
@@ -96,6 +111,10 @@ class RowMaker:
         """Whether the table holds all features of the source, as many as given, to the precision of float32."""
         is_exact = self.table.rows.format.is_exact and self.scaling.can_be_undone
         return not self.products and len(self.columns) == features and is_exact
+
+    def kept_features(self, features: int) -> FeaturesOf | None:
+        """As `MakesRows.kept_features`."""
+        return self.features_of if self.keeps_features(features) else None
 
     def features_of(self, nodes: np.ndarray) -> np.ndarray:
         """Features of stored nodes as in the source, float32 [nodes, features], where `keeps_features`."""

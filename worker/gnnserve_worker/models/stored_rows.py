@@ -19,7 +19,7 @@ from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
 from gnnserve_worker.kernels.primitives import prefetch, slot_of
 from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
-from gnnserve_worker.models.rows import RowMaker, multiplied
+from gnnserve_worker.models.rows import FeaturesOf, RowMaker, multiplied
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.whole_lists import LayerScratch
 from gnnserve_worker.sampling.batch_view import BatchView
@@ -47,10 +47,16 @@ class StoredRowMaker:
     """Whether the layer that reads the table sums rows of neighbours without weights: then one product is made of all
     altered neighbours that a row of a sample reads, in place of one of each."""
 
+    copies_rows: bool = False
+
     @property
     def names_leaves(self) -> bool:
         """A node that gains neighbours has another output, also where it is a leaf."""
         return True
+
+    def kept_features(self, features: int) -> FeaturesOf | None:
+        """As `MakesRows.kept_features`: rows of layers do not tell them."""
+        return None
 
     def behind(self, view: BatchView, sample: NeighbourSample, columns: int, *, apart: bool) -> RowsBehind | None:
         """As `MakesRows.behind`; rows of neighbours and of nodes themselves have the same numbers, and the latter are

@@ -48,7 +48,8 @@ class PlainVariants:
 
     @property
     def type_rows(self) -> tuple[TypeRowRecipe, ...]:
-        source = None if self._revision.manifest is None else self._revision.manifest.row_source
+        manifest = self._revision.manifest
+        source = None if manifest is None or manifest.edge_rules is None else manifest.row_source
         if source is None:
             return ()
         return (TypeRowRecipe(FeatureColumns(self._revision.graph.features, source.columns), None),)

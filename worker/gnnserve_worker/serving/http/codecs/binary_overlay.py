@@ -21,15 +21,8 @@ import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.asking.overlay import (
-    NUMBER_BYTES,
-    Brought,
-    check_finite,
-    check_sizes,
-    new_node,
-    place_of,
-    repeated,
-)
+from gnnserve_worker.asking.overlay import NUMBER_BYTES, Brought, check_finite, check_sizes
+from gnnserve_worker.asking.overlay_ids import new_node, place_of, repeated
 from gnnserve_worker.asking.question import PREDICT_PATH, Question, RequestError
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.inference.served import ServedRevision

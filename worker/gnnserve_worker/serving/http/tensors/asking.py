@@ -9,7 +9,8 @@ import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.asking.naming import NodeNaming
-from gnnserve_worker.asking.overlay import NamedIds, OverlaySupport, check_finite, check_sizes, place_ids
+from gnnserve_worker.asking.overlay import OverlaySupport, check_finite, check_sizes
+from gnnserve_worker.asking.overlay_ids import NamedIds, place_ids
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, counted
 from gnnserve_worker.asking.tensors import Elements, GivenTensor
 from gnnserve_worker.graph.overlay import Overlay
