@@ -91,6 +91,8 @@ class ServiceIdentity:
     """The present status; {} when there is none yet."""
     queue_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the GNNService that put its Jobs into a queue of the cluster."""
+    last_known: Mapping[str, str] = field(default_factory=dict)
+    """Statuses that conditions had last when they were known; see `last_known_in`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
             routing.why_base,
             _begun_job(observed),
             spec.revision,
+            identity.last_known,
         ),
         standings=Standings(
             standing,
@@ -293,7 +296,7 @@ def _plan_conditions_alone(
     status: Status = with_conditions(conditions, identity.generation, identity.status, now)
     return Plan(
         status=None if is_said_already(status, identity.status) else status,
-        events=decide_events(identity.status, status, None, None),
+        events=decide_events(identity.status, status, None, None, last_known=identity.last_known),
         look_again_s=next_look_at_answers_s(conditions, observed, status, now),
     )
 

@@ -6,10 +6,8 @@ what its GNNService and its routing table say, and decides ports and which Secre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from gnnserve_api.pool import MOST_SERVICES, PoolServices
 from gnnserve_api.pool_status import GNNWorkerPoolStatus, PoolConditionType, PoolServiceStatus
@@ -110,7 +108,7 @@ def plan_pool(
         ),
         delete=_deletions(refs, observed),
         status=None if is_same_status(status, identity.status) else status,
-        events=_decide_events(identity.status, status, conditions),
+        events=_decide_events(identity, status, conditions),
         look_again_s=None if is_settled else _LOOK_AGAIN_S,
         standings=Standings(IDLE, rollout.standing if DEPLOYMENT.name not in held or rollout.is_in_line else IDLE),
         followed=rollout.followed,
@@ -142,7 +140,7 @@ def plan_for_unreadable_pool(identity: ServiceIdentity, problem: str, view: Pool
     status = {**identity.status, "observedGeneration": identity.generation, "conditions": built}
     return Plan(
         status=None if is_same_status(status, identity.status) else status,
-        events=_decide_events(identity.status, status, conditions),
+        events=_decide_events(identity, status, conditions),
     )
 
 
@@ -263,8 +261,9 @@ def _service_status(member: ObservedMember, membership: PoolMembership) -> PoolS
     )
 
 
-def _decide_events(before: Mapping[str, Any], status: Status, conditions: PoolConditions) -> tuple[EventNote, ...]:
-    note = decide_available_event(before, condition_in(status, PoolConditionType.AVAILABLE))
+def _decide_events(identity: ServiceIdentity, status: Status, conditions: PoolConditions) -> tuple[EventNote, ...]:
+    before = identity.status
+    note = decide_available_event(before, condition_in(status, PoolConditionType.AVAILABLE), identity.last_known)
     notes = [] if note is None else [note]
     ready, was_ready = conditions[PoolConditionType.READY], condition_in(before, PoolConditionType.READY)
     if ready.holds and was_ready.get("status") != "True":

@@ -239,6 +239,7 @@ class Reconciler:
             deleting=bool(metadata.get("deletionTimestamp")),
             status=self.reporter.status_of(key, raw),
             queue_labels=queue_labels(raw),
+            last_known=self.reporter.note_known(key, raw),
         )
 
     def _forget(self, key: ServiceKey) -> None:

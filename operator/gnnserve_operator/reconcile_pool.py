@@ -81,6 +81,7 @@ class PoolReconciler:
             generation=raw["metadata"]["generation"],
             deleting=bool(raw["metadata"].get("deletionTimestamp")),
             status=self.reporter.status_of(key, raw),
+            last_known=self.reporter.note_known(key, raw),
         )
         parsed = parse_pool(raw)
         if isinstance(parsed, str):

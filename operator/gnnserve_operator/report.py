@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,12 +21,12 @@ import msgspec
 
 from gnnserve_operator.apply import last_version
 from gnnserve_operator.cluster import Cluster
+from gnnserve_operator.decide.events import NOTHING_KNOWN, EventNote, last_known_in
 from gnnserve_operator.declared import without_empty
 from gnnserve_operator.desired.labels import MANAGER
 from gnnserve_operator.errors import ConflictError, GoneError, RefusedError, RetryLaterError
 from gnnserve_operator.kinds import EVENT, Manifest, ServiceKey
 from gnnserve_operator.logs import about
-from gnnserve_operator.plan import EventNote
 
 _LONGEST_MESSAGE = 1024
 """Longest message of an event that the API server accepts."""
@@ -77,11 +77,14 @@ class Reporter:
     _untold: dict[ServiceKey, _Untold] = field(default_factory=dict)
     _sent: dict[ServiceKey, bytes] = field(default_factory=dict)
     """Digest of the status that was sent last, and of the uid: a watch may report it before the API server answers."""
+    _known: dict[ServiceKey, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
+    """Statuses that conditions had last when they were known, with the uid of their service."""
 
     def forget(self, service: ServiceKey) -> None:
         self._sent.pop(service, None)
         self._written.pop(service, None)
         self._untold.pop(service, None)
+        self._known.pop(service, None)
 
     def status_of(self, key: ServiceKey, service: Manifest) -> Manifest:
         """The service's status, or the one that was written and that the watch has not reported yet."""
@@ -90,6 +93,15 @@ class Reporter:
         if written and written.uid == metadata["uid"] and metadata["resourceVersion"] in written.overtaken:
             return dict(msgspec.json.decode(written.status))
         return service.get("status") or {}
+
+    def note_known(self, key: ServiceKey, service: Manifest) -> Mapping[str, str]:
+        """The statuses that the service's conditions had last when they were known, of its status and of those that
+        were noted before. A status that is not written yet does not count: its events are derived again."""
+        uid = service["metadata"]["uid"]
+        of_uid, earlier = self._known.get(key, ("", NOTHING_KNOWN))
+        known = last_known_in(self.status_of(key, service), earlier if of_uid == uid else NOTHING_KNOWN)
+        self._known[key] = (uid, known)
+        return known
 
     def is_echo(self, key: ServiceKey, service: Manifest) -> bool:
         """Whether the status that a watch reports is the one that was sent last, and its events are not waiting for

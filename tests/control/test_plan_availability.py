@@ -16,6 +16,7 @@ from gnnserve_operator.decide.availability import (
     decide_pool_availability,
     expect_by_children,
 )
+from gnnserve_operator.decide.events import NOTHING_KNOWN
 from gnnserve_operator.decide.problem import Problem
 from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import (
@@ -282,6 +283,45 @@ def test_workers_to_which_the_service_does_not_lead_are_told_as_such(wanted: boo
     assert (verdict.holds, verdict.reason) == (False, Reason.ENDPOINT_UNREACHABLE)
     assert words in verdict.message
     assert "kube-proxy" not in verdict.message, "which is in order"
+
+
+def turn(namespace: Namespace, *statuses: str) -> list[tuple[str, str]]:
+    """Events about Available while it takes on these statuses, one after the other."""
+    namespace.events.clear()
+    (worker,) = namespace.workers()
+    for status in statuses:
+        namespace.answer()
+        if status != "True":
+            namespace.endpoint = None
+            # A pod that is silent may be cut off from the operator alone; one that refuses answers nobody.
+            namespace.routes = {} if status == "Unknown" else {worker: "revision rev-1 is being loaded"}
+        namespace.settle()
+        assert namespace.condition("Available")["status"] == status
+    return [event for event in namespace.events if event[1] in {"Available", "Unavailable"}]
+
+
+LOST, BACK = ("Warning", "Unavailable"), ("Normal", "Available")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "told"),
+    [
+        pytest.param(("False", "Unknown", "False", "Unknown", "False"), [LOST], id="a loss is told once"),
+        pytest.param(("Unknown", "False", "Unknown", "True"), [LOST, BACK], id="not known before it turns"),
+        pytest.param(("Unknown", "True", "Unknown", "True"), [], id="it was never known to be lost"),
+    ],
+)
+def test_an_availability_that_is_not_known_in_between_neither_repeats_nor_hides_a_turn(
+    statuses: tuple[str, ...], told: list[tuple[str, str]]
+) -> None:
+    assert turn(serving(), *statuses) == told
+
+
+def test_an_operator_that_has_just_started_tells_of_a_loss_rather_twice_than_never() -> None:
+    namespace = serving()
+    turn(namespace, "Unknown")
+    namespace.last_known = NOTHING_KNOWN
+    assert turn(namespace, "False", "Unknown", "False") == [LOST]
 
 
 # --- where the spec says nothing

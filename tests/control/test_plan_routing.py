@@ -444,6 +444,32 @@ def test_measurements_that_are_lost_and_back_are_told_once_each() -> None:
     assert told == [("Warning", "MetricsUnavailable"), ("Normal", "MetricsAvailable")]
 
 
+def test_measurements_that_are_lost_while_no_worker_was_ready_are_told_once_too() -> None:
+    """Meanwhile they are not known."""
+    namespace = serving()
+    tick(namespace, HIGH)
+    namespace.events.clear()
+    unreachable = Silence(Reason.UNREACHABLE, "Prometheus does not tell.")
+    for _ in range(2):
+        for pod in namespace.workers().values():
+            pod["status"]["conditions"] = []
+        tick(namespace, unreachable)
+        assert namespace.reason("MetricsAvailable") == "Unknown NotServing"
+        namespace.make_ready()
+        for _ in range(3):
+            tick(namespace, unreachable)
+        assert namespace.reason("MetricsAvailable") == "False Unreachable"
+    assert [event for event in namespace.events if "Metrics" in event[1]] == [("Warning", "MetricsUnavailable")]
+    for pod in namespace.workers().values():
+        pod["status"]["conditions"] = []
+    tick(namespace, HIGH)
+    namespace.make_ready()
+    tick(namespace, HIGH)
+    tick(namespace, HIGH)
+    told = [event for event in namespace.events if "Metrics" in event[1]]
+    assert told == [("Warning", "MetricsUnavailable"), ("Normal", "MetricsAvailable")]
+
+
 def test_a_spec_that_cannot_be_read_measures_nothing() -> None:
     namespace = serving()
     tick(namespace, HIGH)

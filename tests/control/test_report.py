@@ -91,6 +91,28 @@ def test_a_status_follows_our_own_one_that_the_watch_has_not_told_of_yet() -> No
     assert reporter.status_of(KEY, told_of_the_second) == {"revision": "r3"}
 
 
+def told_status(**statuses: str) -> Manifest:
+    return {"conditions": [{"type": kind, "status": status} for kind, status in statuses.items()]}
+
+
+def test_what_was_known_last_is_remembered_of_what_was_written_for_as_long_as_the_service_lives() -> None:
+    reporter, cluster = reporting()
+    service = {**live(gnnservice()), "status": told_status(Available="True", MetricsAvailable="False", Ready="True")}
+    known = {"Available": "True", "MetricsAvailable": "False"}
+    assert reporter.note_known(KEY, service) == known
+    cluster.status_error = RetryLaterError("away")
+    with pytest.raises(RetryLaterError):
+        report(reporter, service, told_status(Available="False"))
+    assert reporter.note_known(KEY, service) == known, "the events of that status are derived again"
+    service["status"] = told_status(Available="Unknown", MetricsAvailable="Unknown")
+    assert reporter.note_known(KEY, service) == known
+    service["status"] = told_status(Available="False")
+    assert reporter.note_known(KEY, service) == known | {"Available": "False"}
+    service["metadata"]["uid"] = "of another"
+    service["status"] = told_status(Available="Unknown")
+    assert reporter.note_known(KEY, service) == {}
+
+
 def test_a_service_that_is_gone_by_now_needs_no_status_and_no_event() -> None:
     reporter, cluster = reporting()
     cluster.status_error = GoneError("not found")

@@ -19,6 +19,7 @@ from gnnserve_api.routing import AffineCost, Damage, Route, RoutingTable, Varian
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.status import ConditionType
 from gnnserve_operator.belonging import Conflict
+from gnnserve_operator.decide.events import NOTHING_KNOWN, last_known_in
 from gnnserve_operator.decide.status import condition_in
 from gnnserve_operator.desired.labels import FIELD_MANAGER, JOB_NAME
 from gnnserve_operator.desired.names import routing_name, worker_name
@@ -118,6 +119,8 @@ class Namespace:
         """What the operator remembers; a restart forgets it."""
         self.wait: ServiceWait | None = None
         """The same."""
+        self.last_known = NOTHING_KNOWN
+        """The same."""
         self.measured: QueryAnswer | Silence | None = None
         """What Prometheus answers to the next reconcile."""
         self.turns = NO_LIMIT
@@ -177,7 +180,8 @@ class Namespace:
 
     def plan(self) -> Plan:
         labels = queue_labels({"metadata": {"labels": self.labels}})
-        identity = ServiceIdentity(UID, self.generation, self.deleting, self.status, labels)
+        self.last_known = last_known_in(self.status, self.last_known)
+        identity = ServiceIdentity(UID, self.generation, self.deleting, self.status, labels, self.last_known)
         return plan(self.service, identity, self.observed(), self.settings, self.now)
 
     def reconcile(self) -> Plan:

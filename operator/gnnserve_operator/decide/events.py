@@ -17,6 +17,7 @@ from gnnserve_operator.kinds import ObjectRef
 from gnnserve_operator.observed import ObservedJob
 
 NORMAL, WARNING = "Normal", "Warning"
+_UNKNOWN = "Unknown"
 GENERATION_STARTED, GENERATION_QUEUED = "GenerationStarted", "GenerationQueued"
 COMPACTION_STARTED = "CompactionStarted"
 _EXPECTED = frozenset(
@@ -44,6 +45,11 @@ LOSSES: Mapping[ConditionType, tuple[str, str]] = {
 }
 """Conditions that may be false for as long as a service lives, so that only a loss, and its end, are events; each with
 their names. Another reason is no event: the reasons of one trouble alternate."""
+KNOWN = (ConditionType.AVAILABLE, *LOSSES)
+"""Conditions whose turns are told by what was known last: that one is not known for a while is no event, and must not
+hide a turn, nor repeat one."""
+NOTHING_KNOWN: Mapping[str, str] = {}
+"""Statuses known last by an operator that has just started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,10 @@ def decide_events(
     why_base: str | None,
     begun_job: ObservedJob | None = None,
     named: str | None = None,
+    last_known: Mapping[str, str] = NOTHING_KNOWN,
 ) -> tuple[EventNote, ...]:
     """The events of a transition. `why_base`: why the slow loop chose the base variant; None: it did not. `begun_job`:
-    an existing Job that may not have been announced. `named`: spec.revision."""
+    an existing Job that may not have been announced. `named`: spec.revision. `last_known`: see `last_known_in`."""
     ready, was_ready = condition_in(now, ConditionType.READY), condition_in(before, ConditionType.READY)
     notes = [
         _suspended(ready, was_ready),
@@ -73,8 +80,8 @@ def decide_events(
         _revision_damaged(before, now),
         _revision_published(before, now),
         *(_turned(before, now, kind) for kind in TURNING),
-        *(_lost(before, now, kind) for kind in LOSSES),
-        decide_available_event(before, condition_in(now, ConditionType.AVAILABLE)),
+        *(_lost(before, now, kind, last_known) for kind in LOSSES),
+        decide_available_event(before, condition_in(now, ConditionType.AVAILABLE), last_known),
         _ready(ready, was_ready),
         _stalled(before, now),
         _routing_changed(before, now, why_base),
@@ -152,15 +159,24 @@ def _revision_published(before: Mapping[str, Any], now: Mapping[str, Any]) -> Ev
     )
 
 
-def decide_available_event(before: Mapping[str, Any], available: Mapping[str, Any]) -> EventNote | None:
+def last_known_in(status: Mapping[str, Any], last_known: Mapping[str, str]) -> Mapping[str, str]:
+    """The status, True or False, of each condition of KNOWN: as `status` has it, or, where it is not known there, as it
+    was known last. Absent: it never was, as far as the operator remembers, which a restart makes it forget."""
+    told = {kind.value: condition_in(status, kind).get("status", _UNKNOWN) for kind in KNOWN}
+    return {**last_known, **{kind: found for kind, found in told.items() if found != _UNKNOWN}}
+
+
+def decide_available_event(
+    before: Mapping[str, Any], available: Mapping[str, Any], last_known: Mapping[str, str] = NOTHING_KNOWN
+) -> EventNote | None:
     """The event of a service, or a pool, whose Available turns between true and false. That it is not known is none:
-    it is looked at again. `before`: the status as it was."""
+    it is looked at again. `before`: the status as it was; `last_known`: see `last_known_in`."""
     # What an earlier release wrote does not tell of it.
-    untold = "Unknown" if before.get("conditions") else "False"
-    turn = (condition_in(before, ConditionType.AVAILABLE).get("status", untold), available["status"])
+    untold = _UNKNOWN if before.get("conditions") else "False"
+    turn = (last_known_in(before, last_known).get(ConditionType.AVAILABLE, untold), available["status"])
     if turn == ("False", "True"):
         return EventNote(NORMAL, "Available", available["message"])
-    is_lost = turn in {("True", "False"), ("Unknown", "False")}
+    is_lost = turn in {("True", "False"), (_UNKNOWN, "False")}
     if is_lost and available["reason"] not in NOT_YET_OR_NOT_WANTED:
         return EventNote(WARNING, "Unavailable", available["message"])
     return None
@@ -188,11 +204,14 @@ def _turned(before: Mapping[str, Any], now: Mapping[str, Any], kind: ConditionTy
     return None
 
 
-def _lost(before: Mapping[str, Any], now: Mapping[str, Any], kind: ConditionType) -> EventNote | None:
-    """An event when a condition that was true is false, and when it is true again."""
-    told, was = (condition_in(status, kind) for status in (now, before))
+def _lost(
+    before: Mapping[str, Any], now: Mapping[str, Any], kind: ConditionType, last_known: Mapping[str, str]
+) -> EventNote | None:
+    """An event when a condition that was true is false, and when it is true again, also where it was not known in
+    between."""
+    told = condition_in(now, kind)
     lost, back = LOSSES[kind]
-    turn = (was.get("status"), told.get("status"))
+    turn = (last_known_in(before, last_known).get(kind), told.get("status"))
     if turn == ("True", "False") and told["reason"] != Reason.NOT_CONFIGURED:
         return EventNote(WARNING, lost, told["message"])
     return EventNote(NORMAL, back, told["message"]) if turn == ("False", "True") else None
