@@ -29,7 +29,7 @@ from gnnserve_api.provenance import provenance_of
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.variants import Storage
 from gnnserve_worker.asking.asked_nodes import AskedNodes
-from gnnserve_worker.asking.changed_features import PlainFeatures, UnknownFeatures
+from gnnserve_worker.asking.changed_features import KnownFeatures, UnknownFeatures
 from gnnserve_worker.asking.features import GivenFeatures
 from gnnserve_worker.asking.overlay import FeatureStandIns, GraphOverlays, NoOverlays, Overlays, OverlaySupport
 from gnnserve_worker.asking.overlay_ids import IdsAlone
@@ -202,7 +202,9 @@ class FakeWorker:
                 overlays=overlays,
             ),
             changes=ServedChanges(
-                features=UnknownFeatures("") if self.overlays is None else PlainFeatures(self.overlays.columns),
+                features=UnknownFeatures("")
+                if self.overlays is None
+                else KnownFeatures((self.overlays.columns,), lambda _: 0),
                 applied_offset=None if self.updates is None else self.updates.offset,
                 is_gone=self.is_gone,
                 would_wait=lambda: self.is_changing,

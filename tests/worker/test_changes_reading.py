@@ -32,7 +32,6 @@ from gnnserve_worker.inference.served_changes import ServedChanges
 from gnnserve_worker.serving.http.changes import checks, reading
 from gnnserve_worker.serving.http.changes.content import content_of
 from gnnserve_worker.serving.http.changes.mistakes import place_of_id, place_of_label
-from gnnserve_worker.serving.http.changes.plain_batches import columns_of
 from gnnserve_worker.serving.http.changes.reading import read_changes, refusal_error
 
 NODES = 8
@@ -310,7 +309,7 @@ def test_a_revision_that_keeps_nothing_of_how_rows_are_made_takes_no_changes() -
 
 
 def test_content_of_a_batch_is_what_makes_it() -> None:
-    columns = columns_of(POSITIONS)
+    columns = POSITIONS.changes.features.columns_of(0)
     content = content_of(read(EVERYTHING), lambda _: columns)
     assert msgspec.json.decode(msgspec.json.encode(content)) == {
         **EVERYTHING,
@@ -325,10 +324,10 @@ def test_content_of_a_batch_is_what_makes_it() -> None:
 
 def test_content_has_texts_and_numbers_of_columns_without_names() -> None:
     body = {"nodes": [{"id": "new", "features": ROW}], "edges": [["new", "Zoë"]]}
-    content = content_of(read(body, NAMED), lambda _: columns_of(NAMED))
+    content = content_of(read(body, NAMED), NAMED.changes.features.columns_of)
     assert (content.nodes[0].id, content.edges) == ("new", (("new", "Zoë"),))
     few = read({"overrides": [{"id": 1, "features": {"2": 9}}, {"id": 2, "features": ROW}]}, UNNAMED)
-    told = content_of(few, lambda _: columns_of(UNNAMED))
+    told = content_of(few, UNNAMED.changes.features.columns_of)
     assert [node.features for node in told.overrides] == [{"2": 9.0}, ROW]
 
 
@@ -351,7 +350,7 @@ def test_every_refusal_of_a_replica_has_a_code() -> None:
 
 
 def test_a_request_decodes_what_a_page_encodes() -> None:
-    content = msgspec.json.encode(content_of(read(EVERYTHING), lambda _: columns_of(POSITIONS)))
+    content = msgspec.json.encode(content_of(read(EVERYTHING), POSITIONS.changes.features.columns_of))
     assert msgspec.json.decode(msgspec.json.encode(msgspec.json.decode(content, type=ChangesRequest[int]))) == (
         msgspec.json.decode(content)
     )

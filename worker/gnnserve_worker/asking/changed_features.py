@@ -1,13 +1,16 @@
-"""Features in batches of changes: which columns a node has, by its id."""
+"""Features in batches of changes: which columns a node has, by its type or its id."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.graph.feature_columns import FeatureColumns
+
+TypeColumns = Sequence[FeatureColumns | None]
+"""Columns of the nodes of each type, as in the source; None: the type has no features."""
 
 
 class ChangedFeatures(Protocol):
@@ -16,47 +19,29 @@ class ChangedFeatures(Protocol):
     def width(self) -> int:
         """Columns of a row of a batch: those of the type that has most."""
 
-    def columns_of(self, id_: Any) -> FeatureColumns | None:
-        """Columns of a node's features, as in the source, by its id; None: its type has none, or is none of the
-        graph's."""
+    def of_types(self) -> TypeColumns: ...
 
-    def columns_of_type(self, name: str) -> FeatureColumns | None:
-        """Columns of the nodes of a type; empty: of a graph of one."""
+    def columns_of(self, id_: Any) -> FeatureColumns | None:
+        """Columns of a node's features, as in the source, by its id in a batch; None: its type has none, or is none of
+        the graph's."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlainFeatures:
-    """All nodes have the same columns."""
-
-    columns: FeatureColumns
-
-    def width(self) -> int:
-        return self.columns.features
-
-    def columns_of(self, id_: Any) -> FeatureColumns | None:
-        return self.columns
-
-    def columns_of_type(self, name: str) -> FeatureColumns | None:
-        return self.columns
-
-
-@dataclass(frozen=True, slots=True)
-class FeaturesByType:
-    """Nodes of each type have columns of their own, and ids name the type."""
-
-    columns: Mapping[str, FeatureColumns | None]
-    """By the name of the type."""
-    widest: int
+class KnownFeatures:
+    types: TypeColumns
+    place_of: Callable[[Any], int]
+    """The place of a node's type, by the node's id in a batch; -1: there is no such type. A log may have batches whose
+    ids are of another form than the graph's."""
 
     def width(self) -> int:
-        return self.widest
+        return max(0 if columns is None else columns.features for columns in self.types)
+
+    def of_types(self) -> TypeColumns:
+        return self.types
 
     def columns_of(self, id_: Any) -> FeatureColumns | None:
-        # A log may have batches about a graph of one type too, whose ids may be integers.
-        return self.columns.get(id_.partition("/")[0]) if isinstance(id_, str) else None
-
-    def columns_of_type(self, name: str) -> FeatureColumns | None:
-        return self.columns[name]
+        place = self.place_of(id_)
+        return None if place < 0 else self.types[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +52,10 @@ class UnknownFeatures:
     def width(self) -> NoReturn:
         raise self._error()
 
-    def columns_of(self, id_: Any) -> NoReturn:
+    def of_types(self) -> NoReturn:
         raise self._error()
 
-    def columns_of_type(self, name: str) -> NoReturn:
+    def columns_of(self, id_: Any) -> NoReturn:
         raise self._error()
 
     def _error(self) -> RequestError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,15 @@ _Named = Mapping[str, float | list[float]]
 """Features by the names of columns."""
 AnyNode = NodeFeatures[Any] | TypedNodeFeatures
 """A node that a request brings, or gives other features."""
+
+
+def runs_of(types: np.ndarray, nodes: int) -> Sequence[tuple[int, int, int]]:
+    """Runs of nodes of one type: the place of the type, and where the run begins and ends. `types`: of so many nodes,
+    int64; empty: all are of the first one."""
+    if not len(types):
+        return ((0, 0, nodes),)
+    bounds = [0, *(np.flatnonzero(np.diff(types)) + 1).tolist(), nodes]
+    return [(int(types[begin]), begin, end) for begin, end in pairwise(bounds)]
 
 
 class StoredFeatures(Protocol):

@@ -20,8 +20,8 @@ import numpy as np
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import RequestOverlay, TypedOverlay
 from gnnserve_worker.asking import overlay_schemas
-from gnnserve_worker.asking.features import StoredFeatures, TypeFeatures
-from gnnserve_worker.asking.overlay_ids import BRING_IT, OverlayIds, runs_of
+from gnnserve_worker.asking.features import StoredFeatures, TypeFeatures, runs_of
+from gnnserve_worker.asking.overlay_ids import BRING_IT, OverlayIds
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
 from gnnserve_worker.graph.feature_columns import FeatureColumns

@@ -9,7 +9,7 @@ names its relation. A message names the place in the request, the value and the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, Protocol
 
 import msgspec
@@ -215,15 +215,6 @@ def _by_name(graph: GraphSchema) -> _RelationsByName:
     for place, relation in enumerate(graph.relations):
         found.setdefault(relation.name, []).append((place, relation))
     return found
-
-
-def runs_of(types: np.ndarray, nodes: int) -> Sequence[tuple[int, int, int]]:
-    """Runs of nodes of one type: the place of the type, and where the run begins and ends. `types`: of so many nodes,
-    int64; empty: all are of the first one."""
-    if not len(types):
-        return ((0, 0, nodes),)
-    bounds = [0, *(np.flatnonzero(np.diff(types)) + 1).tolist(), nodes]
-    return [(int(types[begin]), begin, end) for begin, end in pairwise(bounds)]
 
 
 def repeated(ids: Sequence[Any], field: str) -> RequestError:

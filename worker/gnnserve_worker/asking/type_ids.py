@@ -39,7 +39,7 @@ class TypedIds:
         self.types = types
         self.numbered = numbered
         self._of_type = of_type
-        self._names = {kind.name for kind in types.types}
+        self._places = {kind.name: place for place, kind in enumerate(types.types)}
         self._first_nodes = numbered.first_nodes
 
     def read(self, given: Any, where: str) -> TypedId:
@@ -49,7 +49,7 @@ class TypedIds:
     def read_named(self, given: Any, where: str) -> TypedId:
         """An id that names its type."""
         name = given.partition("/")[0] if isinstance(given, str) and "/" in given else None
-        if isinstance(given, dict) or name in self._names:
+        if isinstance(given, dict) or name in self._places:
             return self._read(given, where)
         there = ", ".join(one.name for one in self.types.types)
         said = f"{shown_value(given)} has no type" if name is None else f"{shown_value(name)} is no type of nodes"
@@ -61,6 +61,10 @@ class TypedIds:
     def read_asked(self, given: Any, where: str) -> TypedId:
         """The id of a node that is asked about."""
         return self.read(given, where)
+
+    def place_of(self, name: str) -> int:
+        """The place of a type; -1: there is no such type."""
+        return self._places.get(name, -1)
 
     def number(self, id_: TypedId) -> int:
         """The number of a node of the graph; -1: there is no such node."""
@@ -102,7 +106,7 @@ class TypedIds:
         """The id within the type that is answered for, of one that may name it; one of another type stays an object,
         which no id within that type is."""
         name, slash, id_ = given.partition("/") if isinstance(given, str) else ("", "", "")
-        if not slash or name not in self._names:
+        if not slash or name not in self._places:
             return given  # an id alone, which may have a slash of its own
         if name != self.types.target.name:
             return TypedNodeId(name, id_)
@@ -146,7 +150,7 @@ class TypedIds:
             name, _, id_ = given.partition("/")
             # A text id may have a slash of its own: what is before it is then no type, unless the id is written in
             # full.
-            if self.types.target.node_ids == "Strings" and name not in self._names:
+            if self.types.target.node_ids == "Strings" and name not in self._places:
                 return None, given
             return name, id_
         return None, given

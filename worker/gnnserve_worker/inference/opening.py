@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from gnnserve_api.provenance import provenance_of
-from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking.asked_nodes import AnyIds, AskedNodes, GraphTypes
-from gnnserve_worker.asking.changed_features import ChangedFeatures, FeaturesByType, PlainFeatures, UnknownFeatures
-from gnnserve_worker.asking.overlay import Overlays
+from gnnserve_worker.asking.changed_features import ChangedFeatures
 from gnnserve_worker.asking.served_graph import ServedGraph, types_of_one
-from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.living_ids import look_up_one
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
-from gnnserve_worker.inference.overlay_support import overlays_of
+from gnnserve_worker.inference.overlay_support import changed_features_of, overlays_of
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
 from gnnserve_worker.inference.served_changes import STILL, ServedChanges
 from gnnserve_worker.nearest.parts import IndexPart
@@ -59,7 +56,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     )
     changes = STILL
     if replica is not None:
-        features = _changed_features(loaded, manifest, compute.overlays)
+        features = changed_features_of(loaded, compute.overlays, graph)
         changes = _changes_of(loaded, replica, features, indexes)
     return ServedRevision(manifest, graph, task, compute, changes)
 
@@ -103,18 +100,6 @@ def _changes_of(
         would_wait=lambda: replica.is_busy,
         index_follower=IndexFollower(replica, indexes[0], reach_of(loaded)) if indexes else None,
     )
-
-
-def _changed_features(loaded: LoadedRevision, manifest: RevisionManifest, overlays: Overlays) -> ChangedFeatures:
-    graph = loaded.graph
-    if overlays.why:
-        return UnknownFeatures(overlays.why)
-    if graph.schema.has_names:
-        kinds = graph.schema.types
-        columns = {kind.name: one.columns for kind, one in zip(kinds, loaded.type_rows, strict=True)}
-        return FeaturesByType(columns, max(kind.features or 0 for kind in kinds))
-    assert manifest.row_source is not None  # noqa: S101  (overlays are made by it too)
-    return PlainFeatures(FeatureColumns(loaded.features, manifest.row_source.columns))
 
 
 def _indexes_of(loaded: LoadedRevision, revision: str, parts: Sequence[IndexPart]) -> tuple[RevisionIndex, ...]:

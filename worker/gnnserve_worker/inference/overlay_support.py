@@ -1,13 +1,16 @@
-"""What requests may bring to an opened revision: how that is read and arranged, or why it takes none."""
+"""What requests and changes may bring to an opened revision: how that is read and arranged, or why it takes none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking import overlay_schemas
+from gnnserve_worker.asking.changed_features import ChangedFeatures, KnownFeatures, UnknownFeatures
 from gnnserve_worker.asking.features import GivenFeatures, LearntFeatures, TypeFeatures
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.overlay import (
@@ -22,6 +25,7 @@ from gnnserve_worker.asking.overlay import (
 from gnnserve_worker.asking.overlay_ids import BRING_IT, IdsAlone, IdsWithTypes, OverlayIds
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.served_graph import ServedGraph
+from gnnserve_worker.asking.type_ids import TypedIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import OverlayArranger, overlay_arranger
 from gnnserve_worker.models.rows import FeaturesOf, MakesRows
@@ -40,14 +44,19 @@ class _Form:
     """In place of `schemas` where nothing can be brought, and ids of all types are in one numbering."""
     no_arrays: str
     """As of `GraphOverlays`."""
+    place_of: Callable[[TypedIds, Any], int]
+    """The place of a node's type, by the node's id in a batch of changes, whatever that is; -1: there is none."""
 
 
-_ALONE = _Form(lambda graph: IdsAlone(graph.naming), overlay_schemas.PLAIN, overlay_schemas.NONE, "")
+_ALONE = _Form(
+    lambda graph: IdsAlone(graph.naming), overlay_schemas.PLAIN, overlay_schemas.NONE, "", lambda _ids, _given: 0
+)
 _WITH_TYPES = _Form(
     lambda graph: IdsWithTypes(graph.ids),
     overlay_schemas.OF_RELATIONS,
     overlay_schemas.FOLDED,
     "its graph has several types of nodes, and what requests bring to it is written in JSON",
+    lambda ids, given: ids.place_of(given.partition("/")[0]) if isinstance(given, str) else -1,
 )
 _FORMS: Mapping[IdForm, _Form] = {
     IdForm.INTEGERS: _ALONE,
@@ -76,6 +85,14 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
         "" if graph.described else BRING_IT,
         form.no_arrays,
     )
+
+
+def changed_features_of(loaded: LoadedRevision, overlays: Overlays, graph: ServedGraph) -> ChangedFeatures:
+    """Features that batches of changes bring. `overlays`: of the revision, which needs as much to make rows."""
+    if overlays.why:
+        return UnknownFeatures(overlays.why)
+    form = _FORMS[graph.naming.form]
+    return KnownFeatures(tuple(one.columns for one in loaded.type_rows), partial(form.place_of, graph.ids))
 
 
 def _features_of(name: str, recipe: TypeRowRecipe, features_of: FeaturesOf | None) -> TypeFeatures:

@@ -87,8 +87,8 @@ def describe_post(revision: ServedRevision | None) -> dict[str, Any]:
 def _content_of(revision: ServedRevision | None) -> dict[str, Any]:
     if revision is None:
         return json_content(ChangesRequest, {"edges": [[3, 7]]})
-    form = FORMS[revision.graph.naming.form]
-    return json_content(form.request, form.example(revision))
+    ids = FORMS[revision.graph.naming.form].ids
+    return json_content(ids.request, ids.example(revision))
 
 
 def list_parameters() -> list[dict[str, Any]]:

@@ -8,42 +8,25 @@ place in the JSON form, the value, what was expected and what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
 
-from gnnserve_api import decoding
-from gnnserve_api.changes import CHANGES_TYPE, ChangesRequest
+from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.question import ErrorCode, RequestError
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeProblem, ChangeRefusal, encode_batch
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.changes.batch_ids import IntegersAlone, TextsAlone, TextsWithTypes
+from gnnserve_worker.serving.http.changes.batches import Batches
 from gnnserve_worker.serving.http.changes.checks import SPLIT, too_many
-from gnnserve_worker.serving.http.changes.plain_batches import PlainBatches
-from gnnserve_worker.serving.http.changes.relation_batches import RelationBatches
 from gnnserve_worker.serving.http.codecs.large_json import LARGE_BYTES, has_more_values, without_collection
 
 MOST_JSON_VALUES = 1 << 20
 """Values of a batch in JSON, whose decoding holds up every other client: about 50 ms."""
 
 
-class BatchForm(Protocol):
-    """Batches of graphs that call their nodes alike. Methods raise RequestError."""
-
-    @property
-    def request(self) -> Any:
-        """The type of a batch in JSON."""
-
-    def example(self, revision: ServedRevision) -> Any:
-        """A batch that the graph permits."""
-
-    def read_json(self, body: bytes, revision: ServedRevision) -> ChangeBatch: ...
-
-    def read_binary(self, body: bytes, revision: ServedRevision) -> ChangeBatch: ...
-
-
-FORMS: Mapping[IdForm, BatchForm] = {
-    IdForm.INTEGERS: PlainBatches(decoding.decoder(ChangesRequest[int])),
-    IdForm.TEXTS: PlainBatches(decoding.decoder(ChangesRequest[str])),
-    IdForm.WITH_TYPES: RelationBatches(),
+FORMS: Mapping[IdForm, Batches] = {
+    IdForm.INTEGERS: Batches(IntegersAlone()),
+    IdForm.TEXTS: Batches(TextsAlone()),
+    IdForm.WITH_TYPES: Batches(TextsWithTypes()),
 }
 _CODES = {
     ChangeProblem.UNKNOWN_NODE: ErrorCode.UNKNOWN_NODE,

@@ -1,0 +1,200 @@
+"""Ids in a batch of changes, as a graph calls its nodes: alone, and an edge is a pair; or with their type, and an edge
+names its relation.
+
+Unlike a request's ids, those of what lasts name their type in any case. Whether nodes and relations are there is for
+the replica to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from gnnserve_api import decoding
+from gnnserve_api.changes import ChangesRequest, TypedChangesRequest
+from gnnserve_worker.asking.body_form import BodyForm
+from gnnserve_worker.asking.naming import POSSIBLE_IDS
+from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
+from gnnserve_worker.asking.type_ids import TypedId, TypedIds
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
+from gnnserve_worker.graph.ids import lay_out
+from gnnserve_worker.graph.overlay import ALL_OF_FIRST
+from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.serving.http.changes.checks import check_lengths, check_texts, empty_id
+from gnnserve_worker.serving.http.changes.mistakes import CHANGES, RELATION_CHANGES, place_of_id
+
+AnyRequest = ChangesRequest[Any] | TypedChangesRequest
+"""A batch in JSON."""
+
+
+class NamedItems(NamedTuple):
+    """Ids of a batch in JSON."""
+
+    ids: ChangeIds
+    types: np.ndarray
+    """Types of new nodes and of overridden ones, by their places: int64; empty: all are of the first one."""
+
+
+class BatchIds(Protocol):
+    """The form of ids in batches. Methods raise RequestError."""
+
+    @property
+    def request(self) -> Any:
+        """The type of a batch in JSON."""
+
+    @property
+    def decoder(self) -> msgspec.json.Decoder[Any]: ...
+
+    @property
+    def form(self) -> BodyForm:
+        """Its fields, for messages."""
+
+    @property
+    def has_types(self) -> bool:
+        """Whether ids are texts with their types."""
+
+    @property
+    def padding(self) -> str:
+        """What a row of features has beside those of its node, for messages."""
+
+    def example(self, revision: ServedRevision) -> Any:
+        """A batch that the graph permits."""
+
+    def read(self, request: Any, counts: ChangeCounts, ids: TypedIds) -> NamedItems:
+        """Ids of a batch in JSON, laid out. `ids`: of the graph."""
+
+    def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
+        """Check the ids of a batch in the binary form; types as of `NamedItems`, -1 where the graph has no such
+        type."""
+
+
+class IntegersAlone:
+    """Integers, without a type."""
+
+    request = ChangesRequest
+    decoder = decoding.decoder(ChangesRequest[int])
+    form = CHANGES
+    has_types = False
+    padding = ""
+
+    def example(self, revision: ServedRevision) -> Any:
+        return _pair(revision)
+
+    def read(self, request: ChangesRequest[int], counts: ChangeCounts, ids: TypedIds) -> NamedItems:
+        given = _in_order(request)
+        try:
+            return NamedItems(ChangeIds(np.array(given, np.int64)), ALL_OF_FIRST)
+        except OverflowError:
+            first = next(i for i, id_ in enumerate(given) if id_ not in POSSIBLE_IDS)
+            raise RequestError(
+                ErrorCode.INVALID_VALUE,
+                place_of_id(first, counts),
+                f"{shown_value(given[first])} is beyond 64 bits with a sign, as no id is",
+                f"give an integer from {POSSIBLE_IDS[0]} to {POSSIBLE_IDS[-1]}",
+            ) from None
+
+    def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
+        if batch.ids.integers is None:
+            raise _other_form("node ids of this graph are integers", 1)
+        return ALL_OF_FIRST
+
+
+class TextsAlone:
+    """Texts, without a type."""
+
+    request = ChangesRequest
+    decoder = decoding.decoder(ChangesRequest[str])
+    form = CHANGES
+    has_types = False
+    padding = ""
+
+    def example(self, revision: ServedRevision) -> Any:
+        return _pair(revision)
+
+    def read(self, request: ChangesRequest[str], counts: ChangeCounts, ids: TypedIds) -> NamedItems:
+        given = _in_order(request)
+        if "" in given:
+            raise empty_id(given.index(""), counts)
+        return NamedItems(_laid_out(given, counts), ALL_OF_FIRST)
+
+    def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
+        texts, offsets = batch.ids.texts, batch.ids.offsets
+        if batch.is_typed or texts is None or offsets is None:
+            raise _other_form("node ids of this graph are texts", 2)
+        check_texts(texts, offsets, batch.counts)
+        return ALL_OF_FIRST
+
+
+class TextsWithTypes:
+    """Texts with their type, `user/17`; an edge is source, relation and target."""
+
+    request = TypedChangesRequest
+    decoder = decoding.decoder(TypedChangesRequest)
+    form = RELATION_CHANGES
+    has_types = True
+    padding = ", with zeros behind those of its type"
+
+    def example(self, revision: ServedRevision) -> Any:
+        return msgspec.json.decode(RELATION_CHANGES.example(revision))
+
+    def read(self, request: TypedChangesRequest, counts: ChangeCounts, ids: TypedIds) -> NamedItems:
+        rows = [ids.read_named(node.id, f"nodes[{place}].id") for place, node in enumerate(request.nodes)]
+        rows += [ids.read_named(node.id, f"overrides[{place}].id") for place, node in enumerate(request.overrides)]
+        texts = [_text(id_) for id_ in rows]
+        for place, node in enumerate(request.labels):
+            texts.append(_text(ids.read_named(node.id, f"labels[{place}].id")))
+        for field, edges in (("edges", request.edges), ("removedEdges", request.removed_edges)):
+            for place, (source, relation, target) in enumerate(edges):
+                where = f"{field}[{place}]"
+                if not relation:
+                    problem = "it is empty, and no relation is the empty text"
+                    raise RequestError(ErrorCode.INVALID_VALUE, f"{where}[1]", problem, "name one")
+                source_id = ids.read_named(source, f"{where}[0]")
+                texts += (_text(source_id), relation, _text(ids.read_named(target, f"{where}[2]")))
+        for place, given in enumerate(request.removed_nodes):
+            texts.append(_text(ids.read_named(given, f"removedNodes[{place}]")))
+        types = np.array([ids.place_of(id_.type) for id_ in rows], np.int64)
+        return NamedItems(_laid_out(texts, counts), types)
+
+    def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
+        texts, offsets, counts = batch.ids.texts, batch.ids.offsets, batch.counts
+        if not batch.is_typed or texts is None or offsets is None:
+            raise _other_form("nodes of this graph are of several types", 3)
+        check_texts(texts, offsets, counts, batch.per_edge)
+        whole, bounds = texts.tobytes(), offsets.tolist()
+        named = (whole[bounds[at] : bounds[at + 1]].decode() for at in range(counts.rows))
+        return np.array([ids.place_of(text.partition("/")[0]) for text in named], np.int64)
+
+
+def _in_order(request: ChangesRequest[Any]) -> list[Any]:
+    """All ids, in the order of the binary form."""
+    ids: list[Any] = [node.id for node in request.nodes]
+    ids += [node.id for node in request.overrides]
+    ids += [node.id for node in request.labels]
+    ids += chain.from_iterable(request.edges)
+    ids += chain.from_iterable(request.removed_edges)
+    ids += request.removed_nodes
+    return ids
+
+
+def _laid_out(texts: Sequence[str], counts: ChangeCounts) -> ChangeIds:
+    laid_out, offsets = lay_out(texts)
+    check_lengths(offsets, counts)
+    return ChangeIds(None, laid_out, offsets)
+
+
+def _pair(revision: ServedRevision) -> Any:
+    ids = revision.graph.naming.shown(0, 2)
+    return {"edges": [[ids[0], ids[-1]]]}
+
+
+def _text(id_: TypedId) -> str:
+    return f"{id_.type}/{id_.id}"
+
+
+def _other_form(problem: str, form: int) -> RequestError:
+    return RequestError(ErrorCode.INVALID_BINARY, "body", problem, f"send form {form} of a batch")
