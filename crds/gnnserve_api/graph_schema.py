@@ -34,6 +34,17 @@ class TypeManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     """What requests call its nodes by, behind its name."""
 
 
+class PayloadManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Features and times of the edges of a relation."""
+
+    columns: tuple[str, ...]
+    """Names of the features, in their order."""
+    time: str
+    """Name of the column of times; empty: edges have none."""
+    rows: int
+    """Rows that features and times have: one for each edge, which its entries in lists share."""
+
+
 class RelationManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Edges of one kind, from nodes of one type to nodes of one type, which read them."""
 
@@ -50,6 +61,8 @@ class RelationManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     """Whether an edge between two nodes of one type lets either read the other."""
     whole_rules: EdgeRules | UnsetType = msgspec.field(default=UNSET, name="edgeRules")
     """Absent: `merges` and `both_ways` say all of them."""
+    payload: PayloadManifest | UnsetType = UNSET
+    """Absent: edges have neither features nor times."""
 
     @property
     def key(self) -> str:

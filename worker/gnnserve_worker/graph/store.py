@@ -52,6 +52,9 @@ class Graph:
     """Numbers of nodes, int32 [edges], or more of a graph that changes."""
     schema: GraphSchema = _UNCOUNTED
     """Types and relations. By default nodes are of one type and have a list each."""
+    payload_rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    """Row of each entry of `indices` in the payload of its relation (`payload.py`), int32; -1 where the relation has
+    none. [0]: no relation has any."""
     nodes: int = field(init=False)
     """Nodes of all types."""
     layout: np.ndarray = field(init=False)
