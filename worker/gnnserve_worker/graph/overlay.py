@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_worker.graph.places import TypePlaces
@@ -30,6 +31,27 @@ _SHORT = 24
 """Lists up to here are sorted by insertion."""
 ALL_OF_FIRST = np.zeros(0, np.int64)
 """In place of types of new nodes, and of relations of edges: all are of the first one."""
+
+
+class EdgeRows(msgspec.Struct, frozen=True):
+    """Features and times of the edges that a request brings: a row for each of them, in their order."""
+
+    features: np.ndarray
+    """float32 [edges, columns of the relation that has most]; what is behind a relation's own columns is not read."""
+    times: np.ndarray
+    """int64 [edges]; [0]: no relation's edges have a time."""
+
+
+class OverlayPayload(msgspec.Struct, frozen=True):
+    """Payload of the edges that a request brings, or of those of all requests of a batch, by the entries of lists."""
+
+    edges: EdgeRows
+    rows: np.ndarray
+    """The row of `edges` of each entry that lists gain: int64 [entries]; -1 where the request brings no payload."""
+    replaced: np.ndarray
+    """Stored entries whose edge is brought again, where equal ones count once: list of an overlay node, the stored node
+    that is read, and the row of `edges` that it has in place of its own. int64 [n, 3]. The entry is not told by its
+    position, which changes may move before it is read."""
 
 
 class Overlay(msgspec.Struct, frozen=True):
@@ -53,6 +75,8 @@ class Overlay(msgspec.Struct, frozen=True):
     stand_ins: np.ndarray | None = None
     """For each row of `features`, the number of the stored node whose rows of tables its node has, -1: they are made of
     the features. int64; None: all are made of features."""
+    payload: OverlayPayload | None = None
+    """None: no edge has any."""
 
     @property
     def origins(self) -> np.ndarray:
@@ -86,14 +110,15 @@ class OverlayArranger:
     def arrange(
         self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray,
         new_types: np.ndarray = ALL_OF_FIRST, relations: np.ndarray = ALL_OF_FIRST,
+        payload: EdgeRows | None = None,
     ) -> tuple[Overlay, np.ndarray]:  # fmt: skip
         """Arrange an overlay; returns it, and the seeds in its numbering (int64).
 
         `features`: float32 [new nodes and overridden, columns of the widest type], in this order. `overridden`:
         distinct numbers of stored nodes, int64. `edges`: (source, target), int64 [edges, 2], and `seeds`, int64:
         numbers, or N + k for the k-th new node. `new_types`, `relations`: places of the types of new nodes, and of the
-        relations of edges, int64, writable; empty: all are of the first one. All are in range and of the right types;
-        nothing is checked.
+        relations of edges, int64, writable; empty: all are of the first one. `payload`: that of the
+        edges, where any relation of the graph has some. All are in range and of the right types; nothing is checked.
         """
         stride, new_nodes = self.stride, len(features) - len(overridden)
         most = self.most_entries * len(edges)
@@ -101,13 +126,18 @@ class OverlayArranger:
         features = np.ascontiguousarray(features, np.float32)
         # Copies: a read-only array, as it comes out of a body, would compile the kernels a second time.
         arranged = np.array(seeds, np.int64)
-        nodes, entries = _arrange(
+        own = None if payload is None else _room_for(payload, most)
+        nodes, entries, again = _arrange(
             self.graph.indptr, self.graph.indices, self.places.layout, self.readings, new_nodes,
             new_types, np.array(overridden, np.int64), relations, np.array(edges, np.int64, order="C"), most, arranged,
-            packed,
+            packed, own,
         )  # fmt: skip
         packed = packed[: PACKED_HEADER + 1 + 2 * nodes + entries]
-        return Overlay(new_nodes, features, packed, nodes, entries, stride), arranged
+        if payload is None or own is None:
+            return Overlay(new_nodes, features, packed, nodes, entries, stride), arranged
+        _, rows, replaced = own
+        kept = OverlayPayload(payload, rows[:entries], replaced[:again])
+        return Overlay(new_nodes, features, packed, nodes, entries, stride, None, kept), arranged
 
     def stand_in(self, node: int, width: int, lists: Sequence[np.ndarray]) -> tuple[Overlay, np.ndarray]:
         """A new node with the rows of a stored one and lists of its own, which no other node reads; returns it as an
@@ -134,7 +164,21 @@ class OverlayArranger:
         read = np.flatnonzero(places.targets == 0)
         edges = np.stack((places.first_nodes[places.sources[read]], np.full(len(read), nodes)), axis=1)
         features, none = np.zeros((1, width), np.float32), np.zeros(0, np.int64)
-        return self.arrange(features, none, edges, np.array([nodes]), np.zeros(1, np.int64), read)[0]
+        payload = self._smallest_payload(len(edges))
+        return self.arrange(features, none, edges, np.array([nodes]), np.zeros(1, np.int64), read, payload)[0]
+
+    def _smallest_payload(self, edges: int) -> EdgeRows | None:
+        described = [one.payload for one in self.graph.schema.relations if one.payload is not UNSET]
+        if not described:
+            return None
+        columns = max(len(one.columns) for one in described)
+        return EdgeRows(np.zeros((edges, columns), np.float32), np.zeros(edges, np.int64))
+
+
+def _room_for(payload: EdgeRows, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `_arrange` reads of payload, and fills in. `most`: entries."""
+    # A copy: a read-only array would compile the kernel a second time.
+    return np.array(payload.times, np.int64), np.empty(most, np.int64), np.empty((most, 3), np.int64)
 
 
 def overlay_arranger(graph: Graph, places: TypePlaces) -> OverlayArranger:
@@ -228,10 +272,12 @@ def _number(ids: np.ndarray, features: np.ndarray, new_nodes: int, ends: int, no
 def _arrange(
     indptr: np.ndarray, indices: np.ndarray, layout: np.ndarray, readings: np.ndarray, new_nodes: int,
     new_types: np.ndarray, overridden: np.ndarray, relations: np.ndarray, edges: np.ndarray, most: int,
-    seeds: np.ndarray, packed: np.ndarray,
-) -> tuple[int, int]:  # fmt: skip
-    """Fill in `packed`, and number the seeds. Returns the numbers of lists of overlay nodes and of entries. `most`: as
-    many entries as the edges may become."""
+    seeds: np.ndarray, packed: np.ndarray, payload: tuple[np.ndarray, np.ndarray, np.ndarray] | None,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Fill in `packed`, and number the seeds. Returns the numbers of lists of overlay nodes and of entries, and of
+    stored entries whose payload is replaced. `most`: as many entries as the edges may become. `payload`: times of the
+    edges, and to be filled in as of `OverlayPayload` its `rows` and `replaced`; where it is None, what stands under it
+    is left out of the compiled code."""
     types, stride, first_nodes, first_lists, slots, relation_of, _ = unpack_layout(layout)
     first_readings, merges, keeps_loops, numbers = _unpack_readings(readings)
     stored = first_nodes[types]
@@ -254,6 +300,10 @@ def _arrange(
     # listed.
     lists = np.empty(most, dtype=np.int64)
     senders = np.empty(most, dtype=np.int64)
+    if payload is not None:
+        times, rows, replaced = payload
+        edge_of = np.empty(most, dtype=np.int64)
+    again = 0
     entries = 0
     for i in range(len(edges)):
         relation = relations[i] if len(relations) > 0 else 0
@@ -272,6 +322,8 @@ def _arrange(
                 place = reader - stored
             lists[entries] = place * stride + numbers[3 * reading]
             senders[entries] = edges[i, swaps]
+            if payload is not None:
+                edge_of[entries] = i
             entries += 1
     nodes = count * stride
     starts = packed[PACKED_HEADER + nodes : PACKED_HEADER + 1 + 2 * nodes]
@@ -284,6 +336,8 @@ def _arrange(
     neighbours = packed[PACKED_HEADER + 1 + 2 * nodes :]
     for entry in range(entries):
         neighbours[ends[lists[entry]]] = senders[entry]
+        if payload is not None:
+            rows[ends[lists[entry]]] = edge_of[entry]
         ends[lists[entry]] += 1
     kept = 0
     for k in range(count):
@@ -295,27 +349,42 @@ def _arrange(
             starts[one] = kept
             if first == ends[one]:
                 continue
-            # In order, so that what is drawn does not depend on the order of the edges in the request.
-            _sort(neighbours[first : ends[one]])
             if kind < 0:
                 kind = type_of(origin, first_nodes)
             is_merged = merges[relation_of[kind * stride + slot]] != 0
+            # In order, so that what is drawn does not depend on the order of the edges in the request.
+            if payload is None:
+                _sort(neighbours[first : ends[one]])
+            else:
+                _sort_with_rows(
+                    neighbours[first : ends[one]], rows[first : ends[one]], times[: 0 if is_merged else len(times)]
+                )
             stored_list = -1
             if is_merged and origin >= 0:
                 stored_list = first_lists[kind] + (origin - first_nodes[kind]) * slots[kind] + slot
             before = -1
             for entry in range(first, ends[one]):
                 sender = neighbours[entry]
-                if is_merged and before == sender:
-                    continue
-                before = sender
+                if payload is None:
+                    if is_merged and before == sender:
+                        continue
+                    before = sender
+                elif is_merged and entry + 1 < ends[one] and neighbours[entry + 1] == sender:
+                    continue  # the last of equal ones counts
                 if sender < stored:
                     if stored_list >= 0 and _lists(indptr, indices, stored_list, sender):
+                        if payload is not None:
+                            replaced[again, 0] = one
+                            replaced[again, 1] = sender
+                            replaced[again, 2] = rows[entry]
+                            again += 1
                         continue
                     place = _find(sender, keys, places)
                     neighbours[kept] = sender if place < 0 else stored + place * stride
                 else:
                     neighbours[kept] = stored + (sender - stored) * stride
+                if payload is not None:
+                    rows[kept] = rows[entry]
                 kept += 1
     starts[nodes] = kept
     for i in range(len(seeds)):
@@ -330,7 +399,19 @@ def _arrange(
     packed[2] = (new_nodes + len(overridden)) * stride
     packed[3] = len(overridden)
     packed[4] = count - new_nodes
-    return nodes, kept
+    return nodes, kept, again
+
+
+@inlined
+def _sort_with_rows(senders: np.ndarray, rows: np.ndarray, times: np.ndarray) -> None:
+    """Sort a list's entries by sender, equal ones by the times of their edges, then as they are listed. `times`: of all
+    edges, whose row each entry has; empty: equal ones stay as they are listed."""
+    order = np.argsort(rows, kind="mergesort")
+    if len(times) > 0:
+        order = order[np.argsort(times[rows[order]], kind="mergesort")]
+    order = order[np.argsort(senders[order], kind="mergesort")]
+    senders[:] = senders[order]
+    rows[:] = rows[order]
 
 
 @inlined

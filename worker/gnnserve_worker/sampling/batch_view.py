@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from gnnserve_worker.graph.feature_rows import FeatureRows, addresses_of, numbers_at
-from gnnserve_worker.graph.overlay import PACKED_HEADER, Overlay
+from gnnserve_worker.graph.overlay import PACKED_HEADER, EdgeRows, Overlay, OverlayPayload
 from gnnserve_worker.kernel_cache import brief_kernel, inlined
 from gnnserve_worker.kernels.view import (
     HAS_KEY,
@@ -49,6 +49,8 @@ class BatchView(msgspec.Struct, frozen=True):
     """Features of new nodes, and of those with other ones. None: there are no overlay nodes."""
     stand_ins: np.ndarray | None = None
     """`Overlay.stand_ins` of all of `features`; None: there are none."""
+    payload: OverlayPayload | None = None
+    """That of all requests, by the entries and lists of the view; None: no request brings any."""
 
     def touches(self, part: slice) -> bool:
         """Whether any of that part of its seeds sees another graph than the stored one, or has a key of its own."""
@@ -56,15 +58,15 @@ class BatchView(msgspec.Struct, frozen=True):
 
     def of_seeds(self, part: slice) -> BatchView:
         """The view of a part of its seeds."""
-        return BatchView(self.sampling.of_seeds(part), self.features, self.stand_ins)
+        return BatchView(self.sampling.of_seeds(part), self.features, self.stand_ins, self.payload)
 
     def of_places(self, places: np.ndarray) -> BatchView:
         """The view of its seeds at these places."""
-        return BatchView(self.sampling.of_places(places), self.features, self.stand_ins)
+        return BatchView(self.sampling.of_places(places), self.features, self.stand_ins, self.payload)
 
     def of_distinct(self, views: np.ndarray) -> BatchView:
         """The view of a batch's distinct seeds. `views`, int32: that of each."""
-        return BatchView(self.sampling.of_others(views), self.features, self.stand_ins)
+        return BatchView(self.sampling.of_others(views), self.features, self.stand_ins, self.payload)
 
 
 def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView | None:
@@ -96,7 +98,14 @@ def view_of(nodes: int, parts: Sequence[Part], seeds: np.ndarray) -> BatchView |
     _number(nodes, told, columns, seeds, packed, addresses)
     if not brought:
         return BatchView(SampleView(packed), None)
-    return BatchView(SampleView(packed), FeatureRows(addresses, columns, tuple(features)), _stand_ins_of(brought))
+    payload = None
+    for overlay in brought:
+        if overlay.payload is not None:
+            payload = _payload_of(brought)
+            break
+    return BatchView(
+        SampleView(packed), FeatureRows(addresses, columns, tuple(features)), _stand_ins_of(brought), payload
+    )
 
 
 def _stand_ins_of(overlays: Sequence[Overlay]) -> np.ndarray | None:
@@ -108,6 +117,30 @@ def _stand_ins_of(overlays: Sequence[Overlay]) -> np.ndarray | None:
             for overlay in overlays
         ]
     )
+
+
+def _payload_of(brought: Sequence[Overlay]) -> OverlayPayload:
+    """Payload of all overlays, whose entries and lists are numbered as `_number` does it: first those of overlay nodes
+    with features, overlay after overlay, then those of the others. Overlays without payload have entries too."""
+    edges, rows, other_rows, replaced = list[EdgeRows](), list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    first_row, first_list, first_other = 0, 0, sum(int(overlay.packed[2]) for overlay in brought)
+    for overlay in brought:
+        featured = int(overlay.packed[2])
+        own, listed_by_featured = overlay.payload, overlay.starts[featured]
+        shifted = np.full(overlay.edges, -1, np.int64) if own is None else own.rows + first_row
+        rows.append(shifted[:listed_by_featured])
+        other_rows.append(shifted[listed_by_featured:])
+        if own is not None:
+            again = own.replaced.copy()
+            again[:, 0] += np.where(again[:, 0] < featured, first_list, first_other - featured)
+            again[:, 2] += first_row
+            replaced.append(again)
+            edges.append(own.edges)
+            first_row += len(own.edges.features)
+        first_list += featured
+        first_other += overlay.nodes - featured
+    joined = EdgeRows(np.concatenate([one.features for one in edges]), np.concatenate([one.times for one in edges]))
+    return OverlayPayload(joined, np.concatenate(rows + other_rows), np.concatenate(replaced))
 
 
 class RowsNamed(msgspec.Struct, frozen=True):
