@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 from tests.support.learning import labels_of
+from tests.support.several_types import TypedParts, divided_shop, shop, typed_source, write_folder
 from tests.support.steps import HeardSteps
-from tests.support.typed import TypedParts, divided_shop, shop, typed_source, write_folder
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import Normalization

@@ -11,8 +11,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from tests.support.graphs import graph_of, npz_arrays, planted_graph, service_of, write_npz
+from tests.support.several_types import TypedParts, shop
 from tests.support.steps import HeardSteps
-from tests.support.typed import TypedParts, shop
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.hetero_pyg import CLASSES, HIDDEN
 from tests.support.serving import FakeWorker, running
-from tests.support.typed import shop, write_folder
-from tests.support.typed_pyg import CLASSES, HIDDEN
-from tests.worker.test_typed_overlays import changed_by, drawn_overlay, embeddings_of, model_of, read, spec_of
+from tests.support.several_types import shop, write_folder
+from tests.worker.test_overlays_over_relations import changed_by, drawn_overlay, embeddings_of, model_of, read, spec_of
 
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import TrainingRun

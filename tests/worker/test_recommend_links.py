@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tests.support.following_index import followed
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.serving import FakeWorker, running
-from tests.support.typed import shop, write_folder
+from tests.support.several_types import shop, write_folder
 
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.support.malformed import flip
 from tests.support.serving import FakeWorker
-from tests.worker.test_serving_typed import TypedWorker
+from tests.worker.test_serving_several_types import TypedWorker
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
+from tests.support.several_types import TypedParts, shop, typed_source, write_folder, write_hetero, write_tables
 from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
-from tests.support.typed import TypedParts, shop, typed_source, write_folder, write_hetero, write_tables
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource, NpzSource

@@ -20,8 +20,8 @@ import torch
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
 from tests.support.grpc_worker import listening
 from tests.support.serving import FakeWorker, running
+from tests.support.several_types import divided_shop, write_folder
 from tests.support.steps import HeardSteps
-from tests.support.typed import divided_shop, write_folder
 
 from gnnserve_api import decoding
 from gnnserve_api.classes import Classes

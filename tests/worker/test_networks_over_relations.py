@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tests.support.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
+from tests.support.several_types import TypedParts, divided_shop, shop, typed_source, write_folder, write_tables
 from tests.support.steps import HeardSteps
-from tests.support.typed import TypedParts, divided_shop, shop, typed_source, write_folder, write_tables
-from tests.support.typed_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
 from torch import nn
 
 from gnnserve_api.errors import InputError

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.support.living_typed import PlainTypedGraph
-from tests.support.typed import shop, typed_source, write_folder, write_tables
-from tests.worker.test_living_typed import CLOSE, EVERYTHING, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
-from tests.worker.test_typed import service_of
-from tests.worker.test_typed_overlays import described
+from tests.support.living_relations import PlainTypedGraph
+from tests.support.several_types import shop, typed_source, write_folder, write_tables
+from tests.worker.test_living_relations import CLOSE, EVERYTHING, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
+from tests.worker.test_networks_over_relations import service_of
+from tests.worker.test_overlays_over_relations import described
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import ChangedSource, RevisionManifest

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.support.living_typed import PlainTypedGraph
-from tests.support.typed import shop, write_tables
+from tests.support.living_relations import PlainTypedGraph
+from tests.support.several_types import shop, write_tables
 from tests.support.waiting import WAIT_S
-from tests.worker.test_typed import generated, service_of
-from tests.worker.test_typed_overlays import Given, made, read
+from tests.worker.test_networks_over_relations import generated, service_of
+from tests.worker.test_overlays_over_relations import Given, made, read
 
 from gnnserve_api.changes import CHANGES_TYPE
 from gnnserve_api.errors import DamagedError

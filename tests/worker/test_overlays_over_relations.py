@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.hetero_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel, with_overlay
 from tests.support.serving import FakeWorker, running
-from tests.support.typed import shop, typed_source, write_folder
-from tests.support.typed_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel, with_overlay
-from tests.worker.test_typed import generated, saved, service_of
+from tests.support.several_types import shop, typed_source, write_folder
+from tests.worker.test_networks_over_relations import generated, saved, service_of
 
 from gnnserve_api.embeddings import Neighbours
 from gnnserve_api.errors import InputError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.support.typed import shop, typed_source, write_folder
-from tests.support.typed_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel
+from tests.support.hetero_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel
+from tests.support.several_types import shop, typed_source, write_folder
 from torch import nn
 
 from gnnserve_api.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.pages import code_blocks, read_page
-from tests.support.typed import TypedParts, shop, typed_source, write_folder, write_hetero, write_tables
+from tests.support.several_types import TypedParts, shop, typed_source, write_folder, write_hetero, write_tables
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource
