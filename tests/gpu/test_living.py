@@ -341,8 +341,7 @@ def test_a_served_revision_follows_changes_on_the_gpu(
     assert served.compute.device_stats().device == accelerator.name
     before = served.compute.infer("x1", np.array([2]), 3).scores
     world.change()
-    assert served.changes.applied_offset is not None
-    assert served.changes.applied_offset() == 3
+    assert served.changes.log.offset == 3
     seeds = np.concatenate(([2], world.seeds()))
     found = served.compute.infer("x1", seeds, 3)
     assert_alike(found, infer_batch(world.loaded, "x1", seeds, 3))

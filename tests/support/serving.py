@@ -39,7 +39,7 @@ from gnnserve_worker.graph.overlay import Overlay
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.inference.batch import Inference, StageTimes
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
-from gnnserve_worker.inference.served_changes import ServedChanges
+from gnnserve_worker.inference.served_changes import MarkedGone, NoLog, NoneGone, ServedChanges
 from gnnserve_worker.sampling.batch_view import BatchView
 from gnnserve_worker.scheduling.refusal import Refusal
 from gnnserve_worker.serving.engine import Engine
@@ -205,8 +205,8 @@ class FakeWorker:
                 features=UnknownFeatures("")
                 if self.overlays is None
                 else KnownFeatures((self.overlays.columns,), lambda _: 0),
-                applied_offset=None if self.updates is None else self.updates.offset,
-                is_gone=self.is_gone,
+                log=NoLog() if self.updates is None else FakeLog(self.updates),
+                gone=NoneGone() if self.is_gone is None else MarkedGone(self.is_gone),
                 would_wait=lambda: self.is_changing,
             ),
         )
@@ -230,6 +230,17 @@ class FakeWorker:
 
     async def batch_started(self) -> None:
         await asyncio.to_thread(self.started.acquire)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeLog(NoLog):
+    """A `served_changes.GraphLog` that tells how far a fake log is applied."""
+
+    updates: FakeUpdates
+
+    @property
+    def offset(self) -> int:  # type: ignore[override]
+        return self.updates.applied
 
 
 def with_compute(revision: ServedRevision, **parts: Any) -> ServedRevision:

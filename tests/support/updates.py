@@ -55,10 +55,6 @@ class FakeUpdates:
     def changes_behind(self) -> int:
         return sum(record.changes for record in self.records if record.offset > self.applied)
 
-    def offset(self) -> int:
-        """`ServedRevision.applied_offset`."""
-        return self.applied
-
     def append(self, body: bytes = b"", changes: int = 1, client: str = "another", sequence: int = 1) -> int:
         """Append a record as another worker does."""
         total = changes + (self.records[-1].total_changes if self.records else 0)

@@ -308,8 +308,7 @@ def test_the_log_is_cut_behind_the_older_of_two_versions(called: Service) -> Non
     followed = FollowedLog(called.updates)
     stored, revision = called.repository, called.manifest.revision
     served = followed.open(lambda most: load_revision(stored, revision, most), served_revision)
-    assert served.changes.applied_offset is not None
-    assert served.changes.applied_offset() == 4
+    assert served.changes.log.offset == 4
     assert shown(served) == shown(served_by(living))
 
 

@@ -16,6 +16,7 @@ from tests.support.steps import HeardSteps
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
+from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
@@ -36,6 +37,7 @@ from gnnserve_worker.tasks.score_links import comparison
 from gnnserve_worker.tasks.score_links.calibration import fit_calibration
 from gnnserve_worker.tasks.score_links.course import LinkCourse
 from gnnserve_worker.tasks.score_links.decoders import make_decoder
+from gnnserve_worker.tasks.score_links.folding import read_from_one_end
 from gnnserve_worker.tasks.score_links.links import served_links
 from gnnserve_worker.tasks.score_links.metrics import judge_links, roc_auc
 
@@ -214,6 +216,21 @@ def test_who_reads_a_node_is_found_across_blocks_of_lists(monkeypatch: pytest.Mo
     monkeypatch.setattr("gnnserve_worker.graph.store._BLOCK_ENTRIES", 2)
     graph = graph_of([[1, 2], [], [0, 2, 1], [1]])
     assert [graph.readers_of(node).tolist() for node in range(4)] == [[2], [0, 2, 3], [0, 2], []]
+
+
+@pytest.mark.parametrize(
+    ("both_ways", "reverse_of", "expected"),
+    [(False, None, True), (True, None, False), (False, "rates", False)],
+    ids=["one way", "both ways", "with a reverse"],
+)
+def test_what_joins_a_node_is_looked_for_at_other_nodes_where_a_relation_is_read_from_one_end(
+    both_ways: bool, reverse_of: str | None, expected: bool
+) -> None:
+    types = (TypeManifest("user", 2, None, "Positions"), TypeManifest("item", 2, None, "Positions"))
+    rates = RelationManifest("user", "rates", "item", 3, None, merges=True, both_ways=both_ways)
+    back = RelationManifest("item", "rev_rates", "user", 3, reverse_of, merges=True, both_ways=False)
+    relations = (rates,) if reverse_of is None else (rates, back)
+    assert read_from_one_end(GraphSchema(types, relations)) is expected
 
 
 def test_calibrated_probabilities_are_as_often_right_as_they_say() -> None:

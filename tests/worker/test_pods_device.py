@@ -20,6 +20,7 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import DeviceError, InputError
 from gnnserve_api.pods import PodExit
 from gnnserve_worker.inference.living import LivingRevision
+from gnnserve_worker.inference.served_changes import AppliedLog
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.pods.device import NO_GPU_SEEN, DeviceSettings, open_served, why_no_gpu
 
@@ -86,8 +87,7 @@ def test_a_revision_whose_graph_changes_is_served_with_what_changes_it(tmp_path:
 
     served = open_served(loaded, DeviceSettings(), {}, devices, replica)
 
-    assert served.changes.replica is replica
-    assert served.changes.applied_offset is not None
+    assert served.changes.log == AppliedLog(replica)
     served.compute.infer("x1", np.array([3]), 1)
     assert replica.inferences == 1
 

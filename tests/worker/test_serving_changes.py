@@ -26,8 +26,9 @@ from gnnserve_worker.changes.log import LogConflictError, LogError, LogFullError
 from gnnserve_worker.changes.updates import NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeCounts, ChangeProblem, ChangeRefusal, decode_batch
 from gnnserve_worker.graph.ids import lay_out, string_ids
+from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.served import ServedRevision
-from gnnserve_worker.inference.served_changes import ServedChanges
+from gnnserve_worker.inference.served_changes import AppliedLog, ServedChanges
 from gnnserve_worker.serving.http.changes import endpoint
 from gnnserve_worker.serving.http.predict import MAX_BODY_BYTES
 from gnnserve_worker.serving.security.access import Access
@@ -441,21 +442,27 @@ def test_another_revision_takes_over_with_what_was_told_or_not_at_all() -> None:
         running.served._updates = updates  # type: ignore[assignment]
         running.served.switch(first, table, 0.0)
         running.served.switch(first, table, 0.0)
-        assert (updates.replica, updates.handed_over) == (first.changes.replica, [])
+        assert (updates.replica, updates.handed_over) == (replica_in(first), [])
         updates.failure = LogError("the database is away")
         with pytest.raises(LogError):
             running.served.switch(behind, table, 0.0)
-        assert updates.replica is first.changes.replica
+        assert updates.replica is replica_in(first)
         updates.failure = None
         running.served.switch(second, table, 0.0)
-        assert (updates.replica, updates.handed_over) == (second.changes.replica, [second.changes.replica])
+        assert (updates.replica, updates.handed_over) == (replica_in(second), [replica_in(second)])
         look = running.served.look()
         assert look is not None and look.route.revision == "second"
 
 
 def replica_of(name: str) -> ServedRevision:
     """A revision that follows changes, whose replica only has to be told from others."""
-    return replace(FakeWorker(name=name).revision(), changes=ServedChanges(SimpleNamespace()))  # type: ignore[arg-type]
+    log = AppliedLog(SimpleNamespace())  # type: ignore[arg-type]
+    return replace(FakeWorker(name=name).revision(), changes=ServedChanges(log))
+
+
+def replica_in(revision: ServedRevision) -> LivingRevision:
+    assert isinstance(revision.changes.log, AppliedLog)
+    return revision.changes.log.replica
 
 
 def test_openapi_describes_changes_with_the_ids_of_the_graph() -> None:

@@ -35,9 +35,9 @@ class ServedGraph:
     neighbours_of: Callable[[int], np.ndarray]
     """Positions in the neighbour list of a stored node, as it is now, int32; over several types, numbers of the nodes
     that it reads by any relation."""
-    readers_of: Callable[[int], np.ndarray] | None = None
-    """Positions of the nodes whose neighbour lists name a stored node, int64; all lists are looked through for it.
-    None: the graph has several types or changes, and this is not known."""
+    readers_of: Callable[[int], np.ndarray]
+    """Numbers of the nodes whose neighbour lists name a stored node, int64; all lists are looked through for it where
+    the graph does not change."""
     labels: np.ndarray | None = None
     """Labels of stored nodes as the graph's source has them: int64 [nodes], classes, -1 where unknown; or uint8 [nodes,
     classes]. Mapped. None: they are not known."""
@@ -75,5 +75,5 @@ def plain_graph(ids: NodeIds | LivingIds | None, nodes: int, asked: AskedNodes =
     called, empty = asked.call(ids, nodes, of_one), np.zeros(0, np.int32)
     return ServedGraph(
         called.naming, of_one.types, called.ids, called.described, lambda: nodes, lambda _: ((0, empty),),
-        lambda _: empty,
+        lambda _: empty, lambda _: empty,
     )  # fmt: skip

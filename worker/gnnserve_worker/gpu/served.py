@@ -73,7 +73,7 @@ def serve_on_gpu(
     is_crowded = bool(ledger.claimed_bytes)
     try:
         # Before anything is copied, so that what is written meanwhile is copied again.
-        written = None if served.changes.replica is None else served.changes.replica.note_written()
+        written = served.changes.log.note_written()
         engine = GpuEngine(loaded, make_resident(loaded, use(), Means(policy, limit_bytes, ledger, host)), written)
         engine.warm_up(lambda warm: share_where_it_pays(warm, loaded.splits.validation))
         profile = _measured_here(served.manifest, loaded, engine)
@@ -111,7 +111,7 @@ def serve_on_gpu(
     # Warming up is as before: the CPU finds ids, and is to answer at once where the GPU is lost.
     compute = replace(
         served.compute,
-        infer=infer if served.changes.replica is None else served.changes.replica.guarded(infer),
+        infer=served.changes.log.guarded(infer),
         device_stats=guarded.stats,
         forget_copies=guarded.forget_copies,
         would_gain=guarded.would_gain,

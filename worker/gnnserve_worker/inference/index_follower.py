@@ -49,6 +49,8 @@ class IndexFollower:
     def __init__(self, replica: LivingRevision, index: RevisionIndex, reach: Reach) -> None:
         self.index = index
         self.touched = replica.touched
+        self.is_gone = replica.graph.is_gone
+        """Nodes that have left, bool [positions]."""
         self._replica = replica
         self._reach = reach
         self._made: IndexManifest | None = None

@@ -86,8 +86,8 @@ class LivingRevision:
         """As predictions see it."""
         self.max_delta_bytes = max_delta_bytes
         base = loaded.made_of
-        self.base_offset = self._offset = 0 if base is None else base.offset
-        """The offset of the log that the revision's graph was made at."""
+        self.base_offset = self.offset = 0 if base is None else base.offset
+        """The offset of the log that the revision's graph was made at, and the last one that is applied."""
         self.base_checksum = 0 if base is None else base.checksum
         """Checksum of the log's record there; 0 where there is none."""
         self.changes_since_base = 0
@@ -114,10 +114,6 @@ class LivingRevision:
         """Held while a group is published, so that `check` never waits for predictions."""
         self.applying = threading.Lock()
         """Held while batches are applied, of which `readers_now` sees nothing or all."""
-
-    @property
-    def offset(self) -> int:
-        return self._offset
 
     @property
     def nodes(self) -> int:
@@ -172,6 +168,11 @@ class LivingRevision:
         finally:
             self.applying.release()
 
+    def readers_of(self, node: int) -> np.ndarray:
+        """The nodes that read one (its number): int64. It waits while changes are applied."""
+        with self.applying:
+            return self.drafting.graph.readers_of(np.array([node]))
+
     def check(self, batch: ChangeBatch) -> ChangeRefusal | None:
         """What `apply` would say now; None: it would apply the batch."""
         with self._publishing:
@@ -182,8 +183,8 @@ class LivingRevision:
         """Apply batches from that offset on, each as a whole or nothing of it; what was said of each. One that there is
         no room for is the last that something is said of."""
         self._require_whole()
-        if offset != self._offset + 1:
-            raise ValueError(f"offset {offset} after {self._offset}")
+        if offset != self.offset + 1:
+            raise ValueError(f"offset {offset} after {self.offset}")
         said: list[Applied | ChangeRefusal] = []
         with self.applying, self._whole_or_broken():
             group, longest = Group(), len(batches)
@@ -348,13 +349,13 @@ class LivingRevision:
             for batch, found in group.batches:
                 self.graph.follow_nodes(found)
                 self._on_written(batch, found)
-            self._offset += group.records
+            self.offset += group.records
             self.changes_since_base += group.items
         if group.records:  # also where all were refused: their offset is told
             named = [found for _, found in group.batches]
             renewed = distinct(part for one in named for part in (one.new, one.overridden))
             gone = distinct(one.removed for one in named)
-            self.touched.note(Touched(self._offset, distinct((self.graph.nodes_of_lists(listed), gone)), renewed))
+            self.touched.note(Touched(self.offset, distinct((self.graph.nodes_of_lists(listed), gone)), renewed))
 
     def _write_lists(self, listed: np.ndarray) -> None:
         """These neighbour lists (int64), and what their nodes weigh."""

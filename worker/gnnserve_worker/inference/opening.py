@@ -16,7 +16,7 @@ from gnnserve_worker.inference.index_follower import IndexFollower, reach_of
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.overlay_support import changed_features_of, overlays_of
 from gnnserve_worker.inference.served import ServedCompute, ServedRevision
-from gnnserve_worker.inference.served_changes import STILL, ServedChanges
+from gnnserve_worker.inference.served_changes import CHANGED_GRAPH, STILL, AppliedLog, MarkedGone, ServedChanges
 from gnnserve_worker.nearest.parts import IndexPart
 from gnnserve_worker.nearest.revision_index import RevisionIndex
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -47,17 +47,16 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
     task = opener.open(parts)
     indexes = _indexes_of(loaded, manifest.revision, task.recommending.parts)
     infer = with_cascades(partial(infer_batch, loaded), manifest.cascades)
+    changes = STILL
+    if replica is not None:
+        changes = _changes_of(loaded, replica, changed_features_of(loaded, overlays, graph), indexes)
     compute = ServedCompute(
-        infer=infer if replica is None else replica.guarded(infer),
+        infer=changes.log.guarded(infer),
         warm_up=partial(_warm_up, loaded),
         overlays=overlays,
         files=loaded.files,
         indexes=indexes,
     )
-    changes = STILL
-    if replica is not None:
-        features = changed_features_of(loaded, compute.overlays, graph)
-        changes = _changes_of(loaded, replica, features, indexes)
     return ServedRevision(manifest, graph, task, compute, changes)
 
 
@@ -73,7 +72,7 @@ def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, asked: Ask
         count=(lambda: nodes) if replica is None else lambda: replica.nodes,
         lists_by_relation=graph.lists_by_relation,
         neighbours_of=graph.list_of,
-        readers_of=graph.readers_of if replica is None and not of_graph.types.has_names else None,
+        readers_of=graph.readers_of if replica is None else replica.readers_of,
         labels=loaded.labels,
     )
 
@@ -93,12 +92,12 @@ def _changes_of(
     loaded: LoadedRevision, replica: LivingRevision, features: ChangedFeatures, indexes: tuple[RevisionIndex, ...]
 ) -> ServedChanges:
     return ServedChanges(
-        replica=replica,
-        applied_offset=lambda: replica.offset,
-        is_gone=replica.graph.is_gone,
+        log=AppliedLog(replica),
+        gone=MarkedGone(replica.graph.is_gone),
         features=features,
         would_wait=lambda: replica.is_busy,
         index_follower=IndexFollower(replica, indexes[0], reach_of(loaded)) if indexes else None,
+        needed=CHANGED_GRAPH,
     )
 
 

@@ -87,8 +87,7 @@ class BatchExecutor:
             started_ms = self._clock_ms()
             key = next(self._draw_keys)
             # Before the batch begins, so that no offset is told that it did not see.
-            applied = lane.revision.changes.applied_offset
-            offset = None if applied is None else applied()
+            offset = lane.revision.changes.log.offset
             if inputs.parts is None:
                 inference = lane.revision.compute.infer(
                     batch.variant, inputs.seeds, key, with_embeddings=inputs.with_embeddings

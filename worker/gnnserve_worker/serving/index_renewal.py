@@ -81,15 +81,15 @@ class IndexRenewal:
         if follower is None or lane.revision.changes.index_follower is not follower:
             return None
         opened = follower.index.opened
-        gone, name = lane.revision.changes.is_gone, "" if opened is None else opened.manifest.variant
-        if opened is None or gone is None or name not in lane.chooser.indices:
+        name = "" if opened is None else opened.manifest.variant
+        if opened is None or name not in lane.chooser.indices:
             return None
         if not lane.revision.capabilities[name].cover(_NEEDED):
             return None
         recent = follower.recent(opened)
         self._find_more(follower, opened)
         costs, variant = lane.chooser.costs, lane.chooser.indices[name]
-        nodes = recent.take(min(_MOST_NODES, max(1, nodes_of_job(costs, variant))), gone)
+        nodes = recent.take(min(_MOST_NODES, max(1, nodes_of_job(costs, variant))), follower.is_gone)
         if not len(nodes):
             return None
         return RenewalJob(

@@ -264,7 +264,7 @@ class ServedModel:
             return Refusal(RefusalReason.LOADING, _REPLACED, _RETRY_WHEN_UNAVAILABLE_S)
         holding = lane.objective if objective == NO_OBJECTIVE else objective
         key = next(self._request_keys)
-        needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.changes.replica is not None]
+        needs = _NEEDS[overlay is not None, wants_embeddings, lane.revision.changes.needed.changes]
         named = None if variant is None else lane.chooser.indices[variant]
         request = Request(key, seeds, holding, arrived_ms, needs, extra, changed, fixed, of_rows, named, priority)
         refusal = lane.batcher.admit(request, strict, self._clock_ms())

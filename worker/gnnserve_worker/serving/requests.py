@@ -133,7 +133,8 @@ def share_out(accepted: AcceptedRequests, batch: Batch, computed: Computed) -> l
         pending = accepted.get(piece.request.key)
         if pending is None:
             continue  # its client left while the thread computed
-        if _names_one_that_left(pending, piece):
+        gone = pending.lane.revision.changes.gone
+        if gone.are_named(pending.nodes, piece.start, piece.stop, pending.overlay):
             settled += settle(accepted, [(piece.request.key, NodeLeft())])
             continue
         scores = inference.scores[first:start]
@@ -169,19 +170,6 @@ def note_traced(tracer: Tracer, accepted: AcceptedRequests, batch: Batch, comput
             traces, batch.variant, batch.seeds, len(keys), computed.started_ms, computed.finished_ms,
             computed.inference.times,
         )  # fmt: skip
-
-
-def _names_one_that_left(pending: Pending, piece: Piece) -> bool:
-    """Looked for behind the batch: a node that has left keeps its row and loses its neighbours, so that what was
-    computed of it may be of no graph that there was."""
-    is_gone = pending.lane.revision.changes.is_gone
-    if is_gone is None:
-        return False
-    named, overlay = pending.nodes[piece.start : piece.stop], pending.overlay
-    if overlay is not None:
-        named = np.concatenate((named, overlay.origins, overlay.neighbours))
-        named = named[(named >= 0) & (named < len(is_gone))]
-    return bool(is_gone[named].any())
 
 
 def settle(accepted: AcceptedRequests, outcomes: list[tuple[int, Outcome]]) -> list[tuple[Pending, Outcome]]:

@@ -12,6 +12,7 @@ from gnnserve_api.errors import NO_USABLE_CREDENTIALS
 from gnnserve_api.routing import Damage, Route, RoutingTable
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.inference.served_changes import STILL
 from gnnserve_worker.serving.canary import ServedCanary
 from gnnserve_worker.serving.engine import Engine
 from gnnserve_worker.serving.grpc.limits import DEFAULT_GRPC_LIMITS
@@ -219,10 +220,7 @@ class ServedService:
         self._metrics.watch_canary(lambda: None if canary is None else canary.sample())
 
     def _handing_over(self, revision: ServedRevision) -> contextlib.AbstractContextManager[None]:
-        replica, updates = revision.changes.replica, self._updates
-        if replica is None or updates is None or updates.replica is None or updates.replica is replica:
-            return contextlib.nullcontext()
-        return updates.handing_over(replica)
+        return contextlib.nullcontext() if self._updates is None else revision.changes.log.handing_over(self._updates)
 
     def withdraw(self, revision: ServedRevision, problem: str) -> None:
         """Stop answering from this revision, whose files are not what was verified. No effect if another one answers by
@@ -241,9 +239,8 @@ class ServedService:
         return lane is not None and lane.revision is revision
 
     def _follow_log(self, revision: ServedRevision | None) -> None:
-        replica = None if revision is None else revision.changes.replica
-        if self._updates is not None and self._updates.replica is not replica:
-            self._updates.follow(replica)
+        if self._updates is not None:
+            (STILL if revision is None else revision.changes).log.follow(self._updates)
 
     def warn(self, revision: ServedRevision, problem: str) -> None:
         """Report a revision that answers correctly, but that the next start would not find."""

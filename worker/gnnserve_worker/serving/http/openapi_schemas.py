@@ -60,7 +60,7 @@ def described(revision: ServedRevision | None) -> Described:
     task, overlays = revision.task, revision.compute.overlays
     return Described(
         task.description, revision.graph.naming.schemas, overlays.schemas, overlays.takes_arrays,
-        tuple(revision.capabilities), revision.changes.applied_offset is not None, task.types,
+        tuple(revision.capabilities), revision.changes.log.offset is not None, task.types,
     )  # fmt: skip
 
 

@@ -28,9 +28,10 @@ def require_offset(
     request's own."""
     if not 0 <= min_offset <= MAX_OFFSET:
         raise RequestError(ErrorCode.INVALID_VALUE, where, f"{shown_value(min_offset)} is out of range", OFFSET_REMEDY)
-    if revision.changes.applied_offset is None:
+    applied = revision.changes.log.offset
+    if applied is None:
         raise no_updates(where, "leave it out", revision)
-    if revision.changes.applied_offset() < min_offset:
+    if applied < min_offset:
         raise BehindError(min_offset, objective, timeout_ms)
 
 
@@ -53,7 +54,7 @@ def check_variant(name: str, outputs: Sequence[str], brings_overlay: bool, revis
             f"choose from {', '.join(revision.capabilities)}, or leave it out",
         )
     needed = Capabilities(
-        overlay=brings_overlay, embeddings="embeddings" in outputs, changes=revision.changes.replica is not None
+        overlay=brings_overlay, embeddings="embeddings" in outputs, changes=revision.changes.needed.changes
     )
     if gives.cover(needed):
         return name

@@ -11,11 +11,12 @@ has (`models/folding.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import TypedOverlay
@@ -38,8 +39,11 @@ class Folder:
     graph: ServedGraph
     folding: Folding | None
     """How embeddings are made that are eigenvectors; None: they are learnt."""
-    reads_one_way: bool
-    """Whether a node may be joined to one that is not in its own list."""
+    reads_one_way: bool = field(init=False)
+    """Whether a node may be joined to one that is not in its own lists: edges of a relation are read from one end."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reads_one_way", read_from_one_end(self.graph.types))
 
     def fold(self, node: Any, overlay: TypedOverlay, limits: OverlayLimits) -> FoldedNode:
         """Raises RequestError."""
@@ -94,7 +98,7 @@ class Folder:
         """What a stored node is joined to by any relation, whichever of the two reads the other: int64. Embeddings are
         propagated both ways."""
         lists = [self.graph.neighbours_of(node).astype(np.int64)]
-        if self.reads_one_way and self.graph.readers_of is not None:
+        if self.reads_one_way:
             lists.append(self.graph.readers_of(node))
         return np.unique(np.concatenate(lists))
 
@@ -169,6 +173,15 @@ def _check_folds(links: LinksManifest) -> None:
             f"an earlier gnnserve made the revision, and kept {links.embeddings_of}'s embeddings of stored nodes alone",
             "ask about a stored node, or generate again",
         )  # fmt: skip
+
+
+def read_from_one_end(schema: GraphSchema) -> bool:
+    """Whether a relation has edges that the nodes at one end alone read: it goes one way, and has no reverse."""
+    reversed_ = {(one.target, one.reverse_of, one.source) for one in schema.relations}
+    return any(
+        one.reverse_of is None and not one.both_ways and (one.source, one.name, one.target) not in reversed_
+        for one in schema.relations
+    )
 
 
 def _end_of(id_: str, position: int | None, links: LinksManifest) -> EndManifest | None:

@@ -192,7 +192,7 @@ def _recommending(parts: TaskParts, links: ServedLinks) -> BestPairs:
     reads_one_way = rules is None or rules.direction is not Direction.UNDIRECTED
     if not told.first.type:
         return BestPairs(told, decoder, links.probabilities, reads_one_way, link_parts(told))
-    folder = Folder(told, parts.graph, decoder.folding, reads_one_way)
+    folder = Folder(told, parts.graph, decoder.folding)
     return BestPairsOfTypes(
         told, decoder, links.probabilities, reads_one_way, link_parts(told), graph=parts.graph,
         overlays=parts.overlays, folder=folder,

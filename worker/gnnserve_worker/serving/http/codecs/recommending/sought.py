@@ -50,9 +50,10 @@ def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevi
     part, allowed, excluded = sought.held.part, sought.allowed, sought.excluded
     follower = revision.changes.index_follower
     recent = None if follower is None else follower.recent(sought.index)
+    is_gone = None if follower is None else follower.is_gone
     of_index = None if allowed is None else allowed[part.first : part.end]
     # Those of the index alone: there is room for many more nodes than there are.
-    if revision.changes.is_gone is not None and (gone := revision.changes.is_gone[part.first : part.end]).any():
+    if (gone := revision.changes.gone.among(part.first, part.end)) is not None:
         of_index = ~gone if of_index is None else of_index & ~gone
     if recent is not None and recent.count:
         left = recent.left_to_index[part.first : part.end]
@@ -62,4 +63,4 @@ def _nearest(query: np.ndarray, count: int, sought: Sought, revision: ServedRevi
     found = Found(local.positions + part.first, local.products)
     if recent is None or not recent.count:
         return found
-    return merged(found, recent.search(query, count, excluded, allowed, revision.changes.is_gone), count)
+    return merged(found, recent.search(query, count, excluded, allowed, is_gone), count)
