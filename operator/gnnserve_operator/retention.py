@@ -19,10 +19,10 @@ from gnnserve_operator.apply import Applier
 from gnnserve_operator.belonging import belongs_to, owner_of
 from gnnserve_operator.clock import Clock
 from gnnserve_operator.cluster import Cluster
-from gnnserve_operator.decide.events import EventNote, log_note, retained_note
+from gnnserve_operator.decide.events import EventNote, LeftLog, log_note, retained_note
 from gnnserve_operator.desired.labels import BRING_BACK_ANNOTATION
 from gnnserve_operator.desired.metadata import Parent
-from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim, fields_to_bring_back
+from gnnserve_operator.desired.volume_claim import WantedClaim, build_volume_claim
 from gnnserve_operator.errors import ConflictError, GoneError, LostLeadershipError, RefusedError, RetryLaterError
 from gnnserve_operator.handlers.index import Index
 from gnnserve_operator.kinds import CLAIM, Manifest, ServiceKey, observed_ref
@@ -37,23 +37,24 @@ logger = logging.getLogger(__name__)
 class _Owner:
     manifest: Manifest
     """The part of it that identifies it."""
-    log_fields: str = ""
-    """Fields by which one that is made again goes on with its log of changes, where that lies in what the operator does
-    not delete: a claim of the user's or of a pool, beside a database. Empty: there is none, or its claim tells."""
+    log: LeftLog | None = None
+    """Its log of changes, where that lies in what the operator does not delete: in a database, or on a claim of the
+    user's or of a pool. None: there is none."""
 
     @classmethod
     def of(cls, live: Manifest) -> Self:
         metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
         manifest = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": metadata}
-        spec = live.get("spec") or {}
-        updates, claim = spec.get("updates"), (spec.get("repository") or {}).get("claimName")
+        spec, status = live.get("spec") or {}, live.get("status") or {}
+        updates, claim = spec.get("updates"), (spec.get("repository") or {}).get("claimName") or ""
         if not updates:
             return cls(manifest)
         uid = updates.get("adopt") or metadata["uid"]
-        if claim:
-            return cls(manifest, fields_to_bring_back(claim, uid))
-        is_pooled = bool((spec.get("worker") or {}).get("poolRef"))
-        return cls(manifest, f"spec.updates.adopt: {uid}" if is_pooled else "")
+        in_database = bool((updates.get("log") or {}).get("postgres"))
+        if claim or (spec.get("worker") or {}).get("poolRef"):
+            return cls(manifest, LeftLog(uid, claim, in_database))
+        compacted = int((status.get("updates") or {}).get("base") or 0)
+        return cls(manifest, LeftLog(uid, in_database=True, lost=compacted) if in_database else None)
 
 
 @dataclass(slots=True)
@@ -91,16 +92,18 @@ class Retention:
         if it is not `live`. Raises RetryLaterError, and then tells the next time."""
         before = self._owners.get(key)
         if before is not None and (live is None or live["metadata"]["uid"] != before.manifest["metadata"]["uid"]):
-            await self._tell_of_claims(key, before.manifest)
-            if before.log_fields:
-                note = log_note(before.manifest["metadata"]["name"], before.log_fields)
-                await self._post(key, before.manifest, note, before.log_fields)
+            is_told = await self._tell_of_claims(key, before.manifest)
+            if before.log is not None and not is_told:
+                note = log_note(before.manifest["metadata"]["name"], before.log)
+                await self._post(key, before.manifest, note, before.log.uid)
         if live is None:
             self._owners.pop(key, None)
         else:
             self._owners[key] = _Owner.of(live)
 
-    async def _tell_of_claims(self, key: ServiceKey, owner: Manifest) -> None:
+    async def _tell_of_claims(self, key: ServiceKey, owner: Manifest) -> bool:
+        """Post an event for each claim that stays; they tell of the log too. Returns whether there are any."""
+        is_told = False
         for raw in self.index.children(key, CLAIM):
             if not belongs_to(raw, owner["metadata"]["uid"]):
                 continue
@@ -112,6 +115,8 @@ class Retention:
             annotations = claim["metadata"].get("annotations") or {}
             note = retained_note(owner["kind"], owner["metadata"]["name"], ref, annotations.get(BRING_BACK_ANNOTATION))
             await self._post(key, owner, note, claim["metadata"]["uid"])
+            is_told = True
+        return is_told
 
     async def _post(self, key: ServiceKey, owner: Manifest, note: EventNote, about_what: str) -> None:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.control.campaign.play import play_alone
-from tests.control.campaign.scenarios import CLAIM, LIVING, delete_claim, serve
+from tests.control.campaign.scenarios import CLAIM, LIVING, delete_claim, serve, write
 from tests.control.campaign.sim_operator import RESYNC_S
 from tests.control.campaign.world import KEY, World
 from tests.support.observed import Namespace, make_service
@@ -186,6 +186,36 @@ def test_the_policy_may_be_changed_at_any_time() -> None:
         await deleted(world)
         assert world.plane.of_kind(CLAIM) == []
         assert events(world) == []
+
+    assert play_alone(scene, resyncs=False) == []
+
+
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["as a whole", "without what was compacted"])
+def test_a_log_in_a_database_stays_when_the_claim_is_to_go_and_an_event_says_so(is_compacted: bool) -> None:
+    async def scene(world: World) -> None:
+        await serve(world, updates=LIVING, repository={"deletionPolicy": "Delete"})
+        if is_compacted:
+            await write(world, 4)
+            await world.settled()
+        uid = await deleted(world)
+        assert world.plane.of_kind(CLAIM) == []
+        assert events(world) == []
+        (told,) = [event for event in world.cluster.all("Event") if event["reason"] == "ChangesRetained"]
+        message = told["message"]
+        assert "its log of changes stays in the database." in message
+        assert ("changes up to offset 4 were compacted into the repository" in message) is is_compacted
+        assert (f"make GNNService digits again with spec.updates.adopt: {uid}." in message) is not is_compacted
+        assert f"`gnnserve changes purge MANIFEST --uid {uid} --postgres-uri-file FILE`" in message
+
+    assert play_alone(scene, resyncs=False) == []
+
+
+def test_a_log_that_goes_with_its_claim_is_not_said_to_stay() -> None:
+    async def scene(world: World) -> None:
+        await serve(world, updates={"log": {"sqlite": {}}}, repository={"deletionPolicy": "Delete"})
+        await deleted(world)
+        assert world.plane.of_kind(CLAIM) == []
+        assert [event for event in world.cluster.all("Event") if event["reason"] == "ChangesRetained"] == []
 
     assert play_alone(scene, resyncs=False) == []
 

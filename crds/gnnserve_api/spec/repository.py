@@ -23,7 +23,7 @@ class DeletionPolicy(StrEnum):
     RETAIN = "Retain"
     """The claim stays when what it was made for is deleted; an event and the claim itself say how to bring it back."""
     DELETE = "Delete"
-    """The claim, and all that lies in it, is deleted with what it was made for."""
+    """The claim, and all that lies in it, is deleted with what it was made for; a log in PostgreSQL stays there."""
 
 
 DEFAULT_STORAGE = "10Gi"

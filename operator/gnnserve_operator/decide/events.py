@@ -247,10 +247,30 @@ def retained_note(kind: str, name: str, claim: ObjectRef, fields: str | None) ->
     )
 
 
-def log_note(name: str, fields: str) -> EventNote:
-    """The event of a log of changes that stays after its GNNService was deleted, where nothing else keeps its uid.
-    `fields`: those that go on with it."""
-    words = (
-        f"GNNService {name} is deleted, and its log of changes stays. To go on with it, make GNNService {name} again"
-    )
-    return EventNote(NORMAL, "ChangesRetained", f"{words} with {fields}.")
+@dataclass(frozen=True, slots=True)
+class LeftLog:
+    """A log of changes that stays after its GNNService was deleted, and of which no claim that stays tells."""
+
+    uid: str
+    """The uid by which it is known."""
+    users_claim: str = ""
+    """Claim of the user's on which it lies, or what was compacted of it; empty: none."""
+    in_database: bool = False
+    lost: int = 0
+    """Offset up to which its changes were compacted into a repository that is deleted; 0: none were."""
+
+
+def log_note(name: str, log: LeftLog) -> EventNote:
+    """The event of a log that stays after GNNService `name` was deleted."""
+    told = [f"GNNService {name} is deleted, and its log of changes stays{' in the database' * log.in_database}."]
+    if log.lost:
+        told.append(
+            f"Nothing can go on with it: its changes up to offset {log.lost} were compacted into the repository, which "
+            "is deleted too (spec.repository.deletionPolicy)."
+        )
+    else:
+        fields = fields_to_bring_back(log.users_claim, log.uid) if log.users_claim else f"spec.updates.adopt: {log.uid}"
+        told.append(f"To go on with it, make GNNService {name} again with {fields}.")
+    if log.in_database:
+        told.append(f"To be rid of it: `gnnserve changes purge MANIFEST --uid {log.uid} --postgres-uri-file FILE`.")
+    return EventNote(NORMAL, "ChangesRetained", " ".join(told))
