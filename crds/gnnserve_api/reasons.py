@@ -157,6 +157,8 @@ class Reason(StrEnum):
     """Raise the pool's memory limit, or take a service out of it; the other services answer on."""
     VOLUME_CLAIM_MISSING = "VolumeClaimMissing"
     """Create the claim, or name another."""
+    REPOSITORY_BOUND_ELSEWHERE = "RepositoryBoundElsewhere"
+    """Have the claim stay when its owner is deleted, which the message names with what to set there."""
     VOLUME_CLAIM_TERMINATING = "VolumeClaimTerminating"
     """Do what RepositoryKept says: it tells what is lost with the claim, and how to keep it."""
     GPU_UNAVAILABLE = "GpuUnavailable"

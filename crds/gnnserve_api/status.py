@@ -32,7 +32,8 @@ class ConditionType(StrEnum):
     CREDENTIALS_VALID = "CredentialsValid"
     """Workers use all that is in the Secrets of spec.endpoint and spec.updates; absent where these name none."""
     REPOSITORY_KEPT = "RepositoryKept"
-    """The claim with the revisions is not being deleted; else the message says what is lost with it."""
+    """The claim with the revisions stays: it is not being deleted, and one of yours not with another object; else the
+    message says what is lost with it."""
     ACCURACY_HOLDS = "AccuracyHolds"
     """By the labels that clients sent, no variant is significantly less accurate in service than its profile promised;
     absent where spec.endpoint names no writeTokens."""

@@ -54,6 +54,12 @@ def owner_of(raw: Raw) -> Owner | None:
     return Owner(GNNSERVICE.name, labels.get(SERVICE, ""), uid, is_bound=False)
 
 
+def bound_to(raw: Raw) -> tuple[Owner, ...]:
+    """The objects with which Kubernetes deletes a live object, when the last of them goes."""
+    references = raw.get("metadata", {}).get("ownerReferences") or ()
+    return tuple(Owner(str(ref.get("kind")), str(ref.get("name")), str(ref.get("uid"))) for ref in references)
+
+
 def belongs_to(raw: Raw, uid: str) -> bool:
     """Whether the live object belongs to the GNNService or GNNWorkerPool of that uid."""
     owner = owner_of(raw)

@@ -15,7 +15,7 @@ import msgspec
 from gnnserve_api.generation import GENERATION_KEY, GenerationResult, decode_result
 from gnnserve_api.pods import COMPACT_VARIABLE, HTTP_PORT, HTTP_PORT_NAME, HTTPS_PORT_NAME
 from gnnserve_api.routing import ROUTING_KEY, Damage, Route, RoutingTable, decode_routing
-from gnnserve_operator.belonging import Conflict, owner_of
+from gnnserve_operator.belonging import Conflict, Owner, bound_to, owner_of
 from gnnserve_operator.desired.embeddings import embeddings_made_by
 from gnnserve_operator.desired.labels import (
     BRING_BACK_ANNOTATION,
@@ -82,6 +82,8 @@ class ObservedClaim:
     """Name of its PersistentVolume; empty until it is bound."""
     is_retained: bool = False
     """Whether it stays when its owner is deleted."""
+    bound_to: tuple[Owner, ...] = ()
+    """Objects with which it is deleted."""
     log_uid: str = ""
     """The uid of the log of changes with which it is to be brought back; empty: it says none."""
 
@@ -351,6 +353,7 @@ def observed_claim(raw: Raw) -> ObservedClaim:
         name=str(metadata.get("name", "")),
         volume=str((raw.get("spec") or {}).get("volumeName") or ""),
         is_retained=(owner := owner_of(raw)) is not None and not owner.is_bound,
+        bound_to=bound_to(raw),
         log_uid=log_uid_in(str((metadata.get("annotations") or {}).get(BRING_BACK_ANNOTATION, ""))),
     )
 

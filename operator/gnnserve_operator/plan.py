@@ -209,6 +209,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
     if is_job_new and is_hindered:
         appliable = frozenset(ref for ref in appliable if ref.kind != JOB.name)
     kept = decide_kept(
+        identity.uid,
         repository,
         None if published is None else published.result,
         repository.uid if published is None else published.claim_uid,

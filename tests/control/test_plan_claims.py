@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.support.observed import Namespace, make_service
+from tests.support.observed import UID, Namespace, make_service
 
 from gnnserve_operator.decide.repository import RepositoryDecision, decide_mounted, decide_repository, is_of_lost_claim
 from gnnserve_operator.desired.deployment import MountedClaim
@@ -252,6 +252,51 @@ def test_while_it_is_suspended_a_claim_that_is_gone_is_not_called_kept() -> None
     message = namespace.condition("Ready")["message"]
     assert "data is kept" not in message
     assert "PersistentVolumeClaim digits-repository is about to be made." in message
+
+
+def owned_by(*owners: tuple[str, str, str], **spec: Any) -> Namespace:
+    """A service on a claim that Kubernetes deletes with its owners, each with kind, name and uid."""
+    references = [{"apiVersion": "v1", "kind": kind, "name": name, "uid": uid} for kind, name, uid in owners]
+    namespace = Namespace(repository={"claimName": "theirs"}, **spec)
+    namespace.objects["PersistentVolumeClaim", "theirs"] = {
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": {"volumeName": "pv-7"},
+        "metadata": {
+            "name": "theirs", "uid": "theirs", "creationTimestamp": "2025-01-01T00:00:00Z",
+            "ownerReferences": references,
+        },
+    }  # fmt: skip
+    namespace.serve()
+    return namespace
+
+
+def test_a_claim_that_goes_with_another_service_is_warned_of_and_its_owner_can_let_it_stay() -> None:
+    namespace = owned_by(("GNNService", "reviews", "uid-of-reviews"))
+    assert namespace.reason("RepositoryKept") == "False RepositoryBoundElsewhere"
+    assert namespace.condition("RepositoryKept")["message"] == (
+        "PersistentVolumeClaim theirs (spec.repository.claimName) is deleted together with GNNService reviews, and "
+        "revision rev-1 with it. To have it stay, set spec.repository.deletionPolicy: Retain in GNNService reviews."
+    )
+    assert namespace.events.count(("Warning", "RepositoryBoundElsewhere")) == 1
+    assert namespace.reason() == "True Serving"
+    assert "about to go" not in namespace.condition("Ready")["message"], "it is there as long as its owner is"
+    namespace.get("PersistentVolumeClaim")["metadata"].pop("ownerReferences")
+    namespace.settle()
+    assert namespace.reason("RepositoryKept") == "True RepositoryKept"
+    assert namespace.events[-1] == ("Normal", "RepositoryKept")
+
+
+def test_a_claim_that_goes_with_objects_of_other_kinds_is_warned_of_too() -> None:
+    namespace = owned_by(("GNNWorkerPool", "shared", "uid-1"), ("StatefulSet", "db", "uid-2"))
+    message = namespace.condition("RepositoryKept")["message"]
+    assert "is deleted together with GNNWorkerPool shared and StatefulSet db" in message
+    assert (
+        "set spec.repository.deletionPolicy: Retain in GNNWorkerPool shared and take StatefulSet db out of" in message
+    )
+
+
+def test_a_claim_that_its_own_service_was_made_an_owner_of_lasts_as_long_as_the_service() -> None:
+    namespace = owned_by(("GNNService", "reviews", "uid-of-reviews"), ("GNNService", "digits", UID))
+    assert namespace.reason("RepositoryKept") == "True RepositoryKept"
 
 
 def test_a_claim_of_the_users_that_is_deleted_is_told_with_what_is_lost() -> None:

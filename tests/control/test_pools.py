@@ -573,7 +573,9 @@ def test_the_log_of_a_service_in_a_pool_can_be_gone_on_with(scene: Scene) -> Non
 
 def test_a_pool_may_have_its_claim_deleted_with_it(scene: Scene) -> None:
     scene.add_pool(repository={"deletionPolicy": "Delete"})
+    scene.add("reviews")
     scene.settle()
+    assert scene.condition("reviews", "RepositoryKept")[:2] == ("True", "RepositoryKept"), "its own pool's claim"
     assert OWNER_UID not in scene.of_kind("PersistentVolumeClaim")["shared-pool-repository"]["metadata"]["labels"]
     scene.edit("GNNWorkerPool", "shared", repository={"deletionPolicy": "Retain"})
     scene.settle()

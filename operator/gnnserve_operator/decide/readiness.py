@@ -33,6 +33,8 @@ from gnnserve_operator.observed import Observed
 from gnnserve_routing.verdict import Verdict
 
 Conditions = dict[ConditionType, Verdict]
+_GOING = frozenset({Reason.VOLUME_CLAIM_TERMINATING, Reason.VOLUME_CLAIM_MISSING})
+"""Reasons for which the repository is lost already, or as soon as its pods have gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +246,8 @@ def _decide_ready(situation: Situation) -> Verdict:  # noqa: PLR0911 - a ladder,
         return answers.to_verdict()
     count = f"{len(workers.ready)} worker{'s' if len(workers.ready) != 1 else ''}"
     devices = describe_devices(situation.spec, workers.ready, situation.observed)
-    going = (
-        "" if situation.repository_kept.holds is not False else " The repository is about to go: see RepositoryKept."
-    )
+    is_going = situation.repository_kept.reason in _GOING
+    going = " The repository is about to go: see RepositoryKept." if is_going else ""
     named = _words_of_named(situation.spec)
     old = f"{situation.compacted}, soon from " if _find_switching(situation) is not None else ""
     return Verdict(

@@ -12,6 +12,7 @@ made the claim larger than the spec says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
@@ -22,10 +23,13 @@ from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.pool import POOL_KIND
 from gnnserve_api.spec.repository import DeletionPolicy, RepositoryClaim, RepositoryPlace
 from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_operator.belonging import Owner
+from gnnserve_operator.decide.problem import join_words
 from gnnserve_operator.desired.deployment import MountedClaim
 from gnnserve_operator.desired.names import pool_claim_name, repository_claim_name
 from gnnserve_operator.desired.updates import keeps_log_in_repository, log_uid_of
 from gnnserve_operator.desired.volume_claim import WantedClaim
+from gnnserve_operator.kinds import GNNSERVICE
 from gnnserve_operator.observed import Observed, ObservedClaim, ObservedDeployment, ObservedJob
 from gnnserve_routing.verdict import Verdict
 
@@ -137,11 +141,12 @@ def _successor_uid(claim: ObservedClaim, deployment: ObservedDeployment | None) 
 
 
 def decide_kept(
-    repository: RepositoryDecision, published: GenerationResult | None, claim_uid: str, spec: GNNServiceSpec
+    uid: str, repository: RepositoryDecision, published: GenerationResult | None, claim_uid: str, spec: GNNServiceSpec
 ) -> Verdict:
-    """Whether the claim with the revisions stays. `published`: the published one, in the claim with that uid."""
+    """Whether the claim with the revisions of the GNNService with `uid` stays. `published`: the published one, in the
+    claim with `claim_uid`."""
     if repository.is_users:
-        return _decide_users(repository, published, spec)
+        return _decide_users(uid, repository, published, spec)
     going = next((claim for claim in repository.leaving if claim.uid == claim_uid), None)
     if going is None:
         if repository.claim is None:
@@ -161,8 +166,8 @@ def decide_kept(
 
 
 def _decide_users(
-    repository: RepositoryDecision, published: GenerationResult | None, spec: GNNServiceSpec
-) -> Verdict:  # fmt: skip
+    uid: str, repository: RepositoryDecision, published: GenerationResult | None, spec: GNNServiceSpec
+) -> Verdict:
     pool = spec.worker.pool_ref
     field = "(spec.repository.claimName)" if pool is None else f"(of {POOL_KIND} {pool.name})"
     claim = repository.claim
@@ -172,6 +177,8 @@ def _decide_users(
     if claim is None:
         words = f"PersistentVolumeClaim {repository.name} {field} does not exist. Create it in this namespace."
         return Verdict(False, Reason.VOLUME_CLAIM_MISSING, words)
+    if not claim.deleting and (owners := _other_owners(claim, uid, spec)):
+        return Verdict(False, Reason.REPOSITORY_BOUND_ELSEWHERE, _words_of_owners(claim, field, owners, published))
     if not claim.deleting:
         words = f"PersistentVolumeClaim {claim.name} {field} is there, and not being deleted."
         return Verdict(True, Reason.REPOSITORY_KEPT, words)
@@ -182,6 +189,30 @@ def _decide_users(
         f"make another in its place: once it is gone, create PersistentVolumeClaim {claim.name} again, over the kept "
         "volume or empty, and the revision is looked for or generated there; or create another GNNService that names "
         "another claim, and delete this one when that is ready.",
+    )
+
+
+def _other_owners(claim: ObservedClaim, uid: str, spec: GNNServiceSpec) -> tuple[Owner, ...]:
+    """Objects with which the claim is deleted, whether or not the GNNService with `uid`, or its pool, is there still.
+    Kubernetes deletes it when the last one goes."""
+    pool = spec.worker.pool_ref
+    lender = ("", "") if pool is None else (POOL_KIND, pool.name)
+    is_ours = any(owner.uid == uid or (owner.kind, owner.name) == lender for owner in claim.bound_to)
+    return () if is_ours else claim.bound_to
+
+
+def _words_of_owners(
+    claim: ObservedClaim, field: str, owners: Sequence[Owner], published: GenerationResult | None
+) -> str:
+    what = "everything in it" if published is None else f"revision {published.revision}"
+    named = join_words(str(owner) for owner in owners)
+    ours = [owner for owner in owners if owner.kind in {GNNSERVICE.name, POOL_KIND}]
+    remedies = [f"set spec.repository.deletionPolicy: Retain in {owner}" for owner in ours]
+    if others := [owner for owner in owners if owner not in ours]:
+        remedies.append(f"take {join_words(str(owner) for owner in others)} out of its metadata.ownerReferences")
+    return (
+        f"PersistentVolumeClaim {claim.name} {field} is deleted together with {named}, and {what} with it. To have it "
+        f"stay, {join_words(remedies)}."
     )
 
 
