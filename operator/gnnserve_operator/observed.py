@@ -26,6 +26,7 @@ from gnnserve_operator.desired.labels import (
     RECIPE,
     REPAIR_ANNOTATION,
     TEMPLATE_ANNOTATION,
+    WAITS_ANNOTATION,
     Component,
 )
 from gnnserve_operator.desired.pod import own_container, repository_claim_in, variable_in
@@ -129,6 +130,8 @@ class ObservedJob:
     """Whether it makes embeddings of a revision, and no revision."""
     makes: tuple[str, str] = ("", "")
     """The revision and the part of the spec that it makes embeddings of; empty for a Job that generates."""
+    waits_for: str = ""
+    """What it waited for when the operator looked at it last, in words; empty: it computed."""
     refusal: str = ""
     """Why the API server refuses its pod, in its own words; empty: it does not, or has not been asked about."""
 
@@ -386,6 +389,7 @@ def observed_job(raw: Raw) -> ObservedJob:
         failed_at=str(failed.get("lastTransitionTime") or "") if _is_true(failed) else "",
         repair=int(repair) if (repair := annotations.get(REPAIR_ANNOTATION, "")).isdecimal() else None,
         compacts=variable_in(template, COMPACT_VARIABLE),
+        waits_for=str(annotations.get(WAITS_ANNOTATION, "")),
         makes_embeddings=makes_embeddings,
         makes=embeddings_made_by(template) if makes_embeddings else ("", ""),
     )

@@ -57,7 +57,7 @@ from gnnserve_operator.decide.workers import decide_workers
 from gnnserve_operator.desired.children import PRUNED_KINDS, ChildInputs, build_children
 from gnnserve_operator.desired.deployment import build_worker_template
 from gnnserve_operator.desired.embeddings import build_embeddings_job, embeddings_made_by
-from gnnserve_operator.desired.job import build_job, for_repair, suspended
+from gnnserve_operator.desired.job import build_job, for_repair, suspended, waiting_for
 from gnnserve_operator.desired.labels import RECIPE, pool_selector, selector_text
 from gnnserve_operator.desired.metadata import Manifest, Parent, digest_of
 from gnnserve_operator.desired.pod import repository_claim_in
@@ -187,7 +187,7 @@ def plan(service: GNNService, identity: ServiceIdentity, observed: Observed, set
         mounted=mounted,
         with_workers=declared is not None or observed.deployment is not None,
         job=_applied_job(job, work, identity, observed),
-        embeddings_job=_in_queue(embeddings_job, identity, observed) if embeddings.apply else None,
+        embeddings_job=_applied_embeddings_job(embeddings_job, embeddings, identity, observed),
         pod_monitor_available=observed.pod_monitor_available,
         repairs=repair.record,
         place=place,
@@ -341,13 +341,19 @@ def _applied_job(
 ) -> Manifest | None:
     if not work.apply:
         return None
-    return _in_queue(suspended(job) if work.holds else job, identity, observed)
+    return _in_queue(waiting_for(suspended(job) if work.holds else job, work.waits_for), identity, observed)
 
 
-def _in_queue(job: Manifest | None, identity: ServiceIdentity, observed: Observed) -> Manifest | None:
-    """The Job with the labels of the service that a queue reads; one that was let go keeps those that it has."""
-    if job is None:
+def _applied_embeddings_job(
+    job: Manifest | None, embeddings: EmbeddingsDecision, identity: ServiceIdentity, observed: Observed
+) -> Manifest | None:
+    if job is None or not embeddings.apply:
         return None
+    return _in_queue(waiting_for(job, embeddings.waits_for), identity, observed)
+
+
+def _in_queue(job: Manifest, identity: ServiceIdentity, observed: Observed) -> Manifest:
+    """The Job with the labels of the service that a queue reads; one that was let go keeps those that it has."""
     present = (*observed.jobs, *observed.embeddings_jobs)
     live = next((found for found in present if found.name == job["metadata"]["name"]), None)
     is_let_go = live is not None and not live.suspended

@@ -193,3 +193,21 @@ def test_a_sidecar_that_holds_the_job_is_told_and_predictions_are_answered() -> 
     assert namespace.reason(KIND) == "False SidecarHoldsJob"
     assert "container istio-proxy of pod" in namespace.condition(KIND)["message"]
     assert namespace.reason() == "True Serving"
+
+
+def test_a_job_for_embeddings_that_waited_until_its_deadline_says_for_what() -> None:
+    namespace = serving(embeddings={})
+    (job,) = embedding_jobs(namespace)
+    refused = "Error creating: pods is forbidden: exceeded quota: small"
+    namespace.refusals = {job["metadata"]["name"]: refused}
+    namespace.settle()
+    namespace.refusals = {}
+    namespace.settle()
+    (job,) = embedding_jobs(namespace)
+    condition = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "Job was active too long"}
+    job["status"] = {"conditions": [{**condition, "lastTransitionTime": namespace.now.strftime("%Y-%m-%dT%H:%M:%SZ")}]}
+    namespace.settle()
+    assert namespace.reason(KIND) == "False EmbeddingsFailed"
+    message = namespace.condition(KIND)["message"]
+    assert "ended while it did not compute: " in message
+    assert "exceeded quota: small" in message

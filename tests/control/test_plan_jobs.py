@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from tests.support.observed import Namespace, make_result, make_settings
 from gnnserve_api.generation import encode_result
 from gnnserve_operator.belonging import Conflict
 from gnnserve_operator.decide.published import is_result_awaited
+from gnnserve_operator.desired.labels import JOB_NAME
 from gnnserve_operator.kinds import observed_ref
 from gnnserve_operator.observed import ObservedJob, ObservedPod, Rejection
 
@@ -457,6 +459,73 @@ def test_a_claim_that_is_somebody_elses_starts_no_job() -> None:
     message = namespace.condition("Ready")["message"]
     assert "PersistentVolumeClaim digits-repository exists already and belongs to StatefulSet db" in message
     assert namespace.events == [("Warning", "Stalled")]
+
+
+# --- the deadline of a Job that did not compute
+
+
+def pass_deadline(namespace: Namespace, job: dict[str, Any] | None = None) -> None:
+    """Kubernetes deletes the Job's pods, and only then says that it has failed."""
+    job = job or namespace.job()
+    name = job["metadata"]["name"]
+    namespace.pods = {
+        pod: raw for pod, raw in namespace.pods.items() if raw["metadata"]["labels"].get(JOB_NAME) != name
+    }
+    namespace.refusals = {}
+    namespace.settle()
+    condition = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "Job was active too long"}
+    job = namespace.get("Job", name)
+    job["status"] = {"conditions": [condition]}
+    namespace.settle()
+
+
+def wait_for_a_node(namespace: Namespace) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes fit"}
+    namespace.add_pod(namespace.job(), conditions=[condition])
+
+
+def wait_for_quota(namespace: Namespace) -> None:
+    namespace.refusals = dict.fromkeys(namespace.jobs(), "Error creating: pods is forbidden: exceeded quota: small")
+
+
+@pytest.mark.parametrize(
+    ("wait", "words"),
+    [(wait_for_a_node, "0/3 nodes fit"), (wait_for_quota, "exceeded quota: small")],
+    ids=["no node", "no quota"],
+)
+def test_a_job_that_waited_until_its_deadline_says_for_what(wait: Callable[[Namespace], None], words: str) -> None:
+    namespace = begun(generation={"deadlineSeconds": 600})
+    wait(namespace)
+    namespace.settle()
+    assert words in namespace.condition("Ready")["message"]
+    pass_deadline(namespace)
+    message = namespace.condition("Ready")["message"]
+    (name,) = namespace.jobs()
+    assert f"Job {name} failed: its 600 s (spec.generation.deadlineSeconds) ended while it did not compute: " in message
+    assert words in message
+    assert "was not done within" not in message
+    assert namespace.events[-1] == ("Warning", "GenerationFailed")
+
+
+def test_a_job_that_a_sidecar_held_until_its_deadline_names_the_sidecar() -> None:
+    namespace = held()
+    namespace.now += timedelta(seconds=15)
+    namespace.settle()
+    pass_deadline(namespace)
+    assert "container istio-proxy of pod" in namespace.condition("Ready")["message"]
+
+
+def test_a_job_that_waited_and_then_computed_until_its_deadline_was_too_slow() -> None:
+    namespace = begun()
+    wait_for_a_node(namespace)
+    namespace.settle()
+    namespace.pods.clear()
+    namespace.start_job()
+    namespace.settle()
+    pass_deadline(namespace)
+    message = namespace.condition("Ready")["message"]
+    assert "it was not done within 86400 s (spec.generation.deadlineSeconds)" in message
+    assert "nodes fit" not in message
 
 
 # --- held by a container beside ours

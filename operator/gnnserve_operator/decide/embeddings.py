@@ -12,7 +12,13 @@ from datetime import datetime, timedelta
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.held_job import held_problem
-from gnnserve_operator.decide.job_failure import describe_attempt, last_failure
+from gnnserve_operator.decide.job_failure import (
+    DEADLINE_EXCEEDED,
+    describe_attempt,
+    last_failure,
+    waits_for,
+    words_of_deadline,
+)
 from gnnserve_operator.decide.job_pods import explain_refusal, is_in_wrong_queue, words_of_suspension
 from gnnserve_operator.decide.published import Published
 from gnnserve_operator.observed import Observed, ObservedJob
@@ -47,6 +53,8 @@ class EmbeddingsDecision:
     """Whether the wanted Job is to be there."""
     delete: tuple[str, ...] = ()
     """Names of the Jobs to delete."""
+    waits_for: str = ""
+    """What the Job waits for, in words, which are kept on it; empty: it computes, or is about to."""
 
 
 def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state
@@ -63,8 +71,8 @@ def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state
     if spec.embeddings is None:
         return EmbeddingsDecision(delete=tuple(job.name for job in present))
     if wanted is None or published is None:
-        waiting = Verdict(None, Reason.WAITING_FOR_REVISION, "Embeddings are made of the first revision.")
-        return EmbeddingsDecision(waiting)
+        first = Verdict(None, Reason.WAITING_FOR_REVISION, "Embeddings are made of the first revision.")
+        return EmbeddingsDecision(first)
     revision = published.result.revision
     done = next((job for job in present if job.succeeded and wanted.is_made_by(job)), None)
     exact = done or next((job for job in present if job.name == wanted.name), None)
@@ -77,7 +85,7 @@ def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state
         message = f"spec.suspend is true: the embeddings of revision {revision} are not made."
         return EmbeddingsDecision(Verdict(None, Reason.SUSPENDED, message), delete=(*others, *left))
     if exact is not None and exact.failed:
-        return _after_failure(exact, others, revision, observed, now)
+        return _after_failure(exact, others, revision, spec, observed, now)
     if exact is not None and is_in_wrong_queue(exact, wanted.queue):
         message = f"Job {exact.name} is made again, as the labels of the GNNService for its queue say."
         return EmbeddingsDecision(Verdict(None, Reason.EMBEDDING, message), delete=(*others, exact.name))
@@ -87,21 +95,31 @@ def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state
     if exact is None and any(job.name == wanted.name for job in observed.embeddings_jobs):
         message = f"Job {wanted.name} is made again once the old one is gone."
         return EmbeddingsDecision(Verdict(None, Reason.EMBEDDING, message), delete=others)
-    if exact is not None and (refused := explain_refusal(exact)) is not None:
-        return EmbeddingsDecision(refused.to_verdict(), apply=True, delete=others)
-    if exact is not None and (held := held_problem(exact.name, observed.pods, now)) is not None:
-        return EmbeddingsDecision(held.to_verdict(), apply=True, delete=others)
+    problem = None if exact is None else explain_refusal(exact) or held_problem(exact.name, observed.pods, now)
+    waiting = "" if exact is None else waits_for(exact, problem, observed.pods)
+    if problem is not None:
+        return EmbeddingsDecision(problem.to_verdict(), apply=True, delete=others, waits_for=waiting)
     message = f"Job {wanted.name} makes the embeddings of revision {revision}."
     if exact is not None and (failed := last_failure(exact, observed.pods)) is not None:
         message += f" An attempt failed: {describe_attempt(failed)}."
-    return EmbeddingsDecision(Verdict(None, Reason.EMBEDDING, message), apply=True, delete=others)
+    return EmbeddingsDecision(Verdict(None, Reason.EMBEDDING, message), apply=True, delete=others, waits_for=waiting)
 
 
 def _after_failure(
-    exact: ObservedJob, others: tuple[str, ...], revision: str, observed: Observed, now: datetime
+    exact: ObservedJob,
+    others: tuple[str, ...],
+    revision: str,
+    spec: GNNServiceSpec,
+    observed: Observed,
+    now: datetime,
 ) -> EmbeddingsDecision:
     last = last_failure(exact, observed.pods)
-    why = describe_attempt(last) if last is not None else sentence(exact.failure_message) or exact.failure_reason
+    if exact.failure_reason == DEADLINE_EXCEEDED:
+        why = words_of_deadline(exact, spec)
+    elif last is not None:
+        why = describe_attempt(last)
+    else:
+        why = sentence(exact.failure_message) or exact.failure_reason
     message = (
         f"The embeddings of revision {revision} are not where they should be; what was there before still is. Job "
         f"{exact.name} failed: {why}. It is tried again ten minutes after that, or at once when you delete the Job "
@@ -111,7 +129,7 @@ def _after_failure(
     ended_at = datetime.fromisoformat(exact.failed_at or exact.created_at)
     if now - ended_at >= _AGAIN:
         return EmbeddingsDecision(verdict, delete=(*others, exact.name))
-    return EmbeddingsDecision(verdict, apply=True, delete=others)
+    return EmbeddingsDecision(verdict, apply=True, delete=others, waits_for=exact.waits_for)
 
 
 def _words_of_places(spec: GNNServiceSpec) -> str:

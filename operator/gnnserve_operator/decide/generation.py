@@ -14,7 +14,7 @@ from gnnserve_api.pods import PodExit
 from gnnserve_api.reasons import Reason
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.decide.held_job import held_problem, is_held
-from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure
+from gnnserve_operator.decide.job_failure import describe_attempt, explain_failure, last_failure, waits_for
 from gnnserve_operator.decide.job_pods import explain_refusal, is_in_wrong_queue, words_of_suspension
 from gnnserve_operator.decide.pod_problem import pod_problem
 from gnnserve_operator.decide.problem import Problem
@@ -72,6 +72,8 @@ class GenerationDecision:
     """The Job that generates, is about to, or is queued."""
     compacts: bool = False
     """Whether it is about a Job that compacts the log of changes."""
+    waits_for: str = ""
+    """What a Job that is under way waits for, in words, which are kept on it; empty: it computes, or is about to."""
     failed_attempt: str = ""
     """The last attempt of a running Job that failed; empty: none has."""
     standing: Standing = IDLE
@@ -212,6 +214,7 @@ def _under_way(  # noqa: PLR0911 - a ladder, one rung a state
             apply=running is exact,
             delete=jobs.all_but(running),
             problem=problem,
+            waits_for=waits_for(running, problem, observed.pods),
             job=running.name,
             standing=IDLE if _goes_back(wanted, spec) or _gives_way(running, problem, now) else UNDER_WAY,
         )

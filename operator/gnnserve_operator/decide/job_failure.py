@@ -20,8 +20,7 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
     last = last_failure(job, pods)
     attempts = [f"the last attempt (pod {last.name}) {_why(last)}"] if last is not None else []
     if job.failure_reason == DEADLINE_EXCEEDED:
-        limit = f"it was not done within {job.deadline_seconds or spec.generation.deadline_seconds} s"
-        words = [f"{limit} (spec.generation.deadlineSeconds)", *attempts]
+        words = [words_of_deadline(job, spec), *attempts]
     elif last is not None:
         words = attempts
     else:
@@ -43,6 +42,26 @@ def explain_failure(job: ObservedJob, pods: Iterable[ObservedPod], spec: GNNServ
         else f"Change the spec, or delete the Job (`kubectl delete job {job.name}`) to try again."
     )
     return Problem(Reason.GENERATION_FAILED, f"Job {job.name} failed: {'; '.join(words)}. {again}", needs_person=True)
+
+
+def words_of_deadline(job: ObservedJob, spec: GNNServiceSpec) -> str:
+    """Words about a Job whose time is over: whether it computed until then, or what it waited for."""
+    limit_s = job.deadline_seconds or spec.generation.deadline_seconds
+    if job.waits_for:
+        return (
+            f"its {limit_s} s (spec.generation.deadlineSeconds) ended while it did not compute: "
+            f"{sentence(job.waits_for)}"
+        )
+    return f"it was not done within {limit_s} s (spec.generation.deadlineSeconds)"
+
+
+def waits_for(job: ObservedJob, problem: Problem | None, pods: Iterable[ObservedPod]) -> str:
+    """What a Job that is under way waits for, as `problem` says it. Until it computes, that is what was said last: a
+    Job that reaches its deadline loses its pods before it is told to have failed."""
+    if problem is not None:
+        return problem.message
+    computes = any(pod.job == job.name and pod.running and not pod.deleting for pod in pods)
+    return "" if computes else job.waits_for
 
 
 def _is_of_files(source: GraphSource) -> bool:

@@ -13,7 +13,7 @@ from gnnserve_api.spec.audience import Audience, parts_for
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_operator.desired import updates
-from gnnserve_operator.desired.labels import REPAIR_ANNOTATION, Component, labels_for
+from gnnserve_operator.desired.labels import REPAIR_ANNOTATION, WAITS_ANNOTATION, Component, labels_for
 from gnnserve_operator.desired.metadata import Manifest, Parent, as_manifest, child_metadata, digest_of
 from gnnserve_operator.desired.names import job_name
 from gnnserve_operator.desired.pod import (
@@ -55,8 +55,17 @@ def build_job(
 
 def for_repair(job: Manifest, number: int) -> Manifest:
     """The Job as one that generates a damaged revision again."""
+    return _annotated(job, REPAIR_ANNOTATION, str(number))
+
+
+def waiting_for(job: Manifest, words: str) -> Manifest:
+    """The Job as one that waits for something, in words; empty: it does not."""
+    return _annotated(job, WAITS_ANNOTATION, words) if words else job
+
+
+def _annotated(job: Manifest, annotation: str, value: str) -> Manifest:
     metadata = job["metadata"]
-    annotations = {**(metadata.get("annotations") or {}), REPAIR_ANNOTATION: str(number)}
+    annotations = {**(metadata.get("annotations") or {}), annotation: value}
     return {**job, "metadata": {**metadata, "annotations": annotations}}
 
 

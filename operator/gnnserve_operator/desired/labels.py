@@ -32,6 +32,9 @@ that the pods are replaced."""
 REPAIR_ANNOTATION = "gnnserve.dev/repair"
 """On the routing ConfigMap: how often a damaged revision was generated again (`desired/routing.py`). On a Job: the
 number of the repair that it was made for."""
+WAITS_ANNOTATION = "gnnserve.dev/waits-for"
+"""On a Job that is under way and does not compute: what it waits for, in words. At its deadline Kubernetes deletes the
+pods that would tell it."""
 TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 """On the Deployment: SHA-256 of the pod template that was applied, so that a rollout which has not begun is noticed."""
 APPLIED_ANNOTATION = "gnnserve.dev/applied"
