@@ -19,12 +19,12 @@ from gnnserve_api.spec.graph import Normalization
 from gnnserve_api.spec.model import Batches, Model, Scope
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.batches import MOST_NUMBERS, batches_of, report_batches
+from gnnserve_worker.generation.blocks import Blocks, blocks_of
 from gnnserve_worker.generation.networks import CPU
+from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.typed.blocks import Blocks, blocks_of
-from gnnserve_worker.generation.typed.forward import Block, drawn_weights, embedding_keys, outputs_of_seeds
-from gnnserve_worker.generation.typed.optimizer import NetworkOptimizer, Rate
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_training_set
+from gnnserve_worker.generation.relation_networks import Block, drawn_weights, embedding_keys, outputs_of_seeds
+from gnnserve_worker.generation.relation_training_set import RelationTrainingSet, relation_training_set
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
@@ -42,26 +42,26 @@ def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
 
 
-def subject_of(folder: Path, parts: TypedParts | None = None, scope: Scope = Scope.TRANSDUCTIVE) -> TypedTrainingSet:
+def subject_of(folder: Path, parts: TypedParts | None = None, scope: Scope = Scope.TRANSDUCTIVE) -> RelationTrainingSet:
     data = load_typed_source(typed_source(write_folder(folder / "graph", parts or shop())))
-    return typed_training_set(data, data.schema, Normalization.DISABLED, scope, labels_of(data))
+    return relation_training_set(data, data.schema, Normalization.DISABLED, scope, labels_of(data))
 
 
 def model_of(**given: Any) -> Model:
     return Model.model_validate({"hidden": HIDDEN, "fanouts": [-1, -1], **given})
 
 
-def shape_of(subject: TypedTrainingSet, model: Model) -> RelationalShape:
+def shape_of(subject: RelationTrainingSet, model: Model) -> RelationalShape:
     network = model.network(CLASSES)
-    return RelationalShape(subject.typed, model.hidden, CLASSES, network.layers, model.bases, network.attention)
+    return RelationalShape(subject.schema, model.hidden, CLASSES, network.layers, model.bases, network.attention)
 
 
-def made_blocks(batches: Batches, model: Model, subject: TypedTrainingSet, device: torch.device = CPU) -> Blocks:
+def made_blocks(batches: Batches, model: Model, subject: RelationTrainingSet, device: torch.device = CPU) -> Blocks:
     return blocks_of(batches, model, shape_of(subject, model), subject, CLASSIFIED, device)
 
 
 def gradients_of(
-    batches: Batches, model: Model, subject: TypedTrainingSet, device: torch.device = CPU
+    batches: Batches, model: Model, subject: RelationTrainingSet, device: torch.device = CPU
 ) -> dict[str, torch.Tensor]:
     """Scores of all training nodes, and the gradient of each tensor, of the first step over all of them."""
     spec, shape = relational_spec_of(model.architecture), shape_of(subject, model)

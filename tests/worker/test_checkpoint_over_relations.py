@@ -15,8 +15,8 @@ from torch import nn
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Checkpoint, Model
+from gnnserve_worker.generation.relation_checkpoint import check_relations
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.typed.checkpoint import check_typed
 from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
@@ -105,7 +105,7 @@ def _check(state: Tensors, data: GraphData, fields: dict[str, Any]) -> Tensors:
     )
     network = model.network(CLASSES)
     shape = RelationalShape(data.schema, model.hidden, CLASSES, network.layers, model.bases, network.attention)
-    return check_typed(state, relational_spec_of(model.architecture), shape, model)
+    return check_relations(state, relational_spec_of(model.architecture), shape, model)
 
 
 @pytest.mark.parametrize("name", _FILES)

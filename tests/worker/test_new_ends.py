@@ -20,9 +20,9 @@ from tests.worker.test_overlays_over_relations import changed_by, drawn_overlay,
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.generation import relation_train as train_module
 from gnnserve_worker.generation.embeddings.publishing import publish_embeddings
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.generation.typed import train as train_module
 from gnnserve_worker.graph.links import LinkSet, message_relations
 from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.store import GraphData
@@ -87,7 +87,7 @@ def made(folder: Path, architecture: str, patched: pytest.MonkeyPatch) -> Given:
     model = model_of(architecture, data)
     weights = {key: value.numpy() for key, value in model.state_dict().items()} | {"decoder.relation": _RELATION}
     run = TrainingRun(name="network", epochs=1, steps=1, best_epoch=1, validation=0.5, rising=False)
-    patched.setattr(train_module, "train_typed", lambda *_: (weights, run))
+    patched.setattr(train_module, "train_over_relations", lambda *_: (weights, run))
     repository = Repository(folder / "repository", "default", "shop")
     revision = generate(service, repository).revision
     publish_embeddings(repository, "default/shop", revision, None, {}, "a test", silent)

@@ -1,7 +1,7 @@
 """Turns a manifest into a published revision: finds it, or has it generated.
 
 A published revision is found with little more than what serves it, so that a second start is fast. Generation over
-graphs of one type is `one_type.py`, over several `typed/`.
+graphs of one type is `one_type.py`, over relations `relations.py`.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def _generate(
     """Generate the revision by the pipeline of its kind of graph."""
     source = spec.graph.source.given()
     if isinstance(source, TypedSource) and reads_products(spec):
-        from gnnserve_worker.generation.typed.generate import generate_typed  # noqa: PLC0415
+        from gnnserve_worker.generation.relations import generate_over_relations  # noqa: PLC0415
 
-        return generate_typed(
+        return generate_over_relations(
             spec, source, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version
         )
     from gnnserve_worker.generation.one_type import generate_one_type  # noqa: PLC0415

@@ -17,14 +17,14 @@ from gnnserve_api.spec.model import Model, Training
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.attempts import learn_with_retries
 from gnnserve_worker.generation.batches import batches_of, report_batches
+from gnnserve_worker.generation.blocks import Blocks, blocks_of
 from gnnserve_worker.generation.networks import CPU
+from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate, parted_weights
+from gnnserve_worker.generation.relation_networks import Block, Weights, drawn_weights, embedding_keys, outputs_of_seeds
+from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.tensors import Tensors, with_decoder
 from gnnserve_worker.generation.train import VALIDATION_KEY
-from gnnserve_worker.generation.typed.blocks import Blocks, blocks_of
-from gnnserve_worker.generation.typed.forward import Block, Weights, drawn_weights, embedding_keys, outputs_of_seeds
-from gnnserve_worker.generation.typed.optimizer import NetworkOptimizer, Rate, parted_weights
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet
 from gnnserve_worker.graph.store import Relation
 from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -33,10 +33,10 @@ _REPORTED_STEPS = 10
 """Steps between two reports, at least, where not each epoch is worth one."""
 
 
-def train_typed(
+def train_over_relations(
     spec: RelationalSpec,
     shape: RelationalShape,
-    subject: TypedTrainingSet,
+    subject: RelationTrainingSet,
     model: Model,
     name: str,
     progress: ProgressListener,
@@ -58,7 +58,7 @@ def train_typed(
 
 def _train_once(
     network: _Network,
-    subject: TypedTrainingSet,
+    subject: RelationTrainingSet,
     blocks: Blocks,
     name: str,
     progress: ProgressListener,

@@ -7,14 +7,14 @@ import numpy as np
 from gnnserve_api.graph_schema import TypeRows
 from gnnserve_api.repository import RowSource, SourceColumn
 from gnnserve_api.spec.graph import Normalization
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet
-from gnnserve_worker.generation.typed.tables import States
+from gnnserve_worker.generation.families.relation_tables import States
+from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
 from gnnserve_worker.models.relational import RelationalLayer, default_key, layer_tensors, moment_key
 from gnnserve_worker.repository.staged import StagedRevision
 
 
 def write_row_source(
-    subject: TypedTrainingSet, states: States, first: RelationalLayer, staged: StagedRevision
+    subject: RelationTrainingSet, states: States, first: RelationalLayer, staged: StagedRevision
 ) -> RowSource:
     """Write what is needed to make rows of new nodes: how features were scaled, the mean of the embeddings of types
     that have none, and the first layer."""

@@ -29,7 +29,7 @@ _SHOWN = 12
 _LAYER = re.compile(r"(?:^|.*\.)(?P<stem>[A-Za-z_]+\.?)(?P<number>\d+)$")
 
 
-def check_typed(tensors: Tensors, architecture: RelationalSpec, shape: RelationalShape, model: Model) -> Tensors:
+def check_relations(tensors: Tensors, architecture: RelationalSpec, shape: RelationalShape, model: Model) -> Tensors:
     """The tensors that the architecture has. InputError says what the file looks like, and all that would have to
     change."""
     found = {key: tensor.shape for key, tensor in tensors.items()}

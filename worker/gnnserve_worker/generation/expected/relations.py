@@ -15,10 +15,10 @@ from gnnserve_worker.generation.expected.alternatives import CANNOT, single_read
 from gnnserve_worker.generation.expected.comparison import STAGE, TRIED_ROWS, Cause, Comparison
 from gnnserve_worker.generation.expected.file import ScoredNodes, read_scores
 from gnnserve_worker.generation.expected.listed import listed_scores
+from gnnserve_worker.generation.families.relation_tables import hidden_states
+from gnnserve_worker.generation.families.relations import as_arrays, states_of
+from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.typed.plan import as_arrays, states_of
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet
-from gnnserve_worker.generation.typed.tables import hidden_states
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.plain import SERVED, Reading, activated
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec
@@ -28,9 +28,9 @@ _MOST_PERMUTED = 5
 """Most relations of which every order is tried: there are 120 of five."""
 
 
-def compare_typed_scores(
+def compare_scores_over_relations(
     spec: GNNServiceSpec, digests: Mapping[str, str], architecture: RelationalSpec, shape: RelationalShape,
-    subject: TypedTrainingSet, tensors: Tensors, progress: ProgressListener,
+    subject: RelationTrainingSet, tensors: Tensors, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores of the spec against those of the weights. `subject`: of the source's graph. InputError:
     they differ by more than they may."""
@@ -56,7 +56,7 @@ def compare_typed_scores(
 class _Network:
     architecture: RelationalSpec
     shape: RelationalShape
-    subject: TypedTrainingSet
+    subject: RelationTrainingSet
     tensors: Tensors
 
     def scores(self, reading: Reading = SERVED, *, divides: bool = False) -> np.ndarray:

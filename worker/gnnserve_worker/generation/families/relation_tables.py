@@ -11,7 +11,7 @@ import numpy as np
 from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import PlannedTable
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet
+from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.relational import Heads, RelationalLayer
 from gnnserve_worker.tables.table import projected_blocks
@@ -101,11 +101,11 @@ def _products(
 
 
 def hidden_states(
-    subject: TypedTrainingSet, layer: RelationalLayer, states: States, *, is_last: bool = False
+    subject: RelationTrainingSet, layer: RelationalLayer, states: States, *, is_last: bool = False
 ) -> list[np.ndarray]:
     """The layer's output of all nodes, over all of their neighbours, after its ReLU, which the last one has not; 0 for
     types that it gives nothing for."""
-    graph = subject.typed
+    graph = subject.schema
     outputs = []
     if layer.heads is not None:
         return _attended_states(subject, layer, layer.heads, states, is_last=is_last)
@@ -127,10 +127,10 @@ def hidden_states(
 
 
 def _attended_states(
-    subject: TypedTrainingSet, layer: RelationalLayer, heads: Heads, states: States, *, is_last: bool
+    subject: RelationTrainingSet, layer: RelationalLayer, heads: Heads, states: States, *, is_last: bool
 ) -> list[np.ndarray]:
     """The same of a layer that attends."""
-    graph, inner = subject.typed, heads.heads * heads.columns
+    graph, inner = subject.schema, heads.heads * heads.columns
     outputs = [np.zeros((kind.nodes, heads.outputs), np.float32) for kind in graph.types]
     slots = [0] * len(graph.types)
     for place, relation in enumerate(graph.relations):

@@ -18,11 +18,11 @@ import torch
 from gnnserve_api.spec.model import Batches, Model
 from gnnserve_api.training import TrainedBy
 from gnnserve_worker.generation.batches import steps_of_epoch
+from gnnserve_worker.generation.families.relations import fanouts_by_relation
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.networks import Rows, SparseRows, rows_of
-from gnnserve_worker.generation.typed.forward import Block, BlockLayer, means_of, rows_of_types
-from gnnserve_worker.generation.typed.plan import fanouts_by_relation
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet, mean_rows, means_by_relation
+from gnnserve_worker.generation.relation_networks import Block, BlockLayer, means_of, rows_of_types
+from gnnserve_worker.generation.relation_training_set import RelationTrainingSet, mean_rows, means_by_relation
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Graph, GraphData, Relation
 from gnnserve_worker.models.relational import RelationalShape
@@ -51,7 +51,7 @@ class Blocks(Protocol):
 
 
 def blocks_of(
-    batches: Batches, model: Model, shape: RelationalShape, subject: TypedTrainingSet, kinds: Collection[int],
+    batches: Batches, model: Model, shape: RelationalShape, subject: RelationTrainingSet, kinds: Collection[int],
     device: torch.device,
 ) -> Blocks:  # fmt: skip
     """The graph over all of its edges. `batches`: never AUTO. `kinds`: places of the types of seeds."""
@@ -79,7 +79,7 @@ class WholeGraph:
         cls,
         model: Model,
         shape: RelationalShape,
-        subject: TypedTrainingSet,
+        subject: RelationTrainingSet,
         kinds: Collection[int],
         device: torch.device,
     ) -> WholeGraph:  # fmt: skip
@@ -139,7 +139,7 @@ class SampledBlocks:
         cls,
         model: Model,
         shape: RelationalShape,
-        subject: TypedTrainingSet,
+        subject: RelationTrainingSet,
         kinds: Collection[int],
         device: torch.device,
     ) -> SampledBlocks:  # fmt: skip

@@ -20,18 +20,18 @@ from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
 from gnnserve_worker.generation.attempts import training_of
 from gnnserve_worker.generation.checkpoint import read_checkpoint
+from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import normalization_of
 from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.identity import RevisionIdentity, find_published
 from gnnserve_worker.generation.profile import calibrated, measure_profile, profile_budget_s
+from gnnserve_worker.generation.relation_checkpoint import check_relations
+from gnnserve_worker.generation.relation_learning import MASTER, learn_master, trainer
+from gnnserve_worker.generation.relation_row_source import write_row_source
+from gnnserve_worker.generation.relation_training_set import RelationTrainingSet, relation_training_set
 from gnnserve_worker.generation.steps import IMPORT, steps_over_types
 from gnnserve_worker.generation.tensors import Tensors, without_decoder
-from gnnserve_worker.generation.typed.checkpoint import check_typed
-from gnnserve_worker.generation.typed.learn import MASTER, learn_master, trainer
-from gnnserve_worker.generation.typed.plan import as_arrays, fanouts_by_relation, plan_variants, states_of
-from gnnserve_worker.generation.typed.row_source import write_row_source
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet, typed_training_set
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def generate_typed(
+def generate_over_relations(
     spec: GNNServiceSpec,
     source: TypedSource,
     identity: RevisionIdentity,
@@ -73,7 +73,7 @@ def generate_typed(
     )
     given = None
     if spec.model.checkpoint is not None and identity.checkpoint is not None:
-        given = check_typed(
+        given = check_relations(
             read_checkpoint(spec.model.checkpoint, identity.checkpoint), architecture, shape, spec.model
         )
     waiting = Progress("wait for another process that is generating", 0, 1)
@@ -81,7 +81,7 @@ def generate_typed(
         if (published := find_published(repository, identity)) is not None:
             return published
         repository.put_graph(data)
-        subject = typed_training_set(data, typed, normalization_of(spec), spec.model.training.scope, problem)
+        subject = relation_training_set(data, typed, normalization_of(spec), spec.model.training.scope, problem)
         learnt, generator = given or {}, f"gnnserve {version('gnnserve')}"
         compared: Sequence[ComparedScores] = ()
         if given is not None and identity.expected:
@@ -151,19 +151,19 @@ def _import_graph(
 
 def _compare(
     spec: GNNServiceSpec, source: TypedSource, task: GenerationTask, identity: RevisionIdentity, shape: RelationalShape,
-    subject: TypedTrainingSet | None, tensors: Tensors, progress: ProgressListener,
+    subject: RelationTrainingSet | None, tensors: Tensors, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores against the weights, over the source's graph, which is loaded where `subject` is None."""
     # Imported here: few revisions have expected scores.
-    from gnnserve_worker.generation.typed.expected import compare_typed_scores  # noqa: PLC0415
+    from gnnserve_worker.generation.expected.relations import compare_scores_over_relations  # noqa: PLC0415
 
     if subject is None:
         data, problem, _ = task.import_over_types(source, progress)
         described = data.schema
         method, scope = normalization_of(spec), spec.model.training.scope
-        subject, shape = typed_training_set(data, described, method, scope, problem), replace(shape, graph=described)
+        subject, shape = relation_training_set(data, described, method, scope, problem), replace(shape, graph=described)
     architecture = relational_spec_of(spec.model.architecture)
-    return compare_typed_scores(spec, identity.expected, architecture, shape, subject, tensors, progress)
+    return compare_scores_over_relations(spec, identity.expected, architecture, shape, subject, tensors, progress)
 
 
 def _read_version(repository: Repository, digest: str) -> GraphData:
@@ -179,15 +179,15 @@ def _read_version(repository: Repository, digest: str) -> GraphData:
 
 
 def _train(
-    spec: GNNServiceSpec, identity: RevisionIdentity, shape: RelationalShape, subject: TypedTrainingSet,
+    spec: GNNServiceSpec, identity: RevisionIdentity, shape: RelationalShape, subject: RelationTrainingSet,
     repository: Repository, progress: ProgressListener, *, use_gpu: bool,
 ) -> tuple[Tensors, Sequence[TrainingRun]]:  # fmt: skip
     """Weights of the network, and of a decoder beside it."""
 
     def learn(device: torch.device) -> tuple[Tensors, TrainingRun]:
-        from gnnserve_worker.generation.typed.train import train_typed  # noqa: PLC0415  (torch takes many seconds)
+        from gnnserve_worker.generation.relation_train import train_over_relations  # noqa: PLC0415  (torch takes many seconds)
 
         architecture = relational_spec_of(spec.model.architecture)
-        return train_typed(architecture, shape, subject, spec.model, MASTER, progress, device)
+        return train_over_relations(architecture, shape, subject, spec.model, MASTER, progress, device)
 
     return learn_master(learn, identity, repository, progress, use_gpu=use_gpu)

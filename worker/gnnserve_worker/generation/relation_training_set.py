@@ -17,9 +17,9 @@ from gnnserve_worker.tasks.generated import LearningProblem
 
 
 @dataclass(frozen=True, slots=True)
-class TypedTrainingSet:
+class RelationTrainingSet:
     data: GraphData
-    typed: GraphSchema
+    schema: GraphSchema
     features: Sequence[Normalized | None]
     """Features by type; None: it has none."""
     means: Sequence[sp.csr_array]
@@ -30,10 +30,10 @@ class TypedTrainingSet:
     """What networks learn."""
 
 
-def typed_training_set(
-    data: GraphData, typed: GraphSchema, method: Normalization, scope: Scope,
+def relation_training_set(
+    data: GraphData, schema: GraphSchema, method: Normalization, scope: Scope,
     problem: LearningProblem[Sequence[Relation]],
-) -> TypedTrainingSet:  # fmt: skip
+) -> RelationTrainingSet:  # fmt: skip
     """With inductive training, edges of nodes of the classified type that are not for training are hidden, and so are
     the features of these nodes; nodes of other types belong to no part of the split, and are always seen."""
     is_seen = np.ones(data.target.nodes, dtype=bool)
@@ -47,13 +47,13 @@ def typed_training_set(
     ]
     means = [means_by_relation(data, one) for one in data.relations]
     if scope is Scope.TRANSDUCTIVE:
-        return TypedTrainingSet(data, typed, features, means, data.relations, problem)
+        return RelationTrainingSet(data, schema, features, means, data.relations, problem)
     visible = [replace(one, lists=_kept(one.lists, seen[one.source], seen[one.target])) for one in data.relations]
-    return TypedTrainingSet(data, typed, features, means, visible, problem)
+    return RelationTrainingSet(data, schema, features, means, visible, problem)
 
 
 def means_by_relation(data: GraphData, relation: Relation) -> sp.csr_array:
-    """As `TypedTrainingSet.means`. The relation's lists need not be those of the graph."""
+    """As `RelationTrainingSet.means`. The relation's lists need not be those of the graph."""
     return mean_rows(relation.lists.indptr, relation.lists.indices, data.type_named(relation.source).nodes)
 
 

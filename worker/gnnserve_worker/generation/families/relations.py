@@ -21,9 +21,9 @@ from gnnserve_api.spec.model import Model
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, fanouts_name, projected_name, stored_layer_name, stored_name
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, storages_of
+from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_embeddings, plan_table
+from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.generation.typed.subject import TypedTrainingSet
-from gnnserve_worker.generation.typed.tables import States, hidden_states, plan_embeddings, plan_table
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.relational import RelationalLayer, embedding_key, layer_tensors
 from gnnserve_worker.models.tail import tail_of
@@ -31,7 +31,7 @@ from gnnserve_worker.opening.loaded import CORRECTION
 from gnnserve_worker.repository import paths
 
 
-def states_of(subject: TypedTrainingSet, tensors: Mapping[str, np.ndarray]) -> States:
+def states_of(subject: RelationTrainingSet, tensors: Mapping[str, np.ndarray]) -> States:
     return [
         tensors[embedding_key(kind.name)] if one is None else one.features
         for one, kind in zip(subject.features, subject.data.types, strict=True)
@@ -48,12 +48,12 @@ def as_arrays(layer: RelationalLayer) -> RelationalLayer:
 
 
 def plan_variants(
-    spec: GNNServiceSpec, network: NetworkManifest, layers: Sequence[RelationalLayer], subject: TypedTrainingSet,
+    spec: GNNServiceSpec, network: NetworkManifest, layers: Sequence[RelationalLayer], subject: RelationTrainingSet,
     states: States, ends: Collection[int] = (),
 ) -> FamilyPlan:  # fmt: skip
     """Projected variants, those of stored layers, and each of them with fewer neighbours; from each storage. `ends`:
     places of the types at the ends of links; empty: nodes of the first type are classified."""
-    graph, storages = subject.typed, storages_of(spec)
+    graph, storages = subject.schema, storages_of(spec)
     tables, variants = [], []
     for storage in storages:
         name = stored_name("projected", storage)
