@@ -74,6 +74,42 @@ def read_features(given: Features | None, rows: int, where: str) -> FeatureRows:
     return found
 
 
+def read_edge_features(given: ArrayLike | None, edges: int, where: str) -> NDArray[np.float32]:
+    """Float32 [edges, features]; [0, 0]: they have none. Raises InputError."""
+    if given is None:
+        return np.zeros((0, 0), np.float32)
+    try:
+        array = np.asarray(given)
+        if array.dtype.kind not in "iuf" and array.size:
+            raise ValueError(f"{array.dtype} are no numbers")  # noqa: TRY301
+        found = np.ascontiguousarray(array, np.float32)
+    except (ValueError, TypeError) as error:
+        raise InputError(where, f"they are no matrix: {error}", "give an array [edges, features]") from None
+    if found.ndim != 2:
+        raise InputError(where, f"an array of {_counted(found.ndim, 'axis', 'axes')}", "give [edges, features]")
+    if len(found) != edges:
+        raise InputError(where, f"{_counted(len(found), 'row')} for {_counted(edges, 'edge')}", "give one for each")
+    if not np.isfinite(found).all():
+        raise InputError(where, "some numbers are not finite, or beyond float32", "give numbers")
+    return found
+
+
+def read_edge_times(given: ArrayLike | None, edges: int, where: str) -> NDArray[np.int64]:
+    """Int64 [edges], of dates and times the microseconds since 1970 UTC; [0]: edges have none. Raises InputError."""
+    if given is None:
+        return np.zeros(0, np.int64)
+    array, remedy = np.asarray(given), "give an integer, or a time of numpy's datetime64, for each edge"
+    if array.dtype.kind == "M":
+        if np.isnat(array).any():
+            raise InputError(where, "some are missing (NaT)", remedy)
+        array = array.astype("datetime64[us]").astype(np.int64)
+    if array.size and (array.dtype.kind not in "iu" or array.max() > np.iinfo(np.int64).max):
+        raise InputError(where, f"{array.dtype} are no integers of 64 bits", remedy)
+    if array.shape != (edges,):
+        raise InputError(where, f"an array of shape {array.shape} for {_counted(edges, 'edge')}", remedy)
+    return np.ascontiguousarray(array, np.int64)
+
+
 def read_overrides(
     overrides: ArrayLike | Mapping[Any, NamedFeatures] | None, features: Features | None, where: str
 ) -> tuple[Ids, FeatureRows]:

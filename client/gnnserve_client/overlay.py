@@ -18,6 +18,8 @@ from gnnserve_client.arrays import (
     as_json,
     as_rows,
     pack_features,
+    read_edge_features,
+    read_edge_times,
     read_edges,
     read_features,
     read_overrides,
@@ -32,8 +34,9 @@ class Overlay:
 
     New nodes without ids are called -1, -2, … in the order of `features`, in the edges and among the nodes asked for.
     Their features, and those of stored nodes (`overrides`), are a matrix with a row for each, in the order of the
-    source's columns, or a mapping for each by the columns' names. Edges are pairs of source and target. Features of
-    overrides may also stand beside their ids: `overrides={17: {"amount": 0}}`.
+    source's columns, or a mapping for each by the columns' names. Edges are pairs of source and target; where edges of
+    the graph have features or times, so have these: `edge_features` is a matrix with a row for each, `edge_times` has
+    an integer for each. Features of overrides may also stand beside their ids: `overrides={17: {"amount": 0}}`.
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class Overlay:
         features: Features | None = None,
         nodes: ArrayLike | None = None,
         edges: ArrayLike | None = None,
+        edge_features: ArrayLike | None = None,
+        edge_times: ArrayLike | None = None,
         overrides: ArrayLike | Mapping[Any, NamedFeatures] | None = None,
         override_features: Features | None = None,
     ) -> None:
@@ -51,6 +56,8 @@ class Overlay:
         self.nodes = read_some_ids(-1 - np.arange(count) if nodes is None else nodes, "overlay.nodes")
         self.features = read_features(features, len(self.nodes), "overlay.features")
         self.edges = read_edges(edges, "overlay.edges")
+        self.edge_features = read_edge_features(edge_features, len(self.edges), "overlay.edge_features")
+        self.edge_times = read_edge_times(edge_times, len(self.edges), "overlay.edge_times")
         self.overrides, self.override_features = read_overrides(overrides, override_features, "overlay.overrides")
 
     def is_binary(self, asked: Ids) -> bool:
@@ -66,7 +73,9 @@ class Overlay:
         """The binary form of a request for these nodes."""
         counts = _COUNTS.pack(len(asked), len(self.nodes), len(self.edges), len(self.overrides))
         ids = (np.ascontiguousarray(one, "<i8").tobytes() for one in (asked, self.edges, self.overrides))
-        return b"".join((counts, *ids, pack_features(self.features, self.override_features)[1]))
+        times = np.ascontiguousarray(self.edge_times, "<i8").tobytes()
+        _, features = pack_features(self.features, self.override_features)
+        return b"".join((counts, *ids, times, features, np.ascontiguousarray(self.edge_features, "<f4").tobytes()))
 
     def to_builtins(self, asked: Ids) -> dict[str, Any]:
         """The field `overlay` of a request in JSON for these nodes."""
@@ -74,6 +83,8 @@ class Overlay:
         parts = {
             "nodes": _rows(self.nodes, as_rows(self.features, "overlay.features")),
             "edges": self.edges.tolist(),
+            "edgeFeatures": self.edge_features.tolist(),
+            "edgeTimes": self.edge_times.tolist(),
             "overrides": _rows(self.overrides, as_rows(self.override_features, "overlay.override_features")),
         }
         return {name: part for name, part in parts.items() if part}

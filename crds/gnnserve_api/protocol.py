@@ -46,6 +46,22 @@ class NodeFeatures(msgspec.Struct, Generic[Id], frozen=True, rename="camel", for
     ]
 
 
+EdgeFeatures = Annotated[
+    tuple[list[float] | None, ...],
+    Meta(
+        description="Features of each of `edges`, in their order: a list in the order of the source's columns; null "
+        "for an edge of a relation without. Needed where edges of the graph have features, and only there."
+    ),
+]
+EdgeTimes = Annotated[
+    tuple[int | None, ...],
+    Meta(
+        description="The time of each of `edges`, in their order: an integer as in the source; null for an edge of a "
+        "relation without. Needed where edges of the graph have times, and only there."
+    ),
+]
+
+
 class RequestOverlay(
     msgspec.Struct, Generic[Id], frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
@@ -62,6 +78,8 @@ class RequestOverlay(
             "graph's source, whose rules for direction, duplicates and self-loops hold."
         ),
     ] = ()
+    edge_features: EdgeFeatures = ()
+    edge_times: EdgeTimes = ()
     overrides: Annotated[
         tuple[NodeFeatures[Id], ...],
         Meta(description="Nodes of the graph with other features; columns that are not named stay as they are."),
@@ -165,6 +183,8 @@ class TypedOverlay(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
             "Reverse relations that were added gain them too."
         ),
     ] = ()
+    edge_features: EdgeFeatures = ()
+    edge_times: EdgeTimes = ()
     overrides: Annotated[
         tuple[TypedNodeFeatures, ...], Meta(description="Nodes of the graph with other features, all of them given.")
     ] = ()

@@ -132,6 +132,17 @@ def test_wishes_stand_in_the_body_of_json_and_in_the_head_of_arrays() -> None:
         pytest.param(lambda: Overlay(features=[{"a": "high"}]), r"features\[0\]: these are no", id="no number"),
         pytest.param(lambda: Overlay(edges=[1, 2]), "give a list of pairs", id="no pairs"),
         pytest.param(
+            lambda: Overlay(edges=[(1, 2)], edge_features=ROWS), "edge_features: 2 rows for 1 edge", id="rows of edges"
+        ),
+        pytest.param(lambda: Overlay(edges=[(1, 2)], edge_features=[1]), "an array of 1 axis", id="one row of an edge"),
+        pytest.param(lambda: Overlay(edges=[(1, 2)], edge_features=[["a"]]), "no matrix", id="texts of edges"),
+        pytest.param(lambda: Overlay(edges=[(1, 2)], edge_features=[[NAN]]), "not finite", id="a NaN of an edge"),
+        pytest.param(lambda: Overlay(edges=[(1, 2)], edge_times=[0.5]), "edge_times: float64 are no", id="half a time"),
+        pytest.param(lambda: Overlay(edges=[(1, 2)], edge_times=[1, 2]), "for 1 edge", id="two times of an edge"),
+        pytest.param(
+            lambda: Overlay(edges=[(1, 2)], edge_times=np.array(["NaT"], "datetime64[s]")), "missing", id="no time"
+        ),
+        pytest.param(
             lambda: Overlay(overrides={3: {"a": 1}}, override_features=ROWS), "has them already", id="twice"
         ),
         pytest.param(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 from tests.support.certificates import make_key_pair
@@ -17,6 +18,7 @@ from tests.support.secured_worker import started
 from tests.support.serving import CLASSES, HIDDEN, NODES, FakeWorker, running, service
 from tests.support.updates import FakeUpdates
 
+from gnnserve_api.graph_schema import AS_LISTED, PayloadManifest, relation_manifest
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_client import (
     AccessError,
@@ -30,6 +32,7 @@ from gnnserve_client import (
     Overlay,
     TimedOutError,
 )
+from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.graph.change_batch import decode_batch
 from gnnserve_worker.graph.ids import lay_out, string_ids
 from gnnserve_worker.serving.security.access import Access
@@ -160,6 +163,28 @@ def test_an_overlay_arrives_alike_in_both_forms() -> None:
     assert (first["overridden"], first["seeds"]) == ([7], [NODES, 3])
     assert first["features"] == [row.tolist(), changed[0].tolist()]
     assert others == [first, first]
+
+
+def test_features_and_times_of_edges_arrive_alike_in_both_forms() -> None:
+    brought = Brought()
+    described = relation_manifest("", "", "", 0, None, AS_LISTED)
+    payload = PayloadManifest(("weight", "amount"), "at", 0)
+    payloads = EdgePayloads([msgspec.structs.replace(described, payload=payload)])
+    edges: dict[str, Any] = {"edges": [(3, 4), (4, 5)], "edge_features": [[1, 2], [3, 4.5]]}
+    overlay = Overlay(**edges, edge_times=np.array(["1970-01-01T00:00:01", "1970-01-02"], "datetime64[s]"))
+
+    async def scenario(client: AsyncClient, transport: Counting) -> None:
+        await client.predict([3], overlay=overlay)
+        await client.predict([3], overlay=overlay, outputs=("labels", "scores"))
+        assert transport.types == ["application/vnd.gnnserve.overlay", "application/json"]
+        with pytest.raises(BadRequestError, match="edges of this graph have a time, at"):
+            await client.predict([3], overlay=Overlay(**edges), outputs=("labels", "scores"))
+
+    on(client_worker(brought, payloads), scenario)
+    first, second = brought.overlays
+    assert first == second
+    assert first["edge_features"] == edges["edge_features"]
+    assert first["edge_times"] == [1_000_000, 86_400_000_000]
 
 
 def test_changes_last_and_are_read_back() -> None:

@@ -13,6 +13,7 @@ from tests.support.updates import FakeUpdates
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import SourceColumn
+from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.overlay import Overlay
@@ -29,16 +30,21 @@ class Brought:
     overlays: list[dict[str, Any]] = field(default_factory=list)
 
     def arrange(
-        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray, *_: np.ndarray
+        self, features: np.ndarray, overridden: np.ndarray, edges: np.ndarray, seeds: np.ndarray, *others: Any
     ) -> tuple[Overlay, np.ndarray]:
         parts = {"features": features, "overridden": overridden, "edges": edges, "seeds": seeds}
+        if (payload := others[-1]) is not None:
+            parts |= {"edge_features": payload.features, "edge_times": payload.times}
         self.overlays.append({name: part.tolist() for name, part in parts.items()})
         return arrange_overlay(_GRAPH, EdgeRules(Direction.DIRECTED), features, overridden, edges, seeds)
 
 
-def client_worker(brought: Brought, **options: Any) -> FakeWorker:
+def client_worker(brought: Brought, payloads: EdgePayloads = BARE_EDGES, **options: Any) -> FakeWorker:
     """A worker whose graph changes, and that keeps what requests bring; `options` are those of FakeWorker."""
     support = OverlaySupport(
-        FeatureColumns(FEATURES, COLUMNS), brought.arrange, lambda of: np.zeros((len(of), FEATURES), np.float32)
+        FeatureColumns(FEATURES, COLUMNS),
+        brought.arrange,
+        lambda of: np.zeros((len(of), FEATURES), np.float32),
+        payloads,
     )
     return FakeWorker(overlays=support, updates=FakeUpdates(), **options)

@@ -66,6 +66,11 @@ REMEDIES = {
     "timeoutMs": "give milliseconds as a number, or leave it out",
     "priority": PRIORITY_REMEDY,
     "overlay": "give an object with nodes, edges and overrides, or leave it out",
+    "overlay.edgeFeatures": "give a list with the features of each edge: [[number, …], …]",
+    "overlay.edgeFeatures[]": "give the features of an edge as a list of numbers, or null where it has none",
+    "overlay.edgeFeatures[][]": _FEATURE,
+    "overlay.edgeTimes": "give a list with the time of each edge: [integer, …]",
+    "overlay.edgeTimes[]": "give an integer, or null where the edge has no time",
     "overlay.edges": LIST_OF_PAIRS,
     "overlay.edges[]": PAIR,
     **node_remedies("overlay.nodes"),
@@ -73,7 +78,7 @@ REMEDIES = {
 }
 MEMBERS = {
     "objective": ("latencyMs", "accuracyTolerancePermille"),
-    "overlay": ("nodes", "edges", "overrides"),
+    "overlay": ("nodes", "edges", "overrides", "edgeFeatures", "edgeTimes"),
     "overlay.nodes[]": ("id", "features"),
     "overlay.overrides[]": ("id", "features"),
 }

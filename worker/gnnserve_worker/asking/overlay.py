@@ -20,18 +20,27 @@ import numpy as np
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import RequestOverlay, TypedOverlay
 from gnnserve_worker.asking import overlay_schemas
+from gnnserve_worker.asking.edge_payload import BARE_EDGES, EdgePayloads, PayloadFields
 from gnnserve_worker.asking.features import StoredFeatures, TypeFeatures, runs_of
 from gnnserve_worker.asking.overlay_ids import BRING_IT, OverlayIds
 from gnnserve_worker.asking.overlay_schemas import OverlaySchemas
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay, OverlayArranger
+from gnnserve_worker.graph.overlay import ALL_OF_FIRST, EdgeRows, Overlay, OverlayArranger
 
 MOST_FEATURE_BYTES = 16 * 1024 * 1024
 """Features of one request's new nodes and overrides, as float32."""
 NUMBER_BYTES = 4
+PAYLOAD = PayloadFields("overlay.edgeFeatures", "overlay.edgeTimes")
+"""Where JSON has what edges come with."""
 AnyOverlay = RequestOverlay[Any] | TypedOverlay
 """What a request in JSON brings, as its graph calls nodes."""
+
+
+def brings_nothing(overlay: AnyOverlay) -> bool:
+    return not (
+        overlay.nodes or overlay.edges or overlay.overrides or overlay.edge_features or overlay.edge_times
+    )  # fmt: skip
 
 
 class Brought(msgspec.Struct, frozen=True):
@@ -45,6 +54,8 @@ class Brought(msgspec.Struct, frozen=True):
     """Stored nodes, distinct: int64 [overrides]."""
     edges: np.ndarray
     """int64 [edges, 2]: source and target."""
+    payload: EdgeRows | None = None
+    """That of the edges; None: edges of the graph have none."""
 
 
 def check_sizes(new_nodes: int, overrides: int, edges: int, features: int, limits: OverlayLimits) -> None:
@@ -71,6 +82,19 @@ def check_sizes(new_nodes: int, overrides: int, edges: int, features: int, limit
             ErrorCode.OVERLAY_TOO_LARGE,
             where,
             f"{nodes:,} nodes with {features:,} features each take {size:,} bytes, more than the "
+            f"{MOST_FEATURE_BYTES:,} that one request may have",
+            "split the request",
+        )
+
+
+def check_edge_bytes(edges: int, columns: int) -> None:
+    """`columns`: features of an edge."""
+    size = edges * columns * NUMBER_BYTES
+    if size > MOST_FEATURE_BYTES:
+        raise RequestError(
+            ErrorCode.OVERLAY_TOO_LARGE,
+            "overlay.edges",
+            f"{edges:,} edges with {columns:,} features each take {size:,} bytes, more than the "
             f"{MOST_FEATURE_BYTES:,} that one request may have",
             "split the request",
         )
@@ -106,6 +130,7 @@ class Arrange(Protocol):
         seeds: np.ndarray,
         new_types: np.ndarray = ALL_OF_FIRST,
         relations: np.ndarray = ALL_OF_FIRST,
+        payload: EdgeRows | None = None,
         /,
     ) -> tuple[Overlay, np.ndarray]: ...  # pragma: no cover
 
@@ -120,6 +145,8 @@ class OverlaySupport:
     features_of: Callable[[np.ndarray], np.ndarray] | None = None
     """Features of stored nodes (positions, int64) as in the source, float32 [nodes, features]. None: the revision does
     not keep them, or not exactly."""
+    payloads: EdgePayloads = BARE_EDGES
+    """What edges have."""
 
 
 class Overlays(Protocol):
@@ -159,6 +186,14 @@ class Overlays(Protocol):
     def lists(self) -> int:
         """Columns of them that have names, and of which each may be a list in JSON."""
 
+    @property
+    def edge_features(self) -> int:
+        """Most features of an edge that is brought."""
+
+    @property
+    def edge_times(self) -> bool:
+        """Whether any edge that is brought has a time."""
+
     def check(self, limits: OverlayLimits) -> None: ...
 
     def support(self, limits: OverlayLimits) -> OverlaySupport:
@@ -181,6 +216,8 @@ class NoOverlays:
     hint: str = ""
     features: int = 0
     lists: int = 0
+    edge_features: int = 0
+    edge_times: bool = False
 
     def check(self, limits: OverlayLimits) -> None:
         raise _none_taken(self.why, limits)
@@ -224,6 +261,9 @@ class GraphOverlays:
         self.takes_arrays = not no_arrays
         self.features = max(one.width for one in types)
         self.lists = max(one.lists for one in types)
+        self.edge_features = support.payloads.width
+        self.edge_times = support.payloads.has_times
+        self._has_payload = support.payloads.takes_any
 
     def check(self, limits: OverlayLimits) -> None:
         if not limits.max_nodes:
@@ -240,6 +280,9 @@ class GraphOverlays:
         new, overrides, types = overlay.nodes, overlay.overrides, self._types
         check_sizes(len(new), len(overrides), len(overlay.edges), self.features, limits)
         placed = self._ids.place(nodes, overlay)
+        payload = None
+        if self._has_payload or overlay.edge_features or overlay.edge_times:
+            payload = self._payload_of(overlay, placed.relations)
         features = np.zeros((len(new) + len(overrides), self.features), np.float32)
         if new:
             for kind, begin, end in runs_of(placed.new_types, len(new)):
@@ -252,8 +295,14 @@ class GraphOverlays:
                 rows = features[behind + begin : behind + end, : own.width]
                 own.replace(overrides[begin:end], begin, placed.overridden[begin:end], rows)
         return self._support.arrange(
-            features, placed.overridden, placed.edges, placed.asked, placed.new_types, placed.relations
+            features, placed.overridden, placed.edges, placed.asked, placed.new_types, placed.relations, payload
         )
+
+    def _payload_of(self, overlay: AnyOverlay, relations: np.ndarray) -> EdgeRows | None:
+        payloads, edges = self._support.payloads, len(overlay.edges)
+        check_edge_bytes(edges, payloads.width)
+        read = payloads.read_lists(overlay.edge_features, overlay.edge_times, relations, edges, PAYLOAD)
+        return read if payloads.takes_any else None
 
 
 class StandIns(Protocol):

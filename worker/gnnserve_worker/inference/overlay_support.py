@@ -11,6 +11,7 @@ from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking import overlay_schemas
 from gnnserve_worker.asking.changed_features import ChangedFeatures, KnownFeatures, UnknownFeatures
+from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.asking.features import GivenFeatures, LearntFeatures, TypeFeatures
 from gnnserve_worker.asking.naming import IdForm
 from gnnserve_worker.asking.overlay import (
@@ -74,7 +75,8 @@ def overlays_of(loaded: LoadedRevision, manifest: RevisionManifest, graph: Serve
     of_types = zip(loaded.graph.schema.types, loaded.type_rows, strict=True)
     types = tuple(_features_of(kind.name, recipe, features_of) for kind, recipe in of_types)
     arranger = overlay_arranger(loaded.graph, loaded.places)
-    support = OverlaySupport(loaded.type_rows[0].columns or _NO_COLUMNS, arranger.arrange, features_of)
+    payloads = EdgePayloads(loaded.graph.schema.relations)
+    support = OverlaySupport(loaded.type_rows[0].columns or _NO_COLUMNS, arranger.arrange, features_of, payloads)
     return GraphOverlays(
         form.ids(graph),
         types,

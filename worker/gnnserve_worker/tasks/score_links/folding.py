@@ -59,6 +59,11 @@ class Folder:
             raise RequestError(
                 ErrorCode.WRONG_FEATURES, "overlay.overrides", "nodes of this service have no features", "leave it out"
             )
+        if overlay.edge_features or overlay.edge_times:
+            raise RequestError(
+                ErrorCode.WRONG_FEATURES, "overlay.edgeFeatures" if overlay.edge_features else "overlay.edgeTimes",
+                "what a node is joined to is read without features and times of edges", "leave it out",
+            )  # fmt: skip
         asked = self._text(node, "node")
         new: set[str] = set()
         for place, one in enumerate(overlay.nodes):

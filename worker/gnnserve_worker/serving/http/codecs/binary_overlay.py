@@ -4,7 +4,9 @@
     int64 [nodes]    nodes asked for
     int64 [edges, 2] source and target of each edge
     int64 [overrides]
+    int64 [edges]    time of each edge, where edges of the graph have one
     float32 [new nodes + overrides, features]
+    float32 [edges, features of an edge], where edges of the graph have any
 
 -1 - k is the k-th new node, whatever the graph's ids are, so that a client need not know how many nodes the graph has.
 Everything else is as in the binary form without an overlay.
@@ -21,10 +23,20 @@ import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorDetail
-from gnnserve_worker.asking.overlay import NUMBER_BYTES, Brought, check_finite, check_sizes
+from gnnserve_worker.asking.edge_payload import EdgePayloads
+from gnnserve_worker.asking.overlay import (
+    NUMBER_BYTES,
+    PAYLOAD,
+    Brought,
+    OverlaySupport,
+    check_edge_bytes,
+    check_finite,
+    check_sizes,
+)
 from gnnserve_worker.asking.overlay_ids import new_node, place_of, repeated
-from gnnserve_worker.asking.question import PREDICT_PATH, Question, RequestError
+from gnnserve_worker.asking.question import PREDICT_PATH, Question, RequestError, counted
 from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.graph.overlay import ALL_OF_FIRST
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.codecs.binary import (
     ID_BYTES,
@@ -82,10 +94,13 @@ class BinaryOverlayCodec:
         check_offset(wishes, revision)
         variant = read_variant(wishes, outputs, revision, brings_overlay=True)
         try:
-            brought = read_arrays(body, revision, support.columns, max_nodes, limits)
+            brought = read_arrays(body, revision, support, max_nodes, limits)
         except RequestError as error:
             raise task.placed(error) from None
-        overlay, seeds = support.arrange(brought.features, brought.overridden, brought.edges, brought.seeds)
+        overlay, seeds = support.arrange(
+            brought.features, brought.overridden, brought.edges, brought.seeds, ALL_OF_FIRST, ALL_OF_FIRST,
+            brought.payload,
+        )  # fmt: skip
         seeds, form = task.joined(seeds, overlay)
         return Question(
             seeds,
@@ -136,8 +151,9 @@ def _brings_nothing(body: bytes) -> bool:
 
 
 def read_arrays(
-    body: bytes, revision: ServedRevision, columns: FeatureColumns, max_nodes: int, limits: OverlayLimits
+    body: bytes, revision: ServedRevision, support: OverlaySupport, max_nodes: int, limits: OverlayLimits
 ) -> Brought:
+    columns, payloads = support.columns, support.payloads
     if len(body) < COUNTS.size:
         raise binary_error(
             f"{len(body):,} bytes are less than the {COUNTS.size} of its counts",
@@ -147,15 +163,19 @@ def read_arrays(
     if min(counts) < 0:
         raise binary_error(f"the counts {', '.join(map(str, counts))} are not all from 0", "send int64, little-endian")
     ids, rows = asked + 2 * edges + overrides, new + overrides
-    start = COUNTS.size + ID_BYTES * ids
-    expected = start + NUMBER_BYTES * rows * columns.features
+    times, edge_numbers = edges * payloads.has_times, edges * payloads.width
+    start = COUNTS.size + ID_BYTES * (ids + times)
+    behind = start + NUMBER_BYTES * rows * columns.features
+    expected = behind + NUMBER_BYTES * edge_numbers
     if start <= len(body):  # otherwise it may be something else altogether, and its counts mean nothing
         revision.task.check_count(asked, max_nodes)
         check_sizes(new, overrides, edges, columns.features, limits)
+        check_edge_bytes(edges, payloads.width)
     if len(body) != expected:
         raise binary_error(
             f"{len(body):,} bytes, where its counts make {expected:,}: {COUNTS.size} of counts, {ID_BYTES} of each of "
-            f"{ids:,} ids, {NUMBER_BYTES} of each of {columns.features:,} features of {rows:,} nodes",
+            f"{ids:,} ids, {NUMBER_BYTES} of each of {columns.features:,} features of {rows:,} nodes"
+            + _payload_in_words(payloads, edges),
             "send int64 and float32, little-endian",
         )
     # A copy, which the request keeps; read-only arrays would compile kernels a second time.
@@ -169,12 +189,26 @@ def read_arrays(
         positions = numbers
     else:
         positions = _find_positions(numbers, features, new, asked, ends, columns, revision)
+    payload = None
+    if payloads.takes_any:
+        own_times = np.frombuffer(kept, "<i8", times, COUNTS.size + ID_BYTES * ids)
+        own_features = np.frombuffer(kept, "<f4", edge_numbers, behind)
+        payload = payloads.read_arrays(own_features, own_times, edges, PAYLOAD)
     return Brought(
         positions[:asked],
         features.reshape(rows, columns.features),
         positions[ends:],
         positions[asked:ends].reshape(-1, 2),
+        payload,
     )
+
+
+def _payload_in_words(payloads: EdgePayloads, edges: int) -> str:
+    """For people; empty: edges have no payload."""
+    times = f", {ID_BYTES} of the time of each of {counted(edges, 'edge')}" if payloads.has_times else ""
+    if not payloads.width:
+        return times
+    return f"{times}, {NUMBER_BYTES} of each of {counted(payloads.width, 'feature')} of {counted(edges, 'edge')}"
 
 
 def _find_positions(

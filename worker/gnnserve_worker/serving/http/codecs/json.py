@@ -17,6 +17,7 @@ from gnnserve_api.objective import NO_OBJECTIVE
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import ErrorAnswer, ErrorDetail, PredictAnswer, PredictRequest
 from gnnserve_worker.asking.body_form import FIELDS, field_error
+from gnnserve_worker.asking.overlay import brings_nothing
 from gnnserve_worker.asking.question import (
     PREDICT_PATH,
     ErrorCode,
@@ -153,7 +154,7 @@ def question_of(
     strict = wishes.strict if request.strict is UNSET else request.strict
     seed = wishes.seed if request.seed is None else check_seed(request.seed, "seed")
     overlay, brought = request.overlay, None
-    if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
+    if overlay is not None and brings_nothing(overlay):
         overlay = None
     variant = wishes.variant if request.variant is None else request.variant
     if variant is not None:

@@ -65,10 +65,14 @@ def check_values(
     overlays, features = revision.compute.overlays, revision.compute.overlays.features
     numbers = min(limits.max_nodes * features, MOST_FEATURE_BYTES // NUMBER_BYTES)
     most_commas = max(_ALWAYS_VALUES, max_nodes + numbers + 4 * limits.max_nodes + 2 * limits.max_edges + _OTHER)
+    of_edges = limits.max_edges * (overlays.edge_features + overlays.edge_times)
+    most_commas += min(of_edges, MOST_FEATURE_BYTES // NUMBER_BYTES + limits.max_edges)
     # Of a node: itself, its features, and each column of lists, of which there are no more than features.
     lists = min(limits.max_nodes * overlays.lists, numbers)
     items = revision.task.most_lists(max_nodes)
     most_containers = max(_ALWAYS_CONTAINERS, items + 2 * limits.max_nodes + lists + limits.max_edges + _OTHER)
+    if overlays.edge_features:
+        most_containers += limits.max_edges  # a list of features for each edge
     # An id may be an object of two values, and an edge then has its relation beside its two ids.
     members = revision.graph.naming.members
     ids = max_nodes + limits.max_nodes + 2 * limits.max_edges

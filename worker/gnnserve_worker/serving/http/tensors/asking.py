@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 
 from gnnserve_api.overlay import OverlayLimits
+from gnnserve_worker.asking.edge_payload import PayloadFields
 from gnnserve_worker.asking.naming import NodeNaming
-from gnnserve_worker.asking.overlay import OverlaySupport, check_finite, check_sizes
+from gnnserve_worker.asking.overlay import OverlaySupport, check_edge_bytes, check_finite, check_sizes
 from gnnserve_worker.asking.overlay_ids import NamedIds, place_ids
 from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, counted
 from gnnserve_worker.asking.tensors import Elements, GivenTensor
-from gnnserve_worker.graph.overlay import Overlay
+from gnnserve_worker.graph.overlay import ALL_OF_FIRST, Overlay
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.question import check_variant, require_offset
 from gnnserve_worker.serving.http.tensors.request import InferBody
 from gnnserve_worker.serving.http.tensors.served import (
+    EDGE_FEATURES,
+    EDGE_TIMES,
     EDGES,
     NEW_FEATURES,
     NEW_NODES,
@@ -26,6 +29,8 @@ from gnnserve_worker.serving.http.tensors.served import (
     OVERRIDES,
 )
 from gnnserve_worker.serving.http.wishes import VARIANT_HEADER
+
+_PAYLOAD = PayloadFields(EDGE_FEATURES, EDGE_TIMES)
 
 
 def to_question(
@@ -66,7 +71,7 @@ def to_question(
             read_elements(tensors[name])  # the others are empty: an element in them is an error
     else:
         brought = {name: read_elements(given) for name, given in tensors.items()}
-        overlay, seeds = _arrange(brought, naming, support)
+        overlay, seeds = _arrange(brought, sizes.get(EDGES, 0), naming, support)
     return Question(
         seeds,
         wanted.objective,
@@ -93,14 +98,20 @@ def _check_overlay(sizes: Mapping[str, int], support: OverlaySupport, limits: Ov
 
 
 def _arrange(
-    elements: Mapping[str, Elements], naming: NodeNaming, support: OverlaySupport
+    elements: Mapping[str, Elements], edges: int, naming: NodeNaming, support: OverlaySupport
 ) -> tuple[Overlay, np.ndarray]:
     ids = NamedIds(*(_listed(elements.get(name, [])) for name in (NODES, NEW_NODES, EDGES, OVERRIDES)))
     placed = place_ids(ids, naming)
     rows = [np.asarray(elements.get(name, ()), np.float32) for name in (NEW_FEATURES, OVERRIDE_FEATURES)]
     features = np.concatenate(rows).reshape(-1, support.columns.features)
     check_finite(features, len(ids.new))
-    return support.arrange(features, placed.overridden, placed.edges, placed.asked)
+    payloads, payload = support.payloads, None
+    if payloads.takes_any:
+        check_edge_bytes(edges, payloads.width)
+        own_features = np.asarray(elements.get(EDGE_FEATURES, ()), np.float32)
+        own_times = np.asarray(elements.get(EDGE_TIMES, ()), np.int64)
+        payload = payloads.read_arrays(own_features, own_times, edges, _PAYLOAD)
+    return support.arrange(features, placed.overridden, placed.edges, placed.asked, ALL_OF_FIRST, ALL_OF_FIRST, payload)
 
 
 def _listed(elements: Elements) -> list[Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from gnnserve_api.overlay import OverlayLimits
 from gnnserve_api.protocol import PredictRequest
 from gnnserve_api.recommend import RecommendRequest
+from gnnserve_worker.asking.overlay import brings_nothing
 from gnnserve_worker.asking.question import RECOMMEND_PATH, ErrorCode, Question, RequestError, check_node_count
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.nearest.parts import IndexPart
@@ -42,7 +43,7 @@ def read_asked(
 ) -> Asked:
     """Raises RequestError and BehindError, as `Codec.parse_question`. Filters are left to the caller."""
     recommending, overlay = revision.task.recommending, request.overlay
-    if overlay is not None and not (overlay.nodes or overlay.edges or overlay.overrides):
+    if overlay is not None and brings_nothing(overlay):
         request, overlay = msgspec.structs.replace(request, overlay=None), None
     folded = recommending.fold(request.node, overlay, limits)
     if folded is not None:
