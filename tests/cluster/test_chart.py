@@ -6,7 +6,7 @@ import importlib.util
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -805,6 +805,87 @@ def test_helm_test_asks_the_service_of_the_release() -> None:
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(HelmError, match=complaint):
         render(values)
+
+
+def nulls(keys: Iterable[str], instead: Callable[[str], Any] = lambda _: None) -> dict[str, Any]:
+    """Values in which these keys are null, or something else."""
+    values: dict[str, Any] = {}
+    for key in keys:
+        *groups, name = key.split(".")
+        group = values
+        for part in groups:
+            group = group.setdefault(part, {})
+        group[name] = instead(key)
+    return values
+
+
+def needed_values() -> set[str]:
+    """Keys of values, and of groups of values, that must not be null."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+    def needed(node: Mapping[str, Any], above: str) -> set[str]:
+        if "description" in node:
+            return set()
+        inner = {f"{above}{name}": found for name, found in node["properties"].items()}
+        below = set().union(*(needed(found, f"{key}.") for key, found in inner.items()))
+        return below | {f"{above}{name}" for name in node.get("required", ())}
+
+    return needed(schema, "")
+
+
+GROUPS = sorted({v.key[: match.start()] for v in documented_values() for match in re.finditer(r"\.", v.key)})
+"""Keys of groups of values, as `worker` and `worker.image`."""
+
+
+def test_a_group_and_a_value_without_an_empty_form_must_not_be_null() -> None:
+    """Helm takes away what is null, with its default: templates would fail, or leave out what is there by default."""
+    has_no_empty_form = {
+        value.key for value in documented_values() if value.default and not isinstance(value.default, list | dict)
+    }  # fmt: skip
+    assert needed_values() == {*GROUPS, *has_no_empty_form, "networkPolicy.apiServerPorts"}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param([group for group in GROUPS if "." not in group], id="groups"),
+        pytest.param([group for group in GROUPS if "." in group], id="groups within groups"),
+        pytest.param(sorted(needed_values() - set(GROUPS)), id="values"),
+    ],
+)
+def test_a_null_that_would_leave_nothing_is_refused_by_name(keys: list[str]) -> None:
+    with pytest.raises(HelmError) as refused:
+        render(nulls(keys))
+    told = dict(re.findall(r"at '(.*)': missing propert(?:y|ies) (.*)", str(refused.value)))
+    found = {
+        f"{place.strip('/').replace('/', '.')}.{name}".strip(".")
+        for place, names in told.items()
+        for name in re.findall(r"'(\w+)'", names)
+    }
+    assert found == set(keys)
+
+
+def test_any_other_null_means_none(tmp_path: Path) -> None:
+    metrics = {name: {"enabled": True} for name in ("podMonitor", "prometheusRule", "dashboard")}
+    keys = {value.key for value in documented_values()} - needed_values()
+    switches = {f"metrics.{name}.enabled" for name in metrics}
+    defaults = {value.key: value.default for value in documented_values()}
+
+    def values(instead: Callable[[str], Any]) -> dict[str, Any]:
+        found = nulls(keys - switches, instead)
+        for name, enabled in metrics.items():
+            found["metrics"][name] |= enabled
+        return found
+
+    with_nulls = values(lambda _: None)
+    # Helm merges maps, so that an empty one would leave the default.
+    empty = values(
+        lambda key: dict.fromkeys(defaults[key]) if isinstance(defaults[key], dict) else type(defaults[key])()
+    )
+    assert render(with_nulls) == render(empty)
+    assert settings_of(with_nulls, tmp_path).worker_extra_volumes == ()
+    assert render(nulls(switches)) == render()
+    assert "GNNService" in render_notes(with_nulls)
 
 
 def test_quantities_are_those_that_the_operator_reads() -> None:

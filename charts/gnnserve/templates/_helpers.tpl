@@ -54,11 +54,11 @@ The file that gnnserve_operator/settings.py reads.
 {{- define "gnnserve.settings" -}}
 workerImage: {{ include "gnnserve.workerImage" . | quote }}
 imagePullPolicy: {{ .Values.worker.image.pullPolicy }}
-workerExtraVolumes: {{ .Values.worker.extraVolumes | toJson }}
-workerExtraVolumeMounts: {{ .Values.worker.extraVolumeMounts | toJson }}
-workerExtraEnv: {{ .Values.worker.extraEnv | toJson }}
+workerExtraVolumes: {{ .Values.worker.extraVolumes | default list | toJson }}
+workerExtraVolumeMounts: {{ .Values.worker.extraVolumeMounts | default list | toJson }}
+workerExtraEnv: {{ .Values.worker.extraEnv | default list | toJson }}
 runAs: {{ .Values.podSecurity.runAs }}
-namespaces: {{ .Values.watchNamespaces | toJson }}
+namespaces: {{ .Values.watchNamespaces | default list | toJson }}
 {{- if and (include "gnnserve.sharedRole" .) .Values.rbac.create }}
 namespaceGrant:
   clusterRole: {{ include "gnnserve.qualifiedName" . | quote }}
