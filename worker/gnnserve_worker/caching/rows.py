@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.kernels.primitives import prefetch
+from gnnserve_worker.kernels.primitives import prefetch_row
 
 _AHEAD = 4
 """Rows are prefetched this many turns ahead."""
-_LINE_BYTES = 64
 
 
 @kernel
@@ -25,8 +24,7 @@ def copy_blocks(rows: np.ndarray, nodes: int, items: np.ndarray, out: np.ndarray
         if place + _AHEAD < count:
             ahead = items[place + _AHEAD]
             begin = (ahead // nodes) * block_bytes
-            for byte in range(begin, min(begin + block_bytes, row_bytes), _LINE_BYTES):
-                prefetch(rows, (ahead % nodes) * row_bytes + byte)
+            prefetch_row(rows, ahead % nodes, begin, min(begin + block_bytes, row_bytes))
         item = items[place]
         node = item % nodes
         begin = (item // nodes) * block_bytes

@@ -18,7 +18,7 @@ import numpy as np
 
 from gnnserve_worker.graph.living_lists import LivingLists
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.primitives import prefetch
+from gnnserve_worker.kernels.primitives import prefetch, prefetch_row
 from gnnserve_worker.models.network import Layer
 from gnnserve_worker.tables.growing import empty_growing
 from gnnserve_worker.tables.table import Rows, Table
@@ -34,8 +34,6 @@ _COARSE_BITS = 14
 _FROM_LIST = 1
 _AHEAD = 6
 """Sums that are fetched into the cache ahead of time: they are far from each other, and larger than any cache."""
-_LINE_ITEMS = 16
-"""float32 or int32 of a cache line."""
 _INFINITE_BITS = 0x7F800000
 """As a float32; NaN has larger ones, without the sign."""
 
@@ -129,16 +127,8 @@ def _largest(row: np.ndarray, width: int) -> np.float32:
 
 
 @inlined
-def _fetch(rows: np.ndarray, node: int, width: int) -> None:
-    """Fetch a row into the cache, without waiting."""
-    begin = np.int64(node) * rows.shape[1]
-    for column in range(0, width, _LINE_ITEMS):
-        prefetch(rows, begin + column)
-
-
-@inlined
 def _fetch_sum(sums: np.ndarray, powers: np.ndarray, counts: np.ndarray, node: int) -> None:
-    _fetch(sums, node, sums.shape[1])
+    prefetch_row(sums, node, 0, sums.shape[1])
     prefetch(powers, np.int64(node))
     prefetch(counts, np.int64(node) * 3)
 
@@ -213,7 +203,7 @@ def _change(
     for i in range(len(entries)):
         if i + _AHEAD < len(entries):
             _fetch_sum(sums, powers, counts, entries[i + _AHEAD, 0])
-            _fetch(rows, entries[i + _AHEAD, 1], width)
+            prefetch_row(rows, entries[i + _AHEAD, 1], 0, width)
         reader = entries[i, 0]
         row = rows[entries[i, 1]]
         if not _takes(reader, powers, counts, _largest(row, width)):
@@ -295,7 +285,7 @@ def _aggregate(
     for i in range(len(nodes)):
         if i + _AHEAD < len(nodes):
             _fetch_sum(sums, powers, counts, nodes[i + _AHEAD])
-            _fetch(own_rows, nodes[i + _AHEAD], width)
+            prefetch_row(own_rows, nodes[i + _AHEAD], 0, width)
             prefetch(bounds, nodes[i + _AHEAD] * 2)
         node = nodes[i]
         row = out[i]

@@ -17,7 +17,7 @@ import numpy as np
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.lists import list_begin, list_count, list_end
-from gnnserve_worker.kernels.primitives import prefetch, slot_of
+from gnnserve_worker.kernels.primitives import prefetch_row, slot_of
 from gnnserve_worker.kernels.view import HAS_OVERLAY, HAS_OVERRIDES, SampleView, row_of_overlay, seen_as, unpack
 from gnnserve_worker.models.rows import FeaturesOf, RowMaker, multiplied
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
@@ -30,8 +30,6 @@ from gnnserve_worker.tables.vectors import sum_weighted_rows
 _space = LayerScratch()
 _AHEAD = 2
 """Nodes by which prefetching is ahead."""
-_LINE = 16
-"""Numbers of float32 in a cache line."""
 _ROOM = 256
 """Rows that are summed for a node, for which there is memory from the beginning."""
 
@@ -292,9 +290,9 @@ def _correct(
         # Their rows are in no cache: what the node after next reads is fetched meanwhile.
         ahead = ids[min(i + _AHEAD, len(ids) - 1)]
         ahead = ahead if ahead < stored else origins[ahead - stored]
-        for column in range(0, columns if ahead >= 0 else 0, _LINE):
-            prefetch(aggregated, ahead * aggregated.shape[1] + column)
-            prefetch(own_products, ahead * own_products.shape[1] + column)
+        if ahead >= 0:
+            prefetch_row(aggregated, ahead, 0, columns)
+            prefetch_row(own_products, ahead, 0, columns)
         node = ids[i]
         view = views[i]
         origin = node if node < stored else origins[node - stored]

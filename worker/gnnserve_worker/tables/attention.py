@@ -17,14 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnnserve_worker.kernel_cache import inlined, kernel
-from gnnserve_worker.kernels.primitives import prefetch
+from gnnserve_worker.kernels.primitives import prefetch_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample
 from gnnserve_worker.tables.table import NO_SCALES, RowsBehind, Table
 from gnnserve_worker.tables.vectors import dot_row, number_of, sum_weighted_columns
 
-_ROWS_AHEAD = 2
-"""As in `gather.py`."""
-_LINE_BYTES = 64
+ROWS_AHEAD = 2
+"""Rows by which gathering prefetches ahead. Further ahead, rows are evicted again before they are read."""
 _LEAST_EXPONENT = np.float32(-87.0)
 """Below it exp is 0 in float32, but for numbers without full precision."""
 _LOG2_E = np.float32(1.4426950408889634)
@@ -91,25 +90,14 @@ def _gather(
     bias: np.ndarray, relu: bool, out: np.ndarray,
 ) -> None:  # fmt: skip
     rows = len(nodes)
-    line = _LINE_BYTES // values.itemsize
-    stride = values.shape[1]
     longest = _longest(starts, rows)
     weights = np.empty(heads * longest, dtype=np.float32)
     of_row = np.empty(3 * heads, dtype=np.float32)
     for row in range(rows):
-        ahead = row + _ROWS_AHEAD
+        ahead = row + ROWS_AHEAD
         if ahead < rows:
-            for edge in range(starts[ahead], starts[ahead + 1]):
-                begin = np.int64(neighbours[edge]) * stride
-                for column in range(0, columns, line):
-                    prefetch(values, begin + column)
-                if len(scales):
-                    prefetch(scales, neighbours[edge])
-            begin = np.int64(nodes[ahead]) * stride
-            for column in range(0, columns, line):
-                prefetch(own_values, begin + column)
-            if len(own_scales):
-                prefetch(own_scales, nodes[ahead])
+            prefetch_rows(values, scales, neighbours, starts[ahead], starts[ahead + 1], columns)
+            prefetch_rows(own_values, own_scales, nodes, ahead, ahead + 1, columns)
         _attend((values, more_values), (scales, more_scales), (own_values, more_own_values),
                 (own_scales, more_own_scales), columns, row, np.int64(nodes[row]), nodes[row],
                 starts, neighbours, neighbours, heads, width, stored, vectors, slope, bias, relu,

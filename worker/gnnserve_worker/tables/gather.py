@@ -15,15 +15,11 @@ from typing import assert_never
 import numpy as np
 
 from gnnserve_worker.kernel_cache import kernel
-from gnnserve_worker.kernels.primitives import prefetch
+from gnnserve_worker.kernels.primitives import prefetch_rows
 from gnnserve_worker.sampling.neighbours import NeighbourSample, SampleWeights
-from gnnserve_worker.tables.attention import Attention, aggregate_attending, gather_attending
+from gnnserve_worker.tables.attention import ROWS_AHEAD, Attention, aggregate_attending, gather_attending
 from gnnserve_worker.tables.table import NO_SCALES, NOTHING_BEHIND, RowsBehind, Table
 from gnnserve_worker.tables.vectors import sum_rows, sum_weighted_rows
-
-_ROWS_AHEAD = 2
-"""Rows by which prefetching is ahead. Further ahead, rows are evicted again before they are read."""
-_LINE_BYTES = 64
 
 
 class Aggregator(Enum):
@@ -215,28 +211,15 @@ def _gather(
 ) -> None:  # fmt: skip
     rows = len(nodes)
     width = 2 * columns if stacked else columns
-    line = _LINE_BYTES // values.itemsize
-    own_line = _LINE_BYTES // own_values.itemsize
-    stride = values.shape[1]
-    own_stride = own_values.shape[1]
     rows_read = (values, more_values)
     scales_read = (scales, more_scales)
     own_read = (own_values, more_own_values)
     own_scales_read = (own_scales, more_own_scales)
     for row in range(rows):
-        ahead = row + _ROWS_AHEAD
+        ahead = row + ROWS_AHEAD
         if ahead < rows:
-            for edge in range(starts[ahead], starts[ahead + 1]):
-                begin = np.int64(neighbours[edge]) * stride
-                for column in range(0, columns, line):
-                    prefetch(values, begin + column)
-                if len(scales):
-                    prefetch(scales, neighbours[edge])
-            begin = np.int64(nodes[ahead]) * own_stride
-            for column in range(0, columns, own_line):
-                prefetch(own_values, begin + column)
-            if len(own_scales):
-                prefetch(own_scales, nodes[ahead])
+            prefetch_rows(values, scales, neighbours, starts[ahead], starts[ahead + 1], columns)
+            prefetch_rows(own_values, own_scales, nodes, ahead, ahead + 1, columns)
         start = starts[row]
         stop = starts[row + 1]
         factor = 1.0 / (stop - start) if mean and stop > start else 1.0
@@ -282,28 +265,15 @@ def _gather_weighted(
     of_neighbours: np.ndarray, of_itself: np.ndarray, bias: np.ndarray, relu: bool, out: np.ndarray,
 ) -> None:  # fmt: skip
     rows = len(nodes)
-    line = _LINE_BYTES // values.itemsize
-    own_line = _LINE_BYTES // own_values.itemsize
-    stride = values.shape[1]
-    own_stride = own_values.shape[1]
     rows_read = (values, more_values)
     scales_read = (scales, more_scales)
     own_read = (own_values, more_own_values)
     own_scales_read = (own_scales, more_own_scales)
     for row in range(rows):
-        ahead = row + _ROWS_AHEAD
+        ahead = row + ROWS_AHEAD
         if ahead < rows:
-            for edge in range(starts[ahead], starts[ahead + 1]):
-                begin = np.int64(neighbours[edge]) * stride
-                for column in range(0, columns, line):
-                    prefetch(values, begin + column)
-                if len(scales):
-                    prefetch(scales, neighbours[edge])
-            begin = np.int64(nodes[ahead]) * own_stride
-            for column in range(0, columns, own_line):
-                prefetch(own_values, begin + column)
-            if len(own_scales):
-                prefetch(own_scales, nodes[ahead])
+            prefetch_rows(values, scales, neighbours, starts[ahead], starts[ahead + 1], columns)
+            prefetch_rows(own_values, own_scales, nodes, ahead, ahead + 1, columns)
         sum_weighted_rows(out, row * columns, columns, rows_read, scales_read, neighbours, starts[row], starts[row + 1],
                           1.0, own_read, own_scales_read, np.int64(nodes[row]), of_itself[row],
                           bias, relu, of_neighbours)  # fmt: skip
