@@ -38,6 +38,7 @@ from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RowMaker
+from gnnserve_worker.models.stored_layers import write_layer
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.repository.repository import Repository
@@ -248,7 +249,7 @@ def reach_all(living: LivingRevision) -> None:
             nodes = np.arange(start, min(start + _ROWS, count))
             if layer.sums is not None:
                 layer.sums.begin(nodes)
-            layer.maker.write(nodes, layer.sums)
+            write_layer(layer.maker, nodes, layer.sums)
             if layer.into is not None:
                 layer.into.write(nodes, layer.sums)
 

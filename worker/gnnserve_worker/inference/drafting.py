@@ -21,7 +21,7 @@ from gnnserve_worker.graph.change_batch import Applied, ChangeBatch
 from gnnserve_worker.graph.found_nodes import FoundNodes, distinct
 from gnnserve_worker.models.living_sums import LivingSums
 from gnnserve_worker.models.rows import RenewedRows
-from gnnserve_worker.models.stored_layers import StoredLayerMaker, StoredRelationMaker, parts_of
+from gnnserve_worker.models.stored_layers import MakesLayer, parts_of, write_layer
 from gnnserve_worker.opening.changes import Draft
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.parallel import map_parallel
@@ -79,11 +79,11 @@ class MadeStored:
 class DraftedLayer:
     """A table that stores a layer, and what its rows are made of in the draft."""
 
-    maker: StoredLayerMaker
+    maker: MakesLayer
     """It reads the draft, and writes to the revision."""
     sums: LivingSums | None
     """Those that its rows are made of; None: they are made of neighbours."""
-    into: StoredLayerMaker | None
+    into: MakesLayer | None
     """It writes to the draft's own table, which a later layer is made of; None: no later layer is."""
 
     def make(self, nodes: np.ndarray) -> MadeStored:
@@ -117,19 +117,17 @@ class Drafting:
         the first layer, and for those behind it."""
         self.layers = [[self._drafted(maker, draft) for maker in layer] for layer in drafted]
         """Tables that store a layer, the first layer's first."""
-        self._relation_layers = [draft.relation_maker(maker) for maker in changes.relation_layers]
-        """Makers of first layers over several relations."""
         self.memory = changes.memory
 
-    def _sums_of(self, layers: Sequence[Sequence[StoredLayerMaker]]) -> dict[int, LivingSums]:
+    def _sums_of(self, layers: Sequence[Sequence[MakesLayer]]) -> dict[int, LivingSums]:
         found = {id(maker.source): maker for layer in layers for maker in layer}
         sums = {key: maker.sums(self.graph.lists, self.graph.taken) for key, maker in found.items()}
         return {key: one for key, one in sums.items() if one is not None}
 
-    def _drafted(self, maker: StoredLayerMaker, draft: Draft) -> DraftedLayer:
+    def _drafted(self, maker: MakesLayer, draft: Draft) -> DraftedLayer:
         source, table = id(maker.source), draft.tables.get(id(maker.table))
         sums = self.sums.get(source, self.later_sums.get(source))
-        return DraftedLayer(maker, sums, None if table is None else replace(maker, table=table, aggregated=None))
+        return DraftedLayer(maker, sums, None if table is None else maker.writing(table))
 
     def reads_published(self, batch: ChangeBatch, found: FoundNodes, group: Group) -> bool:
         """Whether the batch keeps columns of nodes that the group has given other features: to keep them they must be
@@ -160,7 +158,7 @@ class Drafting:
         self.memory.note_lists(lists)
         group.batches.append((batch, found))
         group.lists.append(np.concatenate((self.graph.places.lists_of(found.new), lists)))
-        if self.layers or self._relation_layers:
+        if self.layers:
             group.reached.append(self._reached(renewed, self.graph.nodes_of_lists(lists)))
         if self.later_sums:
             group.added.append(effect.added)
@@ -173,15 +171,12 @@ class Drafting:
         threads; else in the calling one, and gives way."""
         if not group.batches:  # all were refused
             return
-        reached = nodes
         for number, layer in enumerate(self.layers):
             if number:
                 nodes = distinct((nodes, self.graph.all_readers_of(nodes)))
             self.memory.note_stored(number, nodes)
             for one in layer:
                 yield from self._make_layer(one, nodes, group, in_parallel=in_parallel)
-        for maker in self._relation_layers:
-            yield from self._make_parts(partial(_make_by_relation, maker), reached, in_parallel=in_parallel)
 
     def _make_layer(
         self, one: DraftedLayer, nodes: np.ndarray, group: Group, *, in_parallel: bool
@@ -221,7 +216,7 @@ class Drafting:
             nodes = distinct((nodes, *(one.sums.begun(self.graph.taken) for one in kept if one.sums is not None)))
             for one in kept:
                 for maker in (one.maker, *([] if one.into is None else [one.into])):
-                    maker.write(nodes, None)
+                    write_layer(maker, nodes, None)
                 yield one.maker.table, nodes
         for sums in self.later_sums.values():
             sums.forget(self.graph.taken)
@@ -287,12 +282,7 @@ class Drafting:
     def _reached(self, renewed: np.ndarray, readers: np.ndarray) -> np.ndarray:
         """Nodes whose output of the first layer is another one, some several times: int64."""
         sources = renewed
-        if any(one.maker.neighbour_roots is not None for layer in self.layers[:1] for one in layer):
+        if any(one.maker.weighs_neighbours for layer in self.layers[:1] for one in layer):
             # What a node weighs hangs on its degree.
             sources = np.concatenate((renewed, readers))
         return np.concatenate((renewed, readers, self.graph.all_readers_of(sources)))
-
-
-def _make_by_relation(maker: StoredRelationMaker, nodes: np.ndarray) -> MadeStored:
-    made = maker.make(nodes)
-    return MadeStored(made.table, made.nodes, made.put)

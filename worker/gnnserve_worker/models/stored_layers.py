@@ -6,8 +6,8 @@ Of later layers these products are the rows of the layer before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -39,9 +39,65 @@ class MadeRows(NamedTuple):
     """The table's rows and scales, in its format; then those of a node itself, where they are others."""
 
 
+class MadeForNodes(Protocol):
+    """Rows that a maker made, which the same maker, or one of another table, writes."""
+
+    @property
+    def nodes(self) -> np.ndarray:
+        """int64"""
+        ...  # pragma: no cover
+
+
+class MakesLayer(Protocol):
+    """Makes rows of a table that stores a layer, for nodes whose neighbours or their rows have changed for good."""
+
+    @property
+    def table(self) -> Table: ...  # pragma: no cover
+
+    @property
+    def source(self) -> Table:
+        """Products of the layer's inputs, in float32."""
+        ...  # pragma: no cover
+
+    @property
+    def weighs_neighbours(self) -> bool:
+        """Whether the layer weighs neighbours by their degrees."""
+        ...  # pragma: no cover
+
+    def reading(self, graph: Graph, source: Table, neighbour_roots: np.ndarray | None) -> Self:
+        """A maker that reads another graph, and the same products in another table. `neighbour_roots`: `inverse_roots`
+        of the graph, where a layer weighs neighbours."""
+        ...  # pragma: no cover
+
+    def writing(self, table: Table) -> Self:
+        """A maker that writes rows to another table alone."""
+        ...  # pragma: no cover
+
+    def sums(self, lists: LivingLists, nodes: int) -> LivingSums | None:
+        """Sums of the products over the lists of a graph that changes, of which the table has `nodes`. None: the layer
+        aggregates something that cannot be continued."""
+        ...  # pragma: no cover
+
+    def make(self, nodes: np.ndarray, sums: LivingSums | None) -> MadeForNodes:
+        """Rows of these nodes (int64, distinct), over all of their neighbours as they are now. `sums`: those of the
+        products, None: neighbours are read."""
+        ...  # pragma: no cover
+
+    def put(self, made: Any, *, in_parallel: bool = False) -> None:
+        """Write what such a maker made. `in_parallel`: other threads do so at the same time."""
+        ...  # pragma: no cover
+
+
+def write_layer(maker: MakesLayer, nodes: np.ndarray, sums: LivingSums | None) -> None:
+    """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
+    neighbours as they are now. `sums`: as of `MakesLayer.make`. On all threads."""
+    parts = parts_of(nodes)
+    map_parallel(lambda i: maker.put(maker.make(parts[i], sums), in_parallel=True), len(parts))
+
+
 @dataclass(frozen=True, slots=True)
 class StoredLayerMaker:
-    """Makes rows of a table that stores a layer, for nodes whose neighbours or their rows have changed for good."""
+    """A `MakesLayer` over one list of each node."""
 
     table: Table
     graph: Graph
@@ -60,28 +116,34 @@ class StoredLayerMaker:
     number: int = 1
     """The first layer is 1."""
 
+    @property
+    def weighs_neighbours(self) -> bool:
+        return self.neighbour_roots is not None
+
+    def reading(self, graph: Graph, source: Table, neighbour_roots: np.ndarray | None) -> StoredLayerMaker:
+        """As `MakesLayer.reading`."""
+        roots = neighbour_roots if self.weighs_neighbours else None
+        return replace(self, graph=graph, source=source, neighbour_roots=roots)
+
+    def writing(self, table: Table) -> StoredLayerMaker:
+        """As `MakesLayer.writing`: what is aggregated is not kept."""
+        return replace(self, table=table, aggregated=None)
+
     def sums(self, lists: LivingLists, nodes: int) -> LivingSums | None:
-        """Sums of the products over the lists of a graph that changes, of which the table has `nodes`. None: the layer
-        aggregates something that cannot be continued."""
+        """As `MakesLayer.sums`."""
         if not self.layer.aggregation.plain:
             return None
         return LivingSums(self.source, lists, self.aggregated, self.layer, nodes)
 
-    def write(self, ids: np.ndarray, sums: LivingSums | None) -> None:
-        """Write the table's rows of these nodes (int64) anew, and what the layer aggregates of them, over all of their
-        neighbours as they are now. `sums`: those of its products, None: neighbours are read. On all threads."""
-        parts = parts_of(ids)
-        map_parallel(lambda i: self.put(self.make(parts[i], sums), in_parallel=True), len(parts))
-
     def put(self, made: MadeRows, *, in_parallel: bool = False) -> None:
-        """Write what was made. `in_parallel`: other threads do so at the same time."""
+        """As `MakesLayer.put`."""
         if self.aggregated is not None:
             write_rows(self.aggregated, made.nodes, made.aggregated, None, in_parallel=in_parallel)
         for rows, (values, scales) in zip((self.table.rows, self.table.own), made.rows, strict=False):
             write_rows(rows, made.nodes, values, scales, in_parallel=in_parallel)
 
     def make(self, nodes: np.ndarray, sums: LivingSums | None) -> MadeRows:
-        """What `write` would write of one part of the nodes, to be `put` later. In the calling thread."""
+        """As `MakesLayer.make`, in the calling thread."""
         layer, count = self.layer, len(nodes)
         aggregated = self._aggregate(nodes, sums)
         flat = _space.activations.hidden(aggregated.size)
@@ -115,7 +177,7 @@ def parts_of(nodes: np.ndarray) -> list[np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class StoredRelationMaker:
-    """Makes rows for nodes whose neighbours or their features have changed for good."""
+    """A `MakesLayer` over a list by each relation."""
 
     rows: RelationRowMaker
     """They make the rows of the table that stores the layer, from hidden states."""
@@ -126,10 +188,31 @@ class StoredRelationMaker:
     source: Table
     """Products of features, in float32."""
     graph: Graph
+    weighs_neighbours: bool = False
 
-    def make(self, nodes: np.ndarray) -> RenewedRows:
-        """Rows of these nodes (numbers, int64, distinct), over all of their neighbours as they are now."""
+    @property
+    def table(self) -> Table:
+        return self.rows.table
+
+    def reading(self, graph: Graph, source: Table, neighbour_roots: np.ndarray | None) -> StoredRelationMaker:
+        """As `MakesLayer.reading`."""
+        return replace(self, graph=graph, source=source)
+
+    def writing(self, table: Table) -> StoredRelationMaker:
+        """As `MakesLayer.writing`."""
+        return replace(self, rows=replace(self.rows, table=table))
+
+    def sums(self, lists: LivingLists, nodes: int) -> LivingSums | None:
+        """As `MakesLayer.sums`: none are kept by relation."""
+        return None
+
+    def make(self, nodes: np.ndarray, sums: LivingSums | None) -> RenewedRows:
+        """As `MakesLayer.make`."""
         return self.rows.renew(self._hidden_of(nodes), nodes)
+
+    def put(self, made: RenewedRows, *, in_parallel: bool = False) -> None:
+        """As `MakesLayer.put`."""
+        replace(made, table=self.table).put(in_parallel=in_parallel)
 
     def _hidden_of(self, nodes: np.ndarray) -> np.ndarray:
         """float32 [nodes, outputs]"""

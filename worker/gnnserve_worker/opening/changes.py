@@ -6,14 +6,14 @@ Of the tables that store a layer the draft has those alone that a later stored l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.models.rows import RenewsRows, RowMaker
-from gnnserve_worker.models.stored_layers import StoredLayerMaker, StoredRelationMaker
+from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.opening.delta_memory import DeltaMemory
 from gnnserve_worker.tables.growing import empty_growing
 from gnnserve_worker.tables.table import Table
@@ -28,15 +28,9 @@ class Draft:
     neighbour_roots: np.ndarray | None
     """As `LoadedRevision.neighbour_roots`."""
 
-    def maker(self, maker: StoredLayerMaker) -> StoredLayerMaker:
+    def maker(self, maker: MakesLayer) -> MakesLayer:
         """A maker of a stored layer that reads the draft and writes to the revision."""
-        roots = None if maker.neighbour_roots is None else self.neighbour_roots
-        table = self.tables[id(maker.source)]
-        return replace(maker, graph=self.graph.graph, source=table, neighbour_roots=roots)
-
-    def relation_maker(self, maker: StoredRelationMaker) -> StoredRelationMaker:
-        """A maker of a layer over several relations, likewise."""
-        return replace(maker, graph=self.graph.graph, source=self.tables[id(maker.source)])
+        return maker.reading(self.graph.graph, self.tables[id(maker.source)], self.neighbour_roots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +44,8 @@ class OpenedChanges:
     """Makers of rows from features, of each table that has such rows."""
     memory: DeltaMemory
     """Memory that changes take."""
-    layers: tuple[tuple[StoredLayerMaker, ...], ...] = ()
+    layers: Sequence[Sequence[MakesLayer]] = ()
     """Makers of stored layers, one of each table, the first layer's first."""
-    relation_layers: tuple[StoredRelationMaker, ...] = ()
-    """Makers of first layers over several relations, one of each table."""
     keeper: RowMaker | None = None
     """What has all features of stored nodes; None: the revision does not keep them."""
 

@@ -71,7 +71,7 @@ class RelationVariants:
             if id(self.tables[name]) in sources
         }
         memory = CopiedDeltaMemory(draft, [*made, *(maker.rows for maker in layers)], drafted)
-        return OpenedChanges(living, Draft(draft, drafted, None), made, memory, relation_layers=layers)
+        return OpenedChanges(living, Draft(draft, drafted, None), made, memory, (layers,) if layers else ())
 
 
 def _open_spread(revision: RevisionFiles, described: TableManifest, stored: Graph, graph: Graph) -> SpreadTable:
