@@ -19,9 +19,9 @@ import safetensors.numpy
 import scipy.sparse
 
 from benchmarks.shapes import FANOUTS, Tensors
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import Architecture
-from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Relation
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
@@ -76,7 +76,7 @@ def write_typed(folder: Path, share: float) -> TypedFiles:
         each.mkdir()
     _write_source(source, share)
     given = {"npz": {"uri": source.as_uri()}, "target": TARGET}
-    data = load_typed_source(TypedSource.model_validate(given))
+    data = load_source(GraphSource.model_validate({"typed": given}), Path("unused"))
     weights = random_weights(data)
     checkpoint = folder / "checkpoint.safetensors"
     _write_weights(checkpoint, arrays / "weights.npz", weights)

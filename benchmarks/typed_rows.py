@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.results import Run
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import Model
 from gnnserve_api.variants import Storage
-from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.inference.batch import infer_each, warm_up
 from gnnserve_worker.inference.made_up import MadeUpVariant, made_up_graph, publish_made_up, publish_made_up_types
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -62,7 +62,7 @@ _PROJECTED = MadeUpVariant("projected", 1, "projected", Storage.FLOAT32, "float3
 def _typed_revision(folder: Path, draw: np.random.Generator) -> LoadedRevision:
     """Three types that read each other, a third of the neighbours each. Nothing is trained: what weights and rows are
     makes no difference to what reading them takes."""
-    data = load_typed_source(TypedSource.model_validate(_write_typed_rows(folder, draw)))
+    data = load_source(GraphSource.model_validate({"typed": _write_typed_rows(folder, draw)}), Path("unused"))
     network = Model(hidden=HIDDEN, fanouts=(8, 8)).network(len(data.classes))
     repository = Repository(folder / "rows-typed", "default", "typed")
     return load_revision(repository, publish_made_up_types(repository, data, network, [_PROJECTED]).revision)

@@ -15,11 +15,11 @@ import safetensors.numpy
 
 from benchmarks.shapes import CACHE
 from benchmarks.updates_changes import MIXED
-from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.model import Architecture, Model
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.ids import lay_out
-from gnnserve_worker.graph.sources.load import load_typed_source
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
@@ -73,7 +73,7 @@ def _write_graph(folder: Path) -> None:
 
 
 def _write_weights(path: Path, source: dict[str, Any]) -> None:
-    data = load_typed_source(TypedSource.model_validate(source))
+    data = load_source(GraphSource.model_validate({"typed": source}), Path("unused"))
     layers = Model(hidden=_HIDDEN, fanouts=_FANOUTS).network(_CLASSES).layers
     shape = RelationalShape(data.schema, _HIDDEN, _CLASSES, layers)
     draw = np.random.default_rng(1)

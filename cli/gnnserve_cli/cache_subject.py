@@ -12,7 +12,7 @@ from gnnserve_api.one_type import require_one_type
 from gnnserve_cli.report.subject import load_subject as find_revision
 from gnnserve_cli.sources import MANIFEST_SUFFIXES, parse_source
 from gnnserve_worker.caching.simulation.shapes import SHAPES, build_graph
-from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.graph.sources.load import load_of_one_type
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -83,5 +83,5 @@ def _open_revision(root: Path, namespace: str, name: str, revision: str) -> Cach
 def _import(source: str, repository: Path, listener: ProgressListener) -> CacheSubject:
     wanted = parse_source(source)
     fanouts = load_manifest(Path(source)).spec.model.fanouts if Path(source).suffix in MANIFEST_SUFFIXES else _FANOUTS
-    data = load_source(wanted, repository / DOWNLOADS, listener, learns_labels=False)
+    data = load_of_one_type(wanted, repository / DOWNLOADS, listener)
     return CacheSubject(data.source, data.graph, data.splits.train, fanouts)

@@ -12,11 +12,11 @@ from benchmarks.batch_training import errors_below
 from benchmarks.shapes import FANOUTS
 from benchmarks.typed_graph import CLASSES, TypedFiles, random_weights, write_typed
 from benchmarks.typed_peers import service_manifest
+from tests.support.several_types import load_types
 from torch_geometric.nn import HeteroConv, SAGEConv
 
 from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import GraphData
 
 PROGRAMS = Path(__file__).parents[2] / "benchmarks/peers/programs"
@@ -29,7 +29,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TypedFiles:
 
 @pytest.fixture(scope="module")
 def data(files: TypedFiles) -> GraphData:
-    return load_typed_source(TypedSource.model_validate(files.source))
+    return load_types(TypedSource.model_validate(files.source))
 
 
 def test_probes_scores_are_those_of_torch_geometric_over_all_neighbours(files: TypedFiles, data: GraphData) -> None:

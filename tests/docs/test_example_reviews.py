@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.pages import ROOT, anchors, links
+from tests.support.several_types import load_types
 
 from gnnserve_api.manifest import load_manifest
 from gnnserve_api.protocol import TypedOverlay
 from gnnserve_cli.commands.predict import read_any_overlay
-from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import GraphData
 
 FOLDER = ROOT / "examples" / "reviews"
@@ -24,7 +24,7 @@ def graph() -> GraphData:
     """The graph as generation reads it."""
     source = load_manifest(FOLDER / "reviews.yaml").spec.graph.source.typed
     assert source is not None
-    return load_typed_source(source)
+    return load_types(source)
 
 
 @pytest.mark.parametrize("name", ["users.csv", "products.csv", "reviews.csv"])

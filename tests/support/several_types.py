@@ -12,7 +12,10 @@ import numpy as np
 import safetensors.numpy
 from tests.support.tables import write_table
 
+from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.heterogeneous import TypedSource
+from gnnserve_worker.graph.sources.load import load_source
+from gnnserve_worker.graph.store import GraphData
 
 Arrays = dict[str, np.ndarray]
 Key = tuple[str, str, str]
@@ -146,6 +149,10 @@ def write_tables(folder: Path, parts: TypedParts, suffix: str = ".csv", ids: Map
 
 def _beside_ends(arrays: Arrays) -> Arrays:
     return {name: array for name, array in arrays.items() if name not in {"src", "dst", "split"}}
+
+
+def load_types(source: TypedSource) -> GraphData:
+    return load_source(GraphSource(typed=source), Path("unused"))
 
 
 def typed_source(given: Mapping[str, Any], **options: Any) -> TypedSource:

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from tests.support.learning import labels_of
-from tests.support.several_types import TypedParts, divided_shop, shop, typed_source, write_folder
+from tests.support.several_types import TypedParts, divided_shop, load_types, shop, typed_source, write_folder
 from tests.support.steps import HeardSteps
 
 from gnnserve_api.repository import RevisionManifest
@@ -25,7 +25,6 @@ from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.relation_networks import Block, drawn_weights, embedding_keys, outputs_of_seeds
 from gnnserve_worker.generation.relation_training_set import RelationTrainingSet, relation_training_set
-from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.progress import Progress
@@ -43,7 +42,7 @@ def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def subject_of(folder: Path, parts: TypedParts | None = None, scope: Scope = Scope.TRANSDUCTIVE) -> RelationTrainingSet:
-    data = load_typed_source(typed_source(write_folder(folder / "graph", parts or shop())))
+    data = load_types(typed_source(write_folder(folder / "graph", parts or shop())))
     return relation_training_set(data, data.schema, Normalization.DISABLED, scope, labels_of(data))
 
 

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 from tests.support.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
-from tests.support.several_types import shop, typed_source, write_folder
+from tests.support.several_types import load_types, shop, typed_source, write_folder
 from torch import nn
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.model import Checkpoint, Model
 from gnnserve_worker.generation.relation_checkpoint import check_relations
 from gnnserve_worker.generation.tensors import Tensors
-from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
@@ -26,7 +25,7 @@ from gnnserve_worker.models.relational import RelationalShape
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> GraphData:
     folder = tmp_path_factory.mktemp("typed")
-    return load_typed_source(typed_source(write_folder(folder / "graph", shop())))
+    return load_types(typed_source(write_folder(folder / "graph", shop())))
 
 
 def _state(model: nn.Module, data: GraphData) -> Tensors:

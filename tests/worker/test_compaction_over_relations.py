@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from tests.support.living_relations import PlainTypedGraph
-from tests.support.several_types import shop, typed_source, write_folder, write_tables
+from tests.support.several_types import load_types, shop, typed_source, write_folder, write_tables
 from tests.worker.test_living_relations import CLOSE, EVERYTHING, ROOM_BYTES, VARIANTS, batch_of, numbers_of, served_by
 from tests.worker.test_networks_over_relations import service_of
 from tests.worker.test_overlays_over_relations import described
@@ -28,7 +28,6 @@ from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.restoring import bring, restore
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.graph.change_batch import Applied, ChangeBatch, encode_batch
-from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import NodeType
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.inference.opening import served_revision
@@ -215,7 +214,7 @@ def test_trained_anew_sparse_features_are_scaled_as_those_of_the_graph_built_ane
 @pytest.mark.parametrize("sparse", ["user", "item"])
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_a_version_keeps_features_of_each_type_in_their_form(tmp_path: Path, sparse: str, *, is_empty: bool) -> None:
-    data = load_typed_source(typed_source(write_folder(tmp_path / "graph", shop())))
+    data = load_types(typed_source(write_folder(tmp_path / "graph", shop())))
     made_of = ChangedSource(data.digest, UID, 1, 1, 0)
 
     def given(kind: NodeType) -> NodeType:

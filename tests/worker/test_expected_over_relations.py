@@ -10,13 +10,12 @@ import pytest
 import safetensors.torch
 import torch
 from tests.support.hetero_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel
-from tests.support.several_types import shop, typed_source, write_folder
+from tests.support.several_types import load_types, shop, typed_source, write_folder
 from torch import nn
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.repository.repository import Repository
 
@@ -27,7 +26,7 @@ def given(tmp_path: Path) -> dict[str, Any]:
 
 
 def _data(given: dict[str, Any]) -> GraphData:
-    return load_typed_source(typed_source(given))
+    return load_types(typed_source(given))
 
 
 def _generate(folder: Path, given: dict[str, Any], model: nn.Module, scores: np.ndarray, **fields: Any) -> Any:

@@ -23,11 +23,11 @@ from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.task import Decoder, Links
 from gnnserve_worker.generation.link_training.light_gcn import Propagation
 from gnnserve_worker.generation.pipeline import generate
-from gnnserve_worker.graph.links import LinkSet, Pairs, message_relations, pair_keys, part_links
+from gnnserve_worker.graph.links import LinkSet, Pairs, PartedLinks, message_relations, pair_keys, part_links
 from gnnserve_worker.graph.overlay import overlay_arranger
 from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.relation_lists import merged_lists
-from gnnserve_worker.graph.sources.links import LoadedLinks, load_links
+from gnnserve_worker.graph.sources.links import load_links
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.decoder import build_decoder, probabilities
@@ -461,7 +461,7 @@ def test_lists_of_links_that_are_learnt_from_lack_the_others(tmp_path: Path) -> 
             assert made is whole
 
 
-def loaded_links(parts: TypedParts, folder: Path, *, reverse: str = "Add", relation: str = "buys") -> LoadedLinks:
+def loaded_links(parts: TypedParts, folder: Path, *, reverse: str = "Add", relation: str = "buys") -> PartedLinks:
     source = GraphSource.model_validate({"typed": {"npz": {"uri": typed_folder(parts, folder)}, "reverse": reverse}})
     return load_links(source, Links(relation=relation), folder)
 

@@ -11,7 +11,15 @@ import pytest
 import safetensors.torch
 import torch
 from tests.support.hetero_pyg import CLASSES, HIDDEN, AttentionModel, HeteroModel, RelationalModel
-from tests.support.several_types import TypedParts, divided_shop, shop, typed_source, write_folder, write_tables
+from tests.support.several_types import (
+    TypedParts,
+    divided_shop,
+    load_types,
+    shop,
+    typed_source,
+    write_folder,
+    write_tables,
+)
 from tests.support.steps import HeardSteps
 from torch import nn
 
@@ -21,7 +29,6 @@ from gnnserve_api.manifest import parse_manifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.relation_lists import merged_lists
-from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.batch import draw_sample, infer_batch
 from gnnserve_worker.inference.opening import served_revision
@@ -72,7 +79,7 @@ def scores_of(loaded: LoadedRevision, variant: str, nodes: np.ndarray, key: int 
 
 def data_of(folder: Path, parts: TypedParts | None = None, **options: Any) -> tuple[dict[str, Any], GraphData]:
     given = {**write_folder(folder / "graph", parts or shop()), **options}
-    return given, load_typed_source(typed_source(given))
+    return given, load_types(typed_source(given))
 
 
 def test_of_a_relation_fewer_neighbours_are_sampled_where_its_fan_outs_say_so(tmp_path: Path) -> None:

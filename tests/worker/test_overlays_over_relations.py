@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.support.hetero_pyg import HIDDEN, AttentionModel, HeteroModel, RelationalModel, with_overlay
 from tests.support.serving import FakeWorker, running
-from tests.support.several_types import shop, typed_source, write_folder
+from tests.support.several_types import load_types, shop, typed_source, write_folder
 from tests.worker.test_networks_over_relations import generated, saved, service_of
 
 from gnnserve_api.embeddings import Neighbours
@@ -27,7 +27,6 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.asking.question import Question, RequestError
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
-from gnnserve_worker.graph.sources.load import load_typed_source
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.opening import served_revision
@@ -58,7 +57,7 @@ def described(
 ) -> tuple[GraphData, GNNService, Any]:
     """The graph, a service over it with given weights, and torch_geometric's model, which has them."""
     source = write_folder(folder / "graph", shop())
-    data = load_typed_source(typed_source(source))
+    data = load_types(typed_source(source))
     model = model_of(architecture, data)
     spec = {**saved(model, folder / "model.safetensors"), **spec_of(architecture)}
     return data, service_of(source, spec, variants), model

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.graphs import npz_arrays, planted_graph, write_npz
-from tests.support.several_types import TypedParts, shop, typed_source, write_folder, write_hetero, write_tables
+from tests.support.several_types import (
+    TypedParts,
+    load_types,
+    shop,
+    typed_source,
+    write_folder,
+    write_hetero,
+    write_tables,
+)
 from tests.support.tables import edges_of, import_tables, nodes_of, table_source, write_table
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.graph import GraphSource, NpzSource
+from gnnserve_api.spec.graph import GivenSource, GraphSource, NpzSource
+from gnnserve_api.spec.heterogeneous import GivenTyped
 from gnnserve_api.spec.task import Links
 from gnnserve_worker.graph.inspection import inspect
 from gnnserve_worker.graph.sources.links import load_links
-from gnnserve_worker.graph.sources.load import load_source, load_typed_source, source_digest
+from gnnserve_worker.graph.sources.load import KINDS, load_source, source_digest
+from gnnserve_worker.graph.sources.load import LAYOUTS as LAYOUTS_OF_TYPES
 from gnnserve_worker.graph.store import Finding, GraphData
 
 FORMATS = pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -147,7 +158,7 @@ def test_data_of_edges_of_a_relation_is_told_in_every_layout(tmp_path: Path, lay
     knows = parts.edges["user", "knows", "user"]
     knows |= {"since": np.arange(len(knows["src"])), "trust": np.ones(len(knows["src"]))}
 
-    data = load_typed_source(typed_source(LAYOUTS[layout](tmp_path, parts)))
+    data = load_types(typed_source(LAYOUTS[layout](tmp_path, parts)))
 
     assert _found(data.findings, f"{UNREAD} (user knows user)") == [(2, "since, trust")]
     assert len(_found(data.findings, UNREAD)) == 1
@@ -188,7 +199,7 @@ def test_a_target_of_regression_of_a_type_is_refused_in_every_layout(tmp_path: P
     parts.nodes["user"]["labels"] = np.arange(NODES)
 
     with pytest.raises(InputError, match=rf"{place}.*{NODES} different values on {NODES} labelled nodes"):
-        load_typed_source(typed_source(LAYOUTS[layout](tmp_path, parts)))
+        load_types(typed_source(LAYOUTS[layout](tmp_path, parts)))
 
 
 def test_few_classes_are_classes_and_so_are_many_that_nodes_share(tmp_path: Path) -> None:
@@ -230,7 +241,7 @@ def test_labels_of_a_type_that_is_not_classified_are_no_reason_to_refuse(tmp_pat
     masks = {name: split == part for part, name in enumerate(("train_mask", "val_mask", "test_mask"))}
     parts.nodes["item"] |= {"labels": np.arange(NODES), **masks}
 
-    data = load_typed_source(typed_source(LAYOUTS[layout](tmp_path, parts), target="user"))
+    data = load_types(typed_source(LAYOUTS[layout](tmp_path, parts), target="user"))
 
     assert (data.target.name, len(data.classes)) == ("user", 2)
 
@@ -269,3 +280,11 @@ def test_classes_with_fractions_of_a_csv_are_told(tmp_path: Path, labels: list[s
 
     found = _found(data.findings, "classes that are numbers with a fraction")
     assert found == ([(3, "1.5, 2, 2.5")] if count else [])
+
+
+@pytest.mark.parametrize(("given", "registry"), [(GivenSource, KINDS), (GivenTyped, LAYOUTS_OF_TYPES)])
+def test_whatever_a_manifest_may_name_as_its_source_is_loaded_by_a_row_of_the_registry(
+    given: UnionType, registry: Mapping[type, Callable[[], object]]
+) -> None:
+    assert {*registry} == {*get_args(given)}
+    assert all(callable(made().identity) and callable(made().load) for made in registry.values())

@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.pages import code_blocks, read_page
-from tests.support.several_types import TypedParts, shop, typed_source, write_folder, write_hetero, write_tables
+from tests.support.several_types import (
+    TypedParts,
+    load_types,
+    shop,
+    typed_source,
+    write_folder,
+    write_hetero,
+    write_tables,
+)
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_worker.graph.inspection import inspect_by_type
-from gnnserve_worker.graph.sources.load import load_source, load_typed_source, source_digest
+from gnnserve_worker.graph.sources.load import load_of_one_type, source_digest
 from gnnserve_worker.graph.store import GraphData
 
 LAYOUTS: dict[str, Callable[[Path, TypedParts], Any]] = {
@@ -26,7 +34,7 @@ LAYOUTS: dict[str, Callable[[Path, TypedParts], Any]] = {
 
 
 def _load(folder: Path, parts: TypedParts, layout: str = "npz", **options: Any) -> GraphData:
-    return load_typed_source(typed_source(LAYOUTS[layout](folder, parts), **options))
+    return load_types(typed_source(LAYOUTS[layout](folder, parts), **options))
 
 
 def _pairs(data: GraphData, source: str, name: str, target: str) -> set[tuple[int, int]]:
@@ -84,7 +92,7 @@ def test_ids_of_tables_are_found_within_their_type(tmp_path: Path) -> None:
     """Users and items have the same ids, which are other nodes."""
     given = write_tables(tmp_path, shop(), ids={"user": "n", "item": "n"})
 
-    data = load_typed_source(typed_source(given))
+    data = load_types(typed_source(given))
 
     ids = data.type_named("item").ids
     assert ids is not None
@@ -140,7 +148,7 @@ def test_where_a_graph_of_one_type_is_needed_a_typed_one_is_refused(tmp_path: Pa
     source = GraphSource(typed=typed_source(write_folder(tmp_path, shop())))
 
     with pytest.raises(InputError, match=r"spec\.graph\.source\.typed.* several types"):
-        load_source(source, tmp_path)
+        load_of_one_type(source, tmp_path)
 
 
 def test_an_inspection_tells_types_relations_and_isolated_nodes(tmp_path: Path) -> None:
@@ -236,7 +244,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("a")
 
     with pytest.raises(InputError, match=r"neither nodes_TYPE\.npz nor .*; it has people\.csv"):
-        load_typed_source(typed_source({"npz": {"uri": tmp_path.as_uri()}}))
+        load_types(typed_source({"npz": {"uri": tmp_path.as_uri()}}))
 
 
 @pytest.mark.parametrize("name", ["edges_user__buys.npz", "nodes_a b.npz"])
@@ -245,7 +253,7 @@ def test_names_of_files_that_say_too_little_are_refused(tmp_path: Path, name: st
     np.savez(tmp_path / name, num_nodes=np.array(1))
 
     with pytest.raises(InputError, match=name.split(".", maxsplit=1)[0]):
-        load_typed_source(typed_source(given))
+        load_types(typed_source(given))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +270,7 @@ def test_counts_beside_tensors_must_fit(tmp_path: Path, content: str, message: s
     (tmp_path / "graph.json").write_text(content)
 
     with pytest.raises(InputError, match=message):
-        load_typed_source(typed_source(given))
+        load_types(typed_source(given))
 
 
 def test_the_exporter_of_the_page_writes_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +290,7 @@ def test_the_exporter_of_the_page_writes_what_is_read(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     exec(exporter, {"data": data})  # noqa: S102
 
-    found = load_typed_source(typed_source({"heteroData": {"uri": (tmp_path / "graph.safetensors").as_uri()}}))
+    found = load_types(typed_source({"heteroData": {"uri": (tmp_path / "graph.safetensors").as_uri()}}))
 
     same = _load(tmp_path / "folder", parts)
     assert [(one.key, one.lists.edges) for one in found.relations] == [
@@ -298,10 +306,10 @@ def test_an_id_that_its_type_does_not_have_is_refused_or_dropped(tmp_path: Path)
     path.write_text(path.read_text() + "19,99\n")
 
     with pytest.raises(InputError, match=r"line 42, column 'target': is '?99'?, which is no id of type 'tag'"):
-        load_typed_source(typed_source(given))
+        load_types(typed_source(given))
 
     given["csv"]["edges"][1]["dangling"] = "Drop"
-    found = load_typed_source(typed_source(given)).findings
+    found = load_types(typed_source(given)).findings
     assert ("edges dropped, because an end is no node (item has tag)", 1) in {(one.what, one.count) for one in found}
 
 
@@ -311,4 +319,4 @@ def test_tables_of_edges_name_types_that_exist(tmp_path: Path, option: str) -> N
     given["csv"]["edges"][0][option] = "shop"
 
     with pytest.raises(InputError, match=rf"edges\[0\]\.{option}: is 'shop', .*types are user, item, tag"):
-        load_typed_source(typed_source(given))
+        load_types(typed_source(given))

@@ -31,7 +31,6 @@ from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.profile import Metric, VariantProfile
 from gnnserve_api.protocol import Id, Output, PredictAnswer, PredictRequest
 from gnnserve_api.repository import RevisionManifest, VariantManifest
-from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, NodeClasses
 from gnnserve_api.spec.variants import Variants
@@ -45,7 +44,7 @@ from gnnserve_worker.asking.question import ErrorCode, Question, RequestError, c
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.generation.pipeline import find, generate
 from gnnserve_worker.generation.profile import BUDGET_VARIABLE
-from gnnserve_worker.graph.sources.load import load_source, load_typed_source
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData, Splits
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.inference.opening import served_revision
@@ -91,17 +90,14 @@ class TellOddClasses:
     def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
         return load_source(self._source, downloads, progress)
 
-    def load_over_types(self, source: TypedSource, progress: ProgressListener) -> GraphData:
-        return load_typed_source(source, progress)
-
     def says_unlabelled(self) -> tuple[str, str]:
         return "odd", "no type has classes"
 
     def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
         return self.pose(self.load(downloads, progress))
 
-    def import_over_types(self, source: TypedSource, progress: ProgressListener) -> OverTypes:
-        return self.pose_over_types(self.load_over_types(source, progress))
+    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes:
+        return self.pose_over_types(self.load(downloads, progress))
 
     def pose(self, graph: GraphData) -> OverOneType:
         posed = replace(graph, **self._changes(graph))

@@ -12,9 +12,11 @@ from gnnserve_cli.commands.options import DEFAULT_REPOSITORY, Json, RepositoryRo
 from gnnserve_cli.sources import is_manifest, parse_spec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
-    from gnnserve_api.spec.heterogeneous import TypedSource
+    from gnnserve_api.spec.graph import GraphSource
     from gnnserve_api.spec.service import GNNServiceSpec
     from gnnserve_worker.generation.trial import Candidate
     from gnnserve_worker.graph.inspection import FeatureFacts, Inspection, InspectionByType, RelationFacts, TypeFacts
@@ -64,7 +66,9 @@ def inspect(
     wanted = spec.graph.source
     if wanted.typed is not None:
         task, is_task_known = task_of(spec), is_manifest(source)
-        _inspect_by_type(wanted.typed, task, is_task_known=is_task_known, as_json=as_json, try_out=try_out)
+        _inspect_by_type(
+            wanted, task, repository / DOWNLOADS, is_task_known=is_task_known, as_json=as_json, try_out=try_out
+        )
         return
     with showing_progress() as listener:
         data = task_of(spec).load(repository / DOWNLOADS, listener)
@@ -174,7 +178,7 @@ def _pictures(found: Inspection) -> list[RenderableType]:
 
 
 def _inspect_by_type(
-    source: TypedSource, task: GenerationTask, *, is_task_known: bool, as_json: bool, try_out: bool
+    source: GraphSource, task: GenerationTask, downloads: Path, *, is_task_known: bool, as_json: bool, try_out: bool
 ) -> None:
     """`is_task_known`: it is a manifest's source, and not a folder alone, of which classes are shown where it has
     some."""
@@ -185,7 +189,7 @@ def _inspect_by_type(
     if try_out:
         raise InputError("--try", "trains candidates over graphs of one type alone", "leave it out")
     with showing_progress() as listener:
-        data = _load_by_type(source, task, listener, is_task_known=is_task_known)
+        data = _load_by_type(source, task, downloads, listener, is_task_known=is_task_known)
     found = inspect_by_type(data)
     if as_json:
         print_json(found)
@@ -196,18 +200,18 @@ def _inspect_by_type(
 
 
 def _load_by_type(
-    source: TypedSource, task: GenerationTask, listener: ProgressListener, *, is_task_known: bool
+    source: GraphSource, task: GenerationTask, downloads: Path, listener: ProgressListener, *, is_task_known: bool
 ) -> GraphData:
     """The graph of the source, loaded as generation loads it. `is_task_known`: as of `_inspect_by_type`."""
     from gnnserve_worker.graph.sources.assembly import NoLabelsError  # noqa: PLC0415
-    from gnnserve_worker.graph.sources.load import load_typed_source  # noqa: PLC0415
+    from gnnserve_worker.graph.sources.load import load_source  # noqa: PLC0415
 
     try:
-        return task.load_over_types(source, listener)
+        return task.load(downloads, listener)
     except NoLabelsError:
         if is_task_known:
             raise
-        return load_typed_source(source, listener, needs_labels=False)
+        return load_source(source, downloads, listener, learns_labels=False)
 
 
 def _parts_by_type(found: InspectionByType, task: GenerationTask) -> list[RenderableType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -33,12 +34,20 @@ class TypedFolder(ApiModel):
     uri: FolderPath
     """Path of the folder with the files `nodes_TYPE.npz` and `edges_SOURCE__RELATION__TARGET.npz`."""
 
+    def described(self) -> str:
+        """For people, in one line."""
+        return str(self.uri)
+
 
 class HeteroDataFile(ApiModel):
     """torch_geometric's HeteroData as a safetensors file, and beside it a JSON file of the same name."""
 
     uri: HeteroDataPath
     """Path of the safetensors file; the JSON file beside has the same name, ending in .json."""
+
+    def described(self) -> str:
+        """For people, in one line."""
+        return str(self.uri)
 
 
 class TypedNodeTable(NodeColumns):
@@ -89,6 +98,10 @@ class TypedParquet(ApiModel):
     edges: Annotated[tuple[TypedEdgeTable, ...], Field(min_length=1, max_length=MAX_RELATIONS)]
     """Tables of edges, one for each relation."""
 
+    def described(self) -> str:
+        """For people, in one line."""
+        return _described(self.nodes, self.edges)
+
 
 class TypedCsv(ApiModel):
     """CSV files with a header line, compressed or not: a table of nodes for each type, one of edges for each
@@ -102,6 +115,15 @@ class TypedCsv(ApiModel):
     """Single character between the values of a table; a tab is written "\\t"."""
     decimal: DecimalMark = DecimalMark.POINT
     """Mark before the fraction of a number."""
+
+    def described(self) -> str:
+        """For people, in one line."""
+        return _described(self.nodes, self.edges)
+
+
+def _described(nodes: Sequence[TypedNodeTable], edges: Sequence[TypedEdgeTable]) -> str:
+    relations = "relation" if len(edges) == 1 else "relations"
+    return f"{len(nodes)} types, {nodes[0].uri} …, {len(edges)} {relations}"
 
 
 GivenTyped = TypedFolder | HeteroDataFile | TypedParquet | TypedCsv
@@ -144,8 +166,4 @@ class TypedSource(ApiModel):
 
     def described(self) -> str:
         """For people, in one line."""
-        given = self.given()
-        if isinstance(given, (TypedFolder, HeteroDataFile)):
-            return str(given.uri)
-        count = len(given.edges)
-        return f"{len(given.nodes)} types, {given.nodes[0].uri} …, {count} {'relation' if count == 1 else 'relations'}"
+        return self.given().described()

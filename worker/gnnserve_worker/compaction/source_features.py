@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNService
-from gnnserve_worker.graph.sources.load import load_source, load_typed_source, source_digest
+from gnnserve_worker.graph.sources.load import source_digest
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
+from gnnserve_worker.tasks.generation import task_of
 
 
 def features_of(
@@ -20,7 +20,6 @@ def features_of(
     """Features of each type of the revision's graph, as in its source; None: it has none."""
     made_of = repository.made_of(base)
     source = service.spec.graph.source
-    given = source.given()
     if made_of is not None:
         return [kind.features for kind in repository.read_graph(base.graph).types]
     if source_digest(source) != base.graph:
@@ -30,10 +29,7 @@ def features_of(
             "put back the files that were there: what changes do not touch is read from them",
         )
     progress(Progress("import graph", 0, 1))
-    features: Sequence[Features | None]
-    if isinstance(given, TypedSource):
-        features = [kind.features for kind in load_typed_source(given, progress).types]
-    else:
-        features = [load_source(source, repository.downloads, progress, learns_labels=False).features]
+    # The task is asked, since the order of types depends on which one it asks about.
+    types = task_of(service.spec).load(repository.downloads, progress).types
     progress(Progress("import graph", 1, 1))
-    return features
+    return [kind.features for kind in types]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
 from gnnserve_worker.generation.identity import RevisionIdentity, find_published, identity_of
@@ -61,12 +60,11 @@ def _generate(
     graph_version: str | None,
 ) -> RevisionManifest:
     """Generate the revision by the pipeline of its kind of graph."""
-    source = spec.graph.source.given()
-    if isinstance(source, TypedSource) and reads_products(spec):
+    if reads_products(spec):
         from gnnserve_worker.generation.relations import generate_over_relations  # noqa: PLC0415
 
         return generate_over_relations(
-            spec, source, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version
+            spec, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version
         )
     from gnnserve_worker.generation.one_type import generate_one_type  # noqa: PLC0415
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
-from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 def generate_over_relations(
     spec: GNNServiceSpec,
-    source: TypedSource,
     identity: RevisionIdentity,
     repository: Repository,
     progress: ProgressListener,
@@ -57,7 +56,7 @@ def generate_over_relations(
 ) -> RevisionManifest:
     """Generate the revision, which is not published yet. `graph_version` and errors: as of `pipeline.generate`."""
     task = task_of(spec)
-    imported = _import_graph(spec, source, task, graph_version, repository, progress)
+    imported = _import_graph(spec, task, graph_version, repository, progress)
     data, problem = imported.graph, imported.problem
     spec = task.settled(spec)
     typed = data.schema
@@ -86,7 +85,14 @@ def generate_over_relations(
         compared: Sequence[ComparedScores] = ()
         if given is not None and identity.expected:
             compared = _compare(
-                spec, source, task, identity, shape, subject if graph_version is None else None, given, progress
+                spec,
+                task,
+                repository.downloads,
+                identity,
+                shape,
+                subject if graph_version is None else None,
+                given,
+                progress,
             )
         runs: Sequence[TrainingRun] = ()
         if given is None:
@@ -131,12 +137,12 @@ def generate_over_relations(
 
 
 def _import_graph(
-    spec: GNNServiceSpec, source: TypedSource, task: GenerationTask, graph_version: str | None,
+    spec: GNNServiceSpec, task: GenerationTask, graph_version: str | None,
     repository: Repository, progress: ProgressListener,
 ) -> OverTypes:  # fmt: skip
     progress(Progress(IMPORT, 0, 1))
     imported = (
-        task.import_over_types(source, progress)
+        task.import_over_types(repository.downloads, progress)
         if graph_version is None
         else task.pose_over_types(_read_version(repository, graph_version))
     )
@@ -150,7 +156,7 @@ def _import_graph(
 
 
 def _compare(
-    spec: GNNServiceSpec, source: TypedSource, task: GenerationTask, identity: RevisionIdentity, shape: RelationalShape,
+    spec: GNNServiceSpec, task: GenerationTask, downloads: Path, identity: RevisionIdentity, shape: RelationalShape,
     subject: RelationTrainingSet | None, tensors: Tensors, progress: ProgressListener,
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores against the weights, over the source's graph, which is loaded where `subject` is None."""
@@ -158,7 +164,7 @@ def _compare(
     from gnnserve_worker.generation.expected.relations import compare_scores_over_relations  # noqa: PLC0415
 
     if subject is None:
-        data, problem, _ = task.import_over_types(source, progress)
+        data, problem, _ = task.import_over_types(downloads, progress)
         described = data.schema
         method, scope = normalization_of(spec), spec.model.training.scope
         subject, shape = relation_training_set(data, described, method, scope, problem), replace(shape, graph=described)

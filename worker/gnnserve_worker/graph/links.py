@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -121,8 +122,25 @@ def links_digest(graph: str, links: Links, *, of_types: bool = False) -> str:
     return hashlib.sha256(f"{kind} {graph} {links.relation or ''} {parted}".encode()).hexdigest()[:16]
 
 
-def part_links(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:
-    """A graph of one type without its held-out links, and its links. Its nodes are not classified."""
+class PartedLinks(NamedTuple):
+    graph: GraphData
+    """Without held-out links. A graph of several types is as one of one type here, without features."""
+    links: LinkSet
+    imported: GraphData
+    """The graph as it was imported, held-out links in it."""
+
+
+def part_links(data: GraphData, links: Links, *, reads_features: bool = True) -> PartedLinks:
+    """Part the links of any graph, whose nodes are not classified. `reads_features`: whether the network reads what the
+    source has of types."""
+    if data.schema.has_names:
+        imported = _with_own_reverse(data, links)
+        return PartedLinks(*_part_relation(imported, links, reads_features=reads_features), imported)
+    return PartedLinks(*_part_edges(data, links), data)
+
+
+def _part_edges(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:
+    """The graph without its held-out links, and its links, where its one relation has no name."""
     if links.relation is not None:
         raise InputError(
             f"{_FIELD}.relation", f"is {links.relation!r}, and a graph of one type has no relations", "leave it out"
@@ -167,7 +185,7 @@ def _lists(readers: np.ndarray, read: np.ndarray, nodes: int) -> Graph:
     return Graph(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), read[order].astype(np.int32))
 
 
-def with_own_reverse(data: GraphData, links: Links) -> GraphData:
+def _with_own_reverse(data: GraphData, links: Links) -> GraphData:
     """The graph in which a relation of the source that lists the scored one's edges the other way is known as its
     reverse, whatever it is called: what is held out of one must be held out of both."""
     scored = _relation_of(data, links)
@@ -188,9 +206,9 @@ def _distinct_keys(lists: Graph, *, turned: bool = False) -> np.ndarray:
     return np.unique((first << 32) | second)
 
 
-def part_typed_links(data: GraphData, links: Links, *, reads_features: bool) -> tuple[GraphData, LinkSet]:
-    """The same of a graph of several types, as one graph without features whose nodes are called `user/17`.
-    `reads_features`: whether the network reads what the source has of types."""
+def _part_relation(data: GraphData, links: Links, *, reads_features: bool) -> tuple[GraphData, LinkSet]:
+    """A graph of several types as one without features whose nodes are called `user/17`, without the held-out links of
+    one relation, and these."""
     starts = np.cumsum([0, *(kind.nodes for kind in data.types)]).tolist()
     ends = {kind.name: End(kind.name, starts[i], starts[i + 1]) for i, kind in enumerate(data.types)}
     relation = _relation_of(data, links)

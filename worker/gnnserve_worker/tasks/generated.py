@@ -19,7 +19,6 @@ from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.profile import LinkScores, Metric, VariantProfile
 from gnnserve_api.repository import VariantManifest
-from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
 from gnnserve_api.spec.variants import Variants
@@ -164,11 +163,8 @@ class GenerationTask(Protocol):
         """Raises InputError where variants cannot be planned before training."""
 
     def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
-        """The source's graph of one type as it is. `downloads`: the folder of fetched files. Raises InputError and
+        """The source's graph as it is. `downloads`: the folder of fetched files. Raises InputError and
         ResourceError as `load_source` does."""
-
-    def load_over_types(self, source: TypedSource, progress: ProgressListener) -> GraphData:
-        """The source's graph of several types as it is."""
 
     def says_unlabelled(self) -> tuple[str, str]:
         """Row of an inspected graph of which no type has labels: what stands in their place."""
@@ -176,7 +172,7 @@ class GenerationTask(Protocol):
     def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
         """The source's graph and the problem over it. Of several types where the model reads none of them."""
 
-    def import_over_types(self, source: TypedSource, progress: ProgressListener) -> OverTypes: ...
+    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes: ...
 
     def pose(self, graph: GraphData) -> OverOneType:
         """The problem over a graph that was loaded."""

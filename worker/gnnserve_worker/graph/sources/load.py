@@ -1,10 +1,13 @@
-"""Loading a manifest's `graph.source` as a checked graph. Every kind of source has a file beside this one."""
+"""Loading a manifest's `graph.source` as a checked graph. Every kind of source has a file beside this one, and a row in
+`KINDS`."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import Any
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import Builtin, GraphSource, NpzSource
@@ -12,7 +15,6 @@ from gnnserve_api.spec.heterogeneous import HeteroDataFile, TypedCsv, TypedFolde
 from gnnserve_api.spec.paths import paths_of
 from gnnserve_api.spec.published import OgbSource, PygSource
 from gnnserve_api.spec.tables import CsvSource, ParquetSource
-from gnnserve_worker.graph.sources import digits, npz
 from gnnserve_worker.graph.sources.files import require_all
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener, silent
@@ -21,13 +23,37 @@ IMPORTER_VERSION = 1
 """Increase it when the same source is read into another graph than before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a source is read."""
+
+    digest: str
+    """Of `source_digest`."""
+    downloads: Path
+    """The folder of fetched files."""
+    progress: ProgressListener
+    learns_labels: bool
+    """Whether labels that cannot be learnt are refused, and graphs without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKind:
+    """A kind of source, by what its manifest says: a member of `GivenSource`."""
+
+    identity: Callable[[Any], str]
+    """Identity of its content."""
+    load: Callable[[Any, Reading], GraphData]
+
+
 def source_digest(source: GraphSource) -> str:
     """Identity of the content without importing or downloading it: cheap enough for every start.
 
     Raises InputError when a file is missing or is not the one that the manifest pins.
     """
     require_all(paths_of(source, "spec.graph.source"))
-    return hashlib.sha256(f"importer {IMPORTER_VERSION}\n{_identity(source)}".encode()).hexdigest()[:16]
+    given = source.given()
+    identity = KINDS[type(given)]().identity(given)
+    return hashlib.sha256(f"importer {IMPORTER_VERSION}\n{identity}".encode()).hexdigest()[:16]
 
 
 def undecided_digest(source: GraphSource) -> str | None:
@@ -38,99 +64,127 @@ def undecided_digest(source: GraphSource) -> str | None:
     return source_digest(GraphSource(npz=source.npz.model_copy(update={"direction": None})))
 
 
-def _identity(source: GraphSource) -> str:
-    # Modules that few graphs need are imported where they are needed: pyarrow alone takes a fifth of a second.
-    match given := source.given():
-        case Builtin.DIGITS:
-            return digits.IDENTITY
-        case NpzSource():
-            return npz.identity(given)
-        case OgbSource() | PygSource():
-            from gnnserve_worker.graph.sources.published import identity as published_identity  # noqa: PLC0415
-
-            return published_identity(given)
-        case ParquetSource() | CsvSource():
-            from gnnserve_worker.graph.sources.tables import identity as tables_identity  # noqa: PLC0415
-
-            return tables_identity(given)
-        case TypedSource():
-            return _typed_identity(given)
-        case _:
-            assert_never(given)
-
-
 def load_source(
     source: GraphSource, downloads: Path, progress: ProgressListener = silent, *, learns_labels: bool = True
 ) -> GraphData:
     """Read and check the graph. `downloads`: the folder of fetched files. `learns_labels`: refuse labels that cannot
-    be learnt.
+    be learnt, and a graph of several types without any.
 
     Raises InputError that names the file, the array or column, and the value; ResourceError for failures of the network
     or the disk.
     """
-    digest = source_digest(source)
-    match given := source.given():
-        case Builtin.DIGITS:
-            return digits.load(digest)
-        case NpzSource():
-            return npz.load(given, digest, learns_labels=learns_labels)
-        case OgbSource() | PygSource():
-            from gnnserve_worker.graph.sources.published import load as load_published  # noqa: PLC0415
-
-            return load_published(given, digest, downloads, progress)
-        case ParquetSource() | CsvSource():
-            from gnnserve_worker.graph.sources.tables import load as load_tables  # noqa: PLC0415
-
-            return load_tables(given, digest, progress, learns_labels=learns_labels)
-        case TypedSource():
-            raise InputError(
-                "spec.graph.source.typed", "is a graph of several types, where one of a single type is needed",
-                "name such a graph",
-            )  # fmt: skip
-        case _:
-            assert_never(given)
+    given = source.given()
+    reading = Reading(source_digest(source), downloads, progress, learns_labels)
+    return KINDS[type(given)]().load(given, reading)
 
 
-def load_typed_source(
-    source: TypedSource, progress: ProgressListener = silent, *, needs_labels: bool = True
-) -> GraphData:
-    """Read and check a typed graph. `needs_labels`: refuse one without labels.
-
-    Raises InputError that names the place, the value and what there is.
-    """
-    digest = source_digest(GraphSource(typed=source))
-    match given := source.given():
-        case TypedFolder():
-            from gnnserve_worker.graph.sources.npz_folder import load as load_folder  # noqa: PLC0415
-
-            return load_folder(source, given, digest, progress, needs_labels=needs_labels)
-        case HeteroDataFile():
-            from gnnserve_worker.graph.sources.hetero_data import load as load_hetero  # noqa: PLC0415
-
-            return load_hetero(source, given, digest, progress, needs_labels=needs_labels)
-        case TypedParquet() | TypedCsv():
-            from gnnserve_worker.graph.sources.tables_by_type import load as load_typed_tables  # noqa: PLC0415
-
-            return load_typed_tables(source, given, digest, progress, needs_labels=needs_labels)
-        case _:
-            assert_never(given)
+def load_of_one_type(source: GraphSource, downloads: Path, progress: ProgressListener = silent) -> GraphData:
+    """`load_source` for what is made of the neighbours of one type alone. InputError: the source's graph is of several
+    types."""
+    data = load_source(source, downloads, progress, learns_labels=False)
+    if data.schema.has_names:
+        raise InputError(
+            "spec.graph.source.typed", "is a graph of several types, where one of a single type is needed",
+            "name such a graph",
+        )  # fmt: skip
+    return data
 
 
-def _typed_identity(source: TypedSource) -> str:
-    match given := source.given():
-        case TypedFolder():
-            from gnnserve_worker.graph.sources.npz_folder import identity as folder_identity  # noqa: PLC0415
+# Each imports its modules late: a start that finds its revision pays for one kind, and pyarrow alone takes a fifth of a
+# second.
 
-            files = folder_identity(given)
-        case HeteroDataFile():
-            from gnnserve_worker.graph.sources.hetero_data import identity as hetero_identity  # noqa: PLC0415
 
-            files = hetero_identity(given)
-        case TypedParquet() | TypedCsv():
-            from gnnserve_worker.graph.sources.tables_by_type import identity as tables_identity  # noqa: PLC0415
+def _digits() -> SourceKind:
+    from gnnserve_worker.graph.sources import digits  # noqa: PLC0415
 
-            files = tables_identity(given)
-        case _:
-            assert_never(given)
-    options = source.model_dump_json(include={"target", "without_features", "reverse"})
-    return f"typed {type(given).__name__} {options}\n{files}"
+    return SourceKind(lambda _: digits.IDENTITY, lambda _, reading: digits.load(reading.digest))
+
+
+def _npz() -> SourceKind:
+    from gnnserve_worker.graph.sources import npz  # noqa: PLC0415
+
+    def load(given: NpzSource, reading: Reading) -> GraphData:
+        return npz.load(given, reading.digest, learns_labels=reading.learns_labels)
+
+    return SourceKind(npz.identity, load)
+
+
+def _published() -> SourceKind:
+    from gnnserve_worker.graph.sources import published  # noqa: PLC0415
+
+    def load(given: OgbSource | PygSource, reading: Reading) -> GraphData:
+        return published.load(given, reading.digest, reading.downloads, reading.progress)
+
+    return SourceKind(published.identity, load)
+
+
+def _tables() -> SourceKind:
+    from gnnserve_worker.graph.sources import tables  # noqa: PLC0415
+
+    def load(given: ParquetSource | CsvSource, reading: Reading) -> GraphData:
+        return tables.load(given, reading.digest, reading.progress, learns_labels=reading.learns_labels)
+
+    return SourceKind(tables.identity, load)
+
+
+def _several_types() -> SourceKind:
+    """Graphs of named types and relations, in one of several layouts."""
+
+    def identity(source: TypedSource) -> str:
+        given = source.given()
+        options = source.model_dump_json(include={"target", "without_features", "reverse"})
+        return f"typed {type(given).__name__} {options}\n{LAYOUTS[type(given)]().identity(given)}"
+
+    def load(source: TypedSource, reading: Reading) -> GraphData:
+        layout, needs_labels = LAYOUTS[type(source.given())](), reading.learns_labels
+        return layout.load(source, source.given(), reading.digest, reading.progress, needs_labels=needs_labels)
+
+    return SourceKind(identity, load)
+
+
+KINDS: Mapping[type, Callable[[], SourceKind]] = {
+    Builtin: _digits,
+    NpzSource: _npz,
+    OgbSource: _published,
+    PygSource: _published,
+    ParquetSource: _tables,
+    CsvSource: _tables,
+    TypedSource: _several_types,
+}
+"""By the type of what `GraphSource.given` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Files that a graph of several types may be in, by what `TypedSource.given` returns."""
+
+    identity: Callable[[Any], str]
+    load: Callable[..., GraphData]
+    """Called with the source, what it gives, the digest and a listener; `needs_labels`: as `Reading.learns_labels`."""
+
+
+def _npz_folder() -> Layout:
+    from gnnserve_worker.graph.sources import npz_folder  # noqa: PLC0415
+
+    return Layout(npz_folder.identity, npz_folder.load)
+
+
+def _hetero_data() -> Layout:
+    from gnnserve_worker.graph.sources import hetero_data  # noqa: PLC0415
+
+    return Layout(hetero_data.identity, hetero_data.load)
+
+
+def _tables_by_type() -> Layout:
+    from gnnserve_worker.graph.sources import tables_by_type  # noqa: PLC0415
+
+    return Layout(tables_by_type.identity, tables_by_type.load)
+
+
+LAYOUTS: Mapping[type, Callable[[], Layout]] = {
+    TypedFolder: _npz_folder,
+    HeteroDataFile: _hetero_data,
+    TypedParquet: _tables_by_type,
+    TypedCsv: _tables_by_type,
+}
+"""By the type of what `TypedSource.given` returns."""

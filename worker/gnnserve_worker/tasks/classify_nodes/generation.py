@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith
-from gnnserve_worker.graph.sources.load import load_source, load_typed_source
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener
 
@@ -40,17 +39,14 @@ class ClassifyNodes:
     def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
         return load_source(self.spec.graph.source, downloads, progress)
 
-    def load_over_types(self, source: TypedSource, progress: ProgressListener) -> GraphData:
-        return load_typed_source(source, progress)
-
     def says_unlabelled(self) -> tuple[str, str]:
         return "labels", "no type has any: nothing can be classified, and links may be scored (spec.task.links)"
 
     def import_graph(self, downloads: Path, progress: ProgressListener) -> OverOneType:
         return self.pose(self.load(downloads, progress))
 
-    def import_over_types(self, source: TypedSource, progress: ProgressListener) -> OverTypes:
-        return self.pose_over_types(self.load_over_types(source, progress))
+    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes:
+        return self.pose_over_types(self.load(downloads, progress))
 
     def pose(self, graph: GraphData) -> OverOneType:
         # Imported here, as below: a start that finds its revision learns and judges nothing.

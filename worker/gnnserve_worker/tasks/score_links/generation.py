@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnserve_api.errors import InputError
-from gnnserve_api.spec.heterogeneous import TypedSource
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import ComparedWith, Links
 from gnnserve_worker.graph.links import links_digest, part_links
-from gnnserve_worker.graph.sources.load import load_source, load_typed_source
+from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import GraphData
 from gnnserve_worker.progress import ProgressListener
 
@@ -51,9 +50,6 @@ class ScoreLinks:
     def load(self, downloads: Path, progress: ProgressListener) -> GraphData:
         return load_source(self._spec.graph.source, downloads, progress, learns_labels=False)
 
-    def load_over_types(self, source: TypedSource, progress: ProgressListener) -> GraphData:
-        return load_typed_source(source, progress, needs_labels=False)
-
     def says_unlabelled(self) -> tuple[str, str]:
         relation = self._links.relation
         return "scored", f"links of relation {relation}" if relation else "links"
@@ -64,16 +60,16 @@ class ScoreLinks:
         from gnnserve_worker.tasks.score_links.held_out import links_over_one_type  # noqa: PLC0415
 
         source, reads_features = self._spec.graph.source, not self._spec.model.learns_embeddings
-        loaded = load_links(source, self._links, downloads, progress, reads_features=reads_features)
-        return links_over_one_type(self._spec, self._links, loaded.graph, loaded.links)
+        parted = load_links(source, self._links, downloads, progress, reads_features=reads_features)
+        return links_over_one_type(self._spec, self._links, parted)
 
     def pose(self, graph: GraphData) -> OverOneType:
         from gnnserve_worker.tasks.score_links.held_out import links_over_one_type  # noqa: PLC0415
 
-        return links_over_one_type(self._spec, self._links, *part_links(graph, self._links))
+        return links_over_one_type(self._spec, self._links, part_links(graph, self._links))
 
-    def import_over_types(self, source: TypedSource, progress: ProgressListener) -> OverTypes:
-        return self.pose_over_types(self.load_over_types(source, progress))
+    def import_over_types(self, downloads: Path, progress: ProgressListener) -> OverTypes:
+        return self.pose_over_types(self.load(downloads, progress))
 
     def pose_over_types(self, graph: GraphData) -> OverTypes:
         from gnnserve_worker.tasks.score_links.held_out import links_over_types  # noqa: PLC0415

@@ -15,7 +15,7 @@ from gnnserve_api.spec.scoring import MetricChoice
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.spec.task import Links
 from gnnserve_api.spec.variants import Variants
-from gnnserve_worker.graph.links import LinkSet, links_digest, message_relations, part_typed_links, with_own_reverse
+from gnnserve_worker.graph.links import LinkSet, PartedLinks, links_digest, message_relations, part_links
 from gnnserve_worker.graph.store import GraphData, Relation
 from gnnserve_worker.tasks.course import Course, EmbeddingCourse, Visible
 from gnnserve_worker.tasks.generated import Imported, OverOneType, OverTypes
@@ -73,16 +73,15 @@ class HeldOutLinks(Generic[Visible]):
         return LinkJudge(self.links, self.settings, self.metric, decoder)
 
 
-def links_over_one_type(spec: GNNServiceSpec, settings: Links, graph: GraphData, links: LinkSet) -> OverOneType:
-    """`graph`: without held-out links."""
+def links_over_one_type(spec: GNNServiceSpec, settings: Links, parted: PartedLinks) -> OverOneType:
+    graph, links, _ = parted
     return Imported(graph, HeldOutLinks(links, settings, spec.variants.metric, links.message_graph), graph.findings)
 
 
 def links_over_types(spec: GNNServiceSpec, settings: Links, graph: GraphData) -> OverTypes:
     """`graph`: as it was imported, with all links. Raises InputError for links that cannot be held out, or that join
     nodes for which the network gives nothing."""
-    whole = with_own_reverse(graph, settings)
-    without_types, links = part_typed_links(whole, settings, reads_features=True)
+    without_types, links, whole = part_links(graph, settings)
     check_ends_are_reached(spec.model, settings, links, whole)
     data = replace(
         whole,
