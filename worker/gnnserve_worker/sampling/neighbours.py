@@ -36,7 +36,7 @@ from gnnserve_worker.kernels.view import (
     seen_as,
     unpack,
 )
-from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, row_in_view, row_of
+from gnnserve_worker.sampling.rows import KnownNodes, place_seeds, place_seeds_seen, row_in_view, row_of
 
 BLOCK = 32
 """Nodes whose positions are drawn before the first of their neighbours is read."""
@@ -233,17 +233,9 @@ def _sample(
         views, packed, first_seed, names_leaves = overlay
         seed_views, keys, flags, first_slots, origins, streams, extra_starts, extra, slots = unpack(packed)
         stored = list_count(indptr)
-        rows = 0
-        generation[0] += 1
-        for i in range(len(seeds)):
-            row = rows
-            if share:
-                row = row_in_view(seeds[i], seed_views[first_seed + i], rows, known, known_rows, views, generation[0])
-                seed_rows[i] = row
-            if row == rows:
-                nodes[rows] = seeds[i]
-                views[rows] = seed_views[first_seed + i]
-                rows += 1
+        rows = place_seeds_seen(
+            seeds, share, nodes, seed_rows, known, known_rows, generation, views, seed_views, first_seed
+        )
     for row in range(min(rows, BLOCK)):
         if overlay is None:
             prefetch_bounds(indptr, nodes[row])
@@ -350,42 +342,69 @@ def _sample(
                     if share:
                         return rows + edges - first_edge, edges
                     return _at_least(rows + edges - first_edge, fanouts, depth, end), edges
-                for row in range(block, stop):
-                    view = views[row]
-                    for edge in range(starts[row], starts[row + 1]):
-                        node = neighbours[edge]
-                        child = rows
-                        if share:
-                            child = row_in_view(node, view, rows, known, known_rows, views, generation[0])
-                        children[edge] = child
-                        if child == rows:
-                            prefetch_bounds(indptr, _stored_list(node, stored, origins))
-                            nodes[rows] = node
-                            views[rows] = view
-                            rows += 1
+                rows = _add_rows_seen(
+                    indptr, neighbours, block, stop, starts, share, nodes, children, rows, known, known_rows,
+                    generation[0], views, stored, origins,
+                )  # fmt: skip
             elif depth < last:
-                if not share:
-                    if rows + edges - first_edge > len(nodes):
-                        return _at_least(rows + edges - first_edge, fanouts, depth, end), edges
-                    for edge in range(first_edge, edges):
-                        node = neighbours[edge]
-                        prefetch_bounds(indptr, node)
-                        nodes[rows] = node
-                        children[edge] = rows
-                        rows += 1
-                else:
-                    if rows + edges - first_edge > len(nodes):
+                if rows + edges - first_edge > len(nodes):
+                    if share:
                         return rows + edges - first_edge, edges
-                    for edge in range(first_edge, edges):
-                        node = neighbours[edge]
-                        row = row_of(node, rows, known, known_rows, generation[0])
-                        if row == rows:
-                            nodes[rows] = node
-                            rows += 1
-                        children[edge] = row
+                    return _at_least(rows + edges - first_edge, fanouts, depth, end), edges
+                rows = _add_rows(
+                    indptr, neighbours, first_edge, edges, share, nodes, children, rows, known, known_rows,
+                    generation[0],
+                )  # fmt: skip
             block = stop
         begin = end
     return rows, edges
+
+
+@inlined
+def _add_rows(
+    indptr: np.ndarray, neighbours: np.ndarray, begin: int, end: int, share: bool, nodes: np.ndarray,
+    children: np.ndarray, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int,
+) -> int:  # fmt: skip
+    """Add rows for neighbours begin to end - 1; how many rows there are then."""
+    if not share:
+        for edge in range(begin, end):
+            node = neighbours[edge]
+            prefetch_bounds(indptr, node)
+            nodes[rows] = node
+            children[edge] = rows
+            rows += 1
+        return rows
+    for edge in range(begin, end):
+        node = neighbours[edge]
+        row = row_of(node, rows, known, known_rows, generation)
+        if row == rows:
+            nodes[rows] = node
+            rows += 1
+        children[edge] = row
+    return rows
+
+
+@inlined
+def _add_rows_seen(
+    indptr: np.ndarray, neighbours: np.ndarray, begin: int, end: int, starts: np.ndarray, share: bool,
+    nodes: np.ndarray, children: np.ndarray, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int,
+    views: np.ndarray, stored: int, origins: np.ndarray,
+) -> int:  # fmt: skip
+    """Add rows for the neighbours of rows begin to end - 1, in the views of these; how many rows there are then."""
+    for row in range(begin, end):
+        view = views[row]
+        for edge in range(starts[row], starts[row + 1]):
+            node = neighbours[edge]
+            child = rows
+            if share:
+                child = row_in_view(node, view, rows, known, known_rows, views, generation)
+            children[edge] = child
+            if child == rows:
+                prefetch_bounds(indptr, _stored_list(node, stored, origins))
+                nodes[rows] = node
+                views[rows] = view
+                rows += 1
+    return rows
 
 
 @inlined

@@ -53,6 +53,27 @@ def place_seeds(
 
 
 @inlined
+def place_seeds_seen(
+    seeds: np.ndarray, share: bool, nodes: np.ndarray, seed_rows: np.ndarray,
+    known: np.ndarray, known_rows: np.ndarray, generation: np.ndarray,
+    views: np.ndarray, seed_views: np.ndarray, first_seed: int,
+) -> int:  # fmt: skip
+    """As `place_seeds`, each in its view: `seed_views` from `first_seed` on. `views` gets that of each row."""
+    rows = 0
+    generation[0] += 1
+    for i in range(len(seeds)):
+        row = rows
+        if share:
+            row = row_in_view(seeds[i], seed_views[first_seed + i], rows, known, known_rows, views, generation[0])
+            seed_rows[i] = row
+        if row == rows:
+            nodes[rows] = seeds[i]
+            views[rows] = seed_views[first_seed + i]
+            rows += 1
+    return rows
+
+
+@inlined
 def row_of(node: int, rows: int, known: np.ndarray, known_rows: np.ndarray, generation: int) -> int:
     """The node's row in this generation; a node met for the first time gets row `rows`."""
     mask = len(known) - 1
