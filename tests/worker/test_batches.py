@@ -24,7 +24,7 @@ from gnnserve_worker.generation.networks import CPU
 from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.relation_networks import Block, drawn_weights, embedding_keys, outputs_of_seeds
-from gnnserve_worker.generation.relation_training_set import RelationTrainingSet, relation_training_set
+from gnnserve_worker.generation.training_set import RelationTrainingSet, relation_training_set
 from gnnserve_worker.models.registry import relational_spec_of
 from gnnserve_worker.models.relational import RelationalShape
 from gnnserve_worker.progress import Progress

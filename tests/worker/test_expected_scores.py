@@ -24,7 +24,7 @@ from gnnserve_worker.generation import networks
 from gnnserve_worker.generation.expected.comparison import Comparison
 from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores
 from gnnserve_worker.generation.expected.listed import ListedScores
-from gnnserve_worker.generation.expected.one_type import other_directions
+from gnnserve_worker.generation.expected.one_relation import other_directions
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.graph.ids import integer_ids, lay_out, string_ids
 from gnnserve_worker.repository.repository import Repository

@@ -1061,7 +1061,7 @@ def test_a_failure_while_profiling_leaves_no_revision(tmp_path: Path, monkeypatc
 
     path = write_npz(tmp_path / "graph.npz", npz_arrays(_data()))
     repository = Repository(tmp_path / "repository", "default", "tiny")
-    monkeypatch.setattr(variants_module, "measure_profile", fail)
+    monkeypatch.setattr("gnnserve_worker.generation.revision.measure_profile", fail)
     with pytest.raises(MemoryError):
         generate(_service(path, pruning={"factors": [1]}), repository)
     assert repository.revisions() == []

@@ -23,7 +23,7 @@ from tests.support.steps import HeardSteps
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.service import GNNService
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation import one_type, trained
+from gnnserve_worker.generation import learning, trained
 from gnnserve_worker.generation import profile as profile_module
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.generation.resume import ResumedModels, Resumption
@@ -163,7 +163,7 @@ def test_interrupted_twice_it_goes_on_from_the_second_time(tmp_path: Path, unint
 
 
 def test_a_failure_after_training_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnserve_worker.generation.variants.measure_profile", lambda *_: stop())
+    monkeypatch.setattr("gnnserve_worker.generation.revision.measure_profile", lambda *_: stop())
     with pytest.raises(StoppedError):
         generate_counting(tmp_path, CountedTraining())
     monkeypatch.undo()
@@ -243,7 +243,7 @@ def test_half_of_a_network_is_written_over(tmp_path: Path, uninterrupted: Revisi
 
 def test_networks_of_other_libraries_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt(tmp_path)
-    monkeypatch.setattr(one_type, "version", lambda package: "99.0")
+    monkeypatch.setattr(learning, "version", lambda package: "99.0")
 
     training = CountedTraining()
     _, reports = generate_counting(tmp_path, training)

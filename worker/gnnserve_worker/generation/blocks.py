@@ -22,7 +22,7 @@ from gnnserve_worker.generation.families.relations import fanouts_by_relation
 from gnnserve_worker.generation.features import Normalized
 from gnnserve_worker.generation.networks import Rows, SparseRows, rows_of
 from gnnserve_worker.generation.relation_networks import Block, BlockLayer, means_of, rows_of_types
-from gnnserve_worker.generation.relation_training_set import RelationTrainingSet, mean_rows, means_by_relation
+from gnnserve_worker.generation.training_set import RelationTrainingSet, mean_rows, means_by_relation
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Graph, GraphData, Relation
 from gnnserve_worker.models.relational import RelationalShape

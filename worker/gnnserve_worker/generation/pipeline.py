@@ -1,19 +1,23 @@
 """Turns a manifest into a published revision: finds it, or has it generated.
 
-A published revision is found with little more than what serves it, so that a second start is fast. Generation over
-graphs of one type is `one_type.py`, over relations `relations.py`.
+A published revision is found with little more than what serves it, so that a second start is fast. One path generates
+all others: networks are prepared (`preparation.py`), trained, and made into variants (`revision.py`).
 """
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.heterogeneous_rules import reads_products
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
-from gnnserve_worker.generation.identity import RevisionIdentity, find_published, identity_of
-from gnnserve_worker.progress import OverallProgress, ProgressListener, silent
+from gnnserve_worker.generation.identity import find_published, identity_of
+from gnnserve_worker.progress import OverallProgress, Progress, ProgressListener, silent
 from gnnserve_worker.repository.repository import Repository
+
+if TYPE_CHECKING:
+    from gnnserve_worker.generation.preparation import Prepare, Wanted
 
 
 def find(service: GNNService, repository: Repository, *, graph_version: str | None = None) -> RevisionManifest | None:
@@ -41,31 +45,36 @@ def generate(
     if (published := find_published(repository, identity)) is not None:
         return published
     # Imported from here on: a start that finds its revision needs none of it.
+    from gnnserve_worker.generation.preparation import Wanted  # noqa: PLC0415
     from gnnserve_worker.generation.profile import profile_budget_s  # noqa: PLC0415
     from gnnserve_worker.generation.steps import PUBLISH, steps_from_import  # noqa: PLC0415
+    from gnnserve_worker.tasks.generation import task_of  # noqa: PLC0415
 
     overall = OverallProgress(progress, time.monotonic, steps_from_import(spec, profile_budget_s()))
-    generated = _generate(spec, identity, repository, overall, use_gpu=use_gpu, graph_version=graph_version)
+    prepare = _preparing(spec)
+    generated = _generate(
+        prepare, Wanted(spec, task_of(spec), identity, repository, overall, graph_version), use_gpu=use_gpu
+    )
     overall.finish(PUBLISH, generated.revision)
     return generated
 
 
-def _generate(
-    spec: GNNServiceSpec,
-    identity: RevisionIdentity,
-    repository: Repository,
-    progress: ProgressListener,
-    *,
-    use_gpu: bool,
-    graph_version: str | None,
-) -> RevisionManifest:
-    """Generate the revision by the pipeline of its kind of graph."""
+def _preparing(spec: GNNServiceSpec) -> Prepare:
+    """How networks of the spec are prepared, by what they read: products of each relation, or rows of nodes."""
     if reads_products(spec):
-        from gnnserve_worker.generation.relations import generate_over_relations  # noqa: PLC0415
+        from gnnserve_worker.generation import relations  # noqa: PLC0415
 
-        return generate_over_relations(
-            spec, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version
-        )
-    from gnnserve_worker.generation.one_type import generate_one_type  # noqa: PLC0415
+        return relations.prepare
+    from gnnserve_worker.generation import one_relation  # noqa: PLC0415
 
-    return generate_one_type(spec, identity, repository, progress, use_gpu=use_gpu, graph_version=graph_version)
+    return one_relation.prepare
+
+
+def _generate(prepare: Prepare, wanted: Wanted, *, use_gpu: bool) -> RevisionManifest:
+    """Generate the revision, unless another process has published it meanwhile."""
+    preparation = prepare(wanted)
+    waiting = Progress("wait for another process that is generating", 0, 1)
+    with wanted.repository.locked(on_wait=lambda: wanted.progress(waiting)):
+        if (published := find_published(wanted.repository, wanted.identity)) is not None:
+            return published
+        return preparation.generate(use_gpu=use_gpu)

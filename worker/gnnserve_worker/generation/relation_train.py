@@ -21,10 +21,10 @@ from gnnserve_worker.generation.blocks import Blocks, blocks_of
 from gnnserve_worker.generation.networks import CPU
 from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate, parted_weights
 from gnnserve_worker.generation.relation_networks import Block, Weights, drawn_weights, embedding_keys, outputs_of_seeds
-from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
 from gnnserve_worker.generation.schedule import History, schedule_of
 from gnnserve_worker.generation.tensors import Tensors, with_decoder
 from gnnserve_worker.generation.train import VALIDATION_KEY
+from gnnserve_worker.generation.training_set import RelationTrainingSet
 from gnnserve_worker.graph.store import Relation
 from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 from gnnserve_worker.progress import Progress, ProgressListener

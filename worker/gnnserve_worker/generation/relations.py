@@ -1,179 +1,191 @@
-"""From a manifest over a graph of several types to a published revision: what `one_type.py` is for graphs of one type.
+"""Networks over the relations of a graph, prepared, trained and made into variants.
 
-All variants share one network, and the decoder that reads it where there is one.
+Every variant of them reads products of each relation; so one network is trained, whatever variants there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
-from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest
+from gnnserve_api.repository import NOT_RANKED, RankingManifest, RevisionManifest, RowSource, VariantManifest
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
-from gnnserve_worker.generation.assumptions import assumptions_of, report_assumptions
-from gnnserve_worker.generation.attempts import training_of
+from gnnserve_worker.generation.assumptions import report_assumptions
 from gnnserve_worker.generation.checkpoint import read_checkpoint
+from gnnserve_worker.generation.families.family import FamilyPlan
+from gnnserve_worker.generation.families.relation_tables import States
 from gnnserve_worker.generation.families.relations import as_arrays, fanouts_by_relation, plan_variants, states_of
 from gnnserve_worker.generation.families.write import write_plans
 from gnnserve_worker.generation.features import normalization_of
-from gnnserve_worker.generation.findings import report_findings
-from gnnserve_worker.generation.identity import RevisionIdentity, find_published
-from gnnserve_worker.generation.profile import calibrated, measure_profile, profile_budget_s
+from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
+from gnnserve_worker.generation.preparation import Wanted, import_graph, report_import
+from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.relation_checkpoint import check_relations
-from gnnserve_worker.generation.relation_learning import MASTER, learn_master, trainer
-from gnnserve_worker.generation.relation_row_source import write_row_source
-from gnnserve_worker.generation.relation_training_set import RelationTrainingSet, relation_training_set
-from gnnserve_worker.generation.steps import IMPORT, steps_over_types
+from gnnserve_worker.generation.revision import publish_networks
+from gnnserve_worker.generation.row_source import write_relation_row_source
+from gnnserve_worker.generation.search.search import Found, Measure
+from gnnserve_worker.generation.steps import steps_over_types
 from gnnserve_worker.generation.tensors import Tensors, without_decoder
-from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.generation.training_set import RelationTrainingSet, relation_training_set
+from gnnserve_worker.graph.store import GraphData, Relation
 from gnnserve_worker.models.registry import relational_spec_of
-from gnnserve_worker.models.relational import RelationalShape
-from gnnserve_worker.opening.revision import open_revision
-from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
-from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tasks.generated import GenerationTask, OverTypes, Verdict
-from gnnserve_worker.tasks.generation import task_of
+from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec
+from gnnserve_worker.progress import ProgressListener
+from gnnserve_worker.repository.staged import StagedRevision
+from gnnserve_worker.tasks.generated import LearningProblem
 
-if TYPE_CHECKING:
-    import torch
+MASTER = "network"
+"""Name of the one network that is trained."""
 
 
-def generate_over_relations(
-    spec: GNNServiceSpec,
-    identity: RevisionIdentity,
-    repository: Repository,
-    progress: ProgressListener,
-    *,
-    use_gpu: bool,
-    graph_version: str | None = None,
-) -> RevisionManifest:
-    """Generate the revision, which is not published yet. `graph_version` and errors: as of `pipeline.generate`."""
-    task = task_of(spec)
-    imported = _import_graph(spec, task, graph_version, repository, progress)
-    data, problem = imported.graph, imported.problem
-    spec = task.settled(spec)
-    typed = data.schema
+def prepare(wanted: Wanted) -> Relations:
+    """Prepare networks over the relations of a graph."""
+    task, identity, progress = wanted.task, wanted.identity, wanted.progress
+    data, problem = _import_graph(wanted)
+    spec, schema = task.settled(wanted.spec), data.schema
     # Before training, since a metric may not fit the graph, and a variable may be no number.
     problem.check(spec.variants)
     profile_budget = profile_budget_s()
-    fanouts_by_relation(spec.model, typed)
+    fanouts_by_relation(spec.model, schema)
     architecture = relational_spec_of(spec.model.architecture)
     report_assumptions(spec, architecture, progress)
     network = spec.network(len(data.classes))
     shape = RelationalShape(
-        typed, spec.model.hidden, network.classes, network.layers, spec.model.bases, network.attention
+        schema, spec.model.hidden, network.classes, network.layers, spec.model.bases, network.attention
     )
     given = None
     if spec.model.checkpoint is not None and identity.checkpoint is not None:
         given = check_relations(
             read_checkpoint(spec.model.checkpoint, identity.checkpoint), architecture, shape, spec.model
         )
-    waiting = Progress("wait for another process that is generating", 0, 1)
-    with repository.locked(on_wait=lambda: progress(waiting)):
-        if (published := find_published(repository, identity)) is not None:
-            return published
-        repository.put_graph(data)
-        subject = relation_training_set(data, typed, normalization_of(spec), spec.model.training.scope, problem)
-        learnt, generator = given or {}, f"gnnserve {version('gnnserve')}"
-        compared: Sequence[ComparedScores] = ()
-        if given is not None and identity.expected:
-            compared = _compare(
-                spec,
-                task,
-                repository.downloads,
-                identity,
-                shape,
-                subject if graph_version is None else None,
-                given,
-                progress,
-            )
-        runs: Sequence[TrainingRun] = ()
-        if given is None:
-            generator = trainer()
-            learnt, runs = _train(spec, identity, shape, subject, repository, progress, use_gpu=use_gpu)
-        tensors, decoder = without_decoder(learnt)
-        layers = [as_arrays(layer) for layer in architecture.layers(tensors, shape)]
-        states = states_of(subject, tensors)
-        ends = problem.answered_types(typed) if problem.keeps_outputs else ()
-        plan = plan_variants(spec, network, layers, subject, states, ends)
-        with repository.stage(
-            identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
-        ) as staged:
-            judge = problem.judge(decoder)
-            weights = staged.write_decoder(judge.weights)
-            generated = write_plans([plan], staged, progress)
-            loaded = open_revision(staged.files_of([made.variant for made in generated]))
-            generated = calibrated(loaded, generated, judge)
-            verdicts: dict[str, Verdict] = {}
-            profile = measure_profile(
-                loaded, generated, lambda done, total: progress(Progress(PROFILE, done, total)), judge,
-                profile_budget, verdicts=verdicts,
-            )  # fmt: skip
-            answers = {
-                name: one.validation.answers for name, one in verdicts.items() if one.validation.answers is not None
-            }
-            return staged.commit(
-                scope=spec.model.training.scope,
-                # The columns of the first type, as its source has them.
-                ranking=RankingManifest(NOT_RANKED, settings={}, columns=tuple(range(typed.target.features or 0))),
-                variants=[made.variant for made in generated],
-                profile=profile,
-                generator=generator,
-                created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-                training=training_of(spec.model.training, tuple(runs), problem.majority) if runs else None,
-                row_source=write_row_source(subject, states, layers[0], staged),
-                links=judge.describe(weights),
-                assumptions=assumptions_of(spec, architecture),
-                compared=compared,
-                label_misfits=judge.misfits(spec, profile.variants, answers),
-            )
+    return Relations(replace(wanted, spec=spec), data, problem, shape, given, profile_budget)
 
 
-def _import_graph(
-    spec: GNNServiceSpec, task: GenerationTask, graph_version: str | None,
-    repository: Repository, progress: ProgressListener,
-) -> OverTypes:  # fmt: skip
-    progress(Progress(IMPORT, 0, 1))
-    imported = (
-        task.import_over_types(repository.downloads, progress)
-        if graph_version is None
-        else task.pose_over_types(_read_version(repository, graph_version))
-    )
-    data = imported.graph
-    counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
-    steps = steps_over_types(spec, data.nodes, data.edges, imported.problem.items, profile_budget_s(), MASTER)
-    progress(Progress(IMPORT, 1, 1, counts, steps))
-    # What was left out must be reported, not only show as a poor accuracy.
-    report_findings(imported.findings, progress)
-    return imported
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """The `Preparation` of networks over relations."""
 
+    wanted: Wanted
+    data: GraphData
+    problem: LearningProblem[Sequence[Relation]]
+    shape: RelationalShape
+    given: Tensors | None
+    """Weights of the network; None: it is trained."""
+    profile_budget_s: float
 
-def _compare(
-    spec: GNNServiceSpec, task: GenerationTask, downloads: Path, identity: RevisionIdentity, shape: RelationalShape,
-    subject: RelationTrainingSet | None, tensors: Tensors, progress: ProgressListener,
-) -> Sequence[ComparedScores]:  # fmt: skip
-    """Hold expected scores against the weights, over the source's graph, which is loaded where `subject` is None."""
-    # Imported here: few revisions have expected scores.
-    from gnnserve_worker.generation.expected.relations import compare_scores_over_relations  # noqa: PLC0415
-
-    if subject is None:
-        data, problem, _ = task.import_over_types(downloads, progress)
-        described = data.schema
+    def generate(self, *, use_gpu: bool) -> RevisionManifest:
+        spec, repository = self.wanted.spec, self.wanted.repository
+        repository.put_graph(self.data)
         method, scope = normalization_of(spec), spec.model.training.scope
-        subject, shape = relation_training_set(data, described, method, scope, problem), replace(shape, graph=described)
-    architecture = relational_spec_of(spec.model.architecture)
-    return compare_scores_over_relations(spec, identity.expected, architecture, shape, subject, tensors, progress)
+        subject = relation_training_set(self.data, self.data.schema, method, scope, self.problem)
+        compared = self._compare(subject)
+        learnt, runs = (self.given, ()) if self.given is not None else self._train(subject, use_gpu=use_gpu)
+        tensors, decoder = without_decoder(learnt)
+        architecture = relational_spec_of(spec.model.architecture)
+        layers = [as_arrays(layer) for layer in architecture.layers(tensors, self.shape)]
+        networks = _RelationNetworks(spec, architecture, subject, layers, states_of(subject, tensors), decoder, runs)
+        return publish_networks(
+            spec, networks, self.wanted.identity, repository, self.wanted.progress,
+            generator_of(trains=self.given is None), self.profile_budget_s, compared,
+        )  # fmt: skip
+
+    def _compare(self, subject: RelationTrainingSet) -> Sequence[ComparedScores]:
+        """Hold expected scores against given weights, over the source's graph. `subject`: of the graph that is
+        generated, which a version of it is not."""
+        wanted, spec, shape = self.wanted, self.wanted.spec, self.shape
+        if self.given is None or not wanted.identity.expected:
+            return ()
+        # Imported here: few revisions have expected scores.
+        from gnnserve_worker.generation.expected.relations import compare_scores_over_relations  # noqa: PLC0415
+
+        if wanted.graph_version is not None:
+            data, problem, _ = wanted.task.import_over_types(wanted.repository.downloads, wanted.progress)
+            method, scope = normalization_of(spec), spec.model.training.scope
+            subject = relation_training_set(data, data.schema, method, scope, problem)
+            shape = replace(shape, graph=data.schema)
+        architecture = relational_spec_of(spec.model.architecture)
+        return compare_scores_over_relations(
+            spec, wanted.identity.expected, architecture, shape, subject, self.given, wanted.progress
+        )
+
+    def _train(self, subject: RelationTrainingSet, *, use_gpu: bool) -> tuple[Tensors, Sequence[TrainingRun]]:
+        """Weights of the network, and of a decoder beside it: those that an interrupted generation has learnt
+        already, or else trained."""
+        spec, identity, progress = self.wanted.spec, self.wanted.identity, self.wanted.progress
+        device = load_torch(progress, use_gpu=use_gpu)
+        kept = self.wanted.repository.kept_networks(identity.recipe, identity.graph, 0)
+
+        def train() -> tuple[Tensors, Sequence[TrainingRun]]:
+            from gnnserve_worker.generation.relation_train import train_over_relations  # noqa: PLC0415  (torch)
+
+            architecture = relational_spec_of(spec.model.architecture)
+            tensors, run = train_over_relations(architecture, self.shape, subject, spec.model, MASTER, progress, device)
+            return tensors, (run,)
+
+        resumption = resumption_of(kept, identity, generator_of(trains=True), device, progress)
+        return resumption.network(MASTER, {"columns": "all"}, train)
 
 
-def _read_version(repository: Repository, digest: str) -> GraphData:
-    data = repository.read_graph(digest)
+@dataclass(frozen=True, slots=True)
+class _RelationNetworks:
+    """The `revision.Networks` of a graph of relations. All variants share one network, and the decoder that reads it
+    where there is one."""
+
+    spec: GNNServiceSpec
+    architecture: RelationalSpec
+    subject: RelationTrainingSet
+    layers: Sequence[RelationalLayer]
+    states: States
+    decoder: Mapping[str, np.ndarray]
+    trained: Sequence[TrainingRun]
+    edge_rules: None = None
+    rows: None = None
+
+    @property
+    def problem(self) -> LearningProblem[Sequence[Relation]]:
+        return self.subject.problem
+
+    @property
+    def ranking(self) -> RankingManifest:
+        # The columns of the first type, as its source has them.
+        columns = tuple(range(self.subject.schema.target.features or 0))
+        return RankingManifest(NOT_RANKED, settings={}, columns=columns)
+
+    def runs(self) -> Sequence[TrainingRun]:
+        return self.trained
+
+    def make(self, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
+        subject, problem = self.subject, self.problem
+        network = self.spec.network(len(subject.data.classes))
+        ends = problem.answered_types(subject.schema) if problem.keeps_outputs else ()
+        plans = [plan_variants(self.spec, network, self.layers, subject, self.states, ends)]
+        measured = measure(write_plans(plans, staged, progress))
+        return Found(plans, measured.generated, measured.profile)
+
+    def write_row_source(
+        self, plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest], staged: StagedRevision
+    ) -> RowSource:
+        return write_relation_row_source(self.subject, self.states, self.layers[0], staged)
+
+
+def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem[Sequence[Relation]]]:
+    task = wanted.task
+    data, problem, findings = import_graph(
+        wanted, task.import_over_types, lambda data: task.pose_over_types(_with_nodes(data))
+    )
+    counts = f"{data.nodes:,} nodes of {len(data.types)} types, {data.edges:,} edges by {len(data.relations)} relations"
+    steps = steps_over_types(wanted.spec, data.nodes, data.edges, problem.items, profile_budget_s(), MASTER)
+    report_import(wanted.progress, counts, steps, findings)
+    return data, problem
+
+
+def _with_nodes(data: GraphData) -> GraphData:
+    """A graph that changes are part of. Raises InputError where they have left a type without nodes."""
     for kind in data.types:
         if not kind.nodes:
             raise InputError(
@@ -182,18 +194,3 @@ def _read_version(repository: Repository, digest: str) -> GraphData:
                 "add nodes of the type, or leave the networks as they are: without retraining",
             )
     return data
-
-
-def _train(
-    spec: GNNServiceSpec, identity: RevisionIdentity, shape: RelationalShape, subject: RelationTrainingSet,
-    repository: Repository, progress: ProgressListener, *, use_gpu: bool,
-) -> tuple[Tensors, Sequence[TrainingRun]]:  # fmt: skip
-    """Weights of the network, and of a decoder beside it."""
-
-    def learn(device: torch.device) -> tuple[Tensors, TrainingRun]:
-        from gnnserve_worker.generation.relation_train import train_over_relations  # noqa: PLC0415  (torch takes many seconds)
-
-        architecture = relational_spec_of(spec.model.architecture)
-        return train_over_relations(architecture, shape, subject, spec.model, MASTER, progress, device)
-
-    return learn_master(learn, identity, repository, progress, use_gpu=use_gpu)

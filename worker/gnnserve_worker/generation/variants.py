@@ -1,4 +1,4 @@
-"""Generation proper: every variant of one revision, from the imported graph to the commit.
+"""Networks over one list of neighbours, and every variant of one revision that is made of them.
 
 Dynamic GNN inference as-a-service, section 3.3, describes both ways: finished variants or a master. Which variants
 there are and what they are made of is `families/`; weights come from `trained.py` or `given.py`; nothing here needs
@@ -8,15 +8,14 @@ torch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from gnnserve_api.edges import EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors, ColumnsTrial
 from gnnserve_api.given_weights import ComparedScores
@@ -27,22 +26,17 @@ from gnnserve_api.repository import (
     RankingRun,
     RevisionManifest,
     RowSource,
-    SourceColumn,
     VariantManifest,
 )
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.training import TrainingRun
 from gnnserve_api.variants import Storage, columns_of
-from gnnserve_worker.generation.assumptions import assumptions_of
-from gnnserve_worker.generation.attempts import training_of
-from gnnserve_worker.generation.cascades import check_cascades, check_stages, fit_cascades
+from gnnserve_worker.generation.cascades import check_cascades
 from gnnserve_worker.generation.families.family import (
     FamilyPlan,
     Ingredients,
     Models,
     OneRowModels,
-    PlannedCascade,
-    PlannedTable,
 )
 from gnnserve_worker.generation.families.registry import needs_master, plan_families
 from gnnserve_worker.generation.families.write import write_plans
@@ -50,25 +44,27 @@ from gnnserve_worker.generation.features import Normalized, fit_normalization, n
 from gnnserve_worker.generation.frontier import worth_keeping
 from gnnserve_worker.generation.given_variants import GivenVariant
 from gnnserve_worker.generation.identity import RevisionIdentity
-from gnnserve_worker.generation.profile import GeneratedVariant, calibrated, measure_profile, profile_budget_s
+from gnnserve_worker.generation.profile import profile_budget_s
 from gnnserve_worker.generation.propagation import ModelRows, model_rows
 from gnnserve_worker.generation.ranking.rank import Ranking, rank
+from gnnserve_worker.generation.revision import publish_networks
+from gnnserve_worker.generation.row_source import moments, write_row_source
 from gnnserve_worker.generation.search.candidates import Shapes
 from gnnserve_worker.generation.search.factors import choose_factors
 from gnnserve_worker.generation.search.made_up import SIZE_S, measure_made_up
-from gnnserve_worker.generation.search.search import Found, Measure, Measured, Subject, search
+from gnnserve_worker.generation.search.search import Found, Measure, Subject, search
 from gnnserve_worker.generation.steps import CHOOSE_FACTORS, GraphSizes, master_name, steps_behind_choice
 from gnnserve_worker.generation.tensors import Tensors, first_layer
 from gnnserve_worker.generation.training_set import TrainingSet, training_set, visible_nodes
 from gnnserve_worker.generation.wide import with_factors
 from gnnserve_worker.graph.store import Features, Graph, GraphData
+from gnnserve_worker.models.architecture import ArchitectureSpec
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.opening.revision import open_revision
-from gnnserve_worker.progress import PROFILE, Progress, ProgressListener
+from gnnserve_worker.progress import Progress, ProgressListener
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RowRecipe
 from gnnserve_worker.repository.staged import StagedRevision
-from gnnserve_worker.tasks.generated import Judge, LearningProblem, Verdict
+from gnnserve_worker.tasks.generated import LearningProblem
 
 _FLOAT16_END = 65_520.0
 """Smallest number that float16 rounds to infinity."""
@@ -115,46 +111,66 @@ def generate_revision(
         factors = tuple(factor for factor in spec.variants.pruning.factors if factor not in chosen.left_out)
         ingredients = replace(ingredients, spec=with_factors(spec, factors))
     other_rankings = () if models is None else _rank_again(spec, data, rows.trained, models, progress)
-    with repository.stage(
-        identity.recipe, identity.graph, identity.checkpoint, identity.given, identity.expected
-    ) as staged:
-        row_recipe = RowRecipe(normalized.method, _moments(normalized), ingredients.ranking.columns)
-        judge = problem.judge({} if models is None else models.decoder)
-        decoder = staged.write_decoder(judge.weights)
-        verdicts: dict[str, Verdict] = {}
-        measure = partial(_measure, spec, staged, row_recipe, profile_budget, progress, judge, verdicts)
-        if spec.variants.is_searched:
-            subject = Subject(ingredients, data, sizes, profile_budget, network_s)
-            found = search(subject, staged, measure, progress)
-        else:
-            found = _make_listed(ingredients, staged, measure, progress)
-        kept = {variant.name for variant in found.profile.variants}
-        variants = [made.variant for made in found.generated if made.variant.name in kept]
-        _discard_unused([made.variant for made in found.generated], variants, staged)
-        answers = {name: one.validation.answers for name, one in verdicts.items() if one.validation.answers is not None}
-        misfits = judge.misfits(spec, found.profile.variants, answers)
-        return staged.commit(
-            scope=training.scope,
-            ranking=RankingManifest(
-                method=NOT_RANKED if models is None else spec.variants.pruning.method,
-                settings=ingredients.ranking.settings,
-                columns=tuple(ingredients.ranking.columns.tolist()),
-                others=other_rankings,
-                chosen=chosen,
-            ),
-            variants=variants,
-            profile=found.profile,
-            generator=generator,
-            created_at=datetime.now(UTC).isoformat(timespec="microseconds"),
-            training=training_of(training, runs, problem.majority) if (runs := _runs_of(models, one_rows)) else None,
-            row_source=_write_row_source(graph, normalized, found.plans, variants, staged),
-            edge_rules=graph.edge_rules,
-            cascades=found.cascades,
-            links=judge.describe(decoder),
-            assumptions=assumptions_of(spec, spec_of(spec.model.architecture)),
-            compared=compared,
-            label_misfits=misfits,
-        )
+    networks = _OneRelationNetworks(
+        spec, graph, problem, normalized, data, ingredients, models, one_rows, sizes, profile_budget, network_s,
+        RankingManifest(
+            method=NOT_RANKED if models is None else spec.variants.pruning.method,
+            settings=ingredients.ranking.settings,
+            columns=tuple(ingredients.ranking.columns.tolist()),
+            others=other_rankings,
+            chosen=chosen,
+        ),
+    )  # fmt: skip
+    return publish_networks(spec, networks, identity, repository, progress, generator, profile_budget, compared)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneRelationNetworks:
+    """The `revision.Networks` of a graph whose nodes have one list of neighbours."""
+
+    spec: GNNServiceSpec
+    graph: GraphData
+    problem: LearningProblem[Graph]
+    normalized: Normalized
+    data: TrainingSet
+    ingredients: Ingredients
+    models: Models | None
+    one_rows: OneRowModels | None
+    sizes: GraphSizes
+    profile_budget_s: float
+    network_s: float
+    """What the first network took to be trained, in seconds."""
+    ranking: RankingManifest
+
+    @property
+    def architecture(self) -> ArchitectureSpec:
+        return spec_of(self.spec.model.architecture)
+
+    @property
+    def decoder(self) -> Mapping[str, np.ndarray]:
+        return {} if self.models is None else self.models.decoder
+
+    @property
+    def edge_rules(self) -> EdgeRules:
+        return self.graph.edge_rules
+
+    @property
+    def rows(self) -> RowRecipe:
+        return RowRecipe(self.normalized.method, moments(self.normalized), self.ingredients.ranking.columns)
+
+    def runs(self) -> Sequence[TrainingRun]:
+        return [run for source in (self.models, self.one_rows) if source is not None for run in source.runs]
+
+    def make(self, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
+        if not self.spec.variants.is_searched:
+            return _make_listed(self.ingredients, staged, measure, progress)
+        subject = Subject(self.ingredients, self.data, self.sizes, self.profile_budget_s, self.network_s)
+        return search(subject, staged, measure, progress)
+
+    def write_row_source(
+        self, plans: Sequence[FamilyPlan], variants: Sequence[VariantManifest], staged: StagedRevision
+    ) -> RowSource:
+        return write_row_source(self.graph, self.normalized, plans, variants, staged)
 
 
 def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measure, progress: ProgressListener) -> Found:
@@ -163,66 +179,6 @@ def _make_listed(made_from: Ingredients, staged: StagedRevision, measure: Measur
     measured = measure(write_plans(plans, staged, progress), [cascade for plan in plans for cascade in plan.cascades])
     profile = msgspec.structs.replace(measured.profile, variants=worth_keeping(measured.profile.variants))
     return Found(plans, measured.generated, profile, measured.cascades)
-
-
-def _measure(
-    spec: GNNServiceSpec,
-    staged: StagedRevision,
-    rows: RowRecipe,
-    budget_s: float,
-    progress: ProgressListener,
-    judge: Judge,
-    verdicts: dict[str, Verdict],
-    generated: Sequence[GeneratedVariant],
-    planned: Sequence[PlannedCascade] = (),
-) -> Measured:
-    loaded = open_revision(staged.files_of([made.variant for made in generated], rows))
-    generated = calibrated(loaded, generated, judge)
-    if spec.variants.cascades:
-        # Anew: a table of a stage may have been left out, whose storage cannot hold its numbers.
-        check_stages(spec.variants, [*loaded.variants])
-    cascades = fit_cascades(loaded, planned, judge)
-    report = partial(_report_profile, progress)
-    found: dict[str, Verdict] = {}
-    profile = measure_profile(loaded, generated, report, judge, budget_s, cascades, found)
-    verdicts.update(found)
-    right = {name: one.validation.right for name, one in found.items() if one.validation.right is not None}
-    return Measured(generated, profile, right, [cascade.manifest for cascade in cascades])
-
-
-def _report_profile(progress: ProgressListener, done: int, total: int) -> None:
-    progress(Progress(PROFILE, done, total))
-
-
-def _runs_of(models: Models | None, one_rows: OneRowModels | None) -> tuple[TrainingRun, ...]:
-    """How all networks were trained; empty: all weights are given."""
-    return tuple(run for source in (models, one_rows) if source is not None for run in source.runs)
-
-
-def _moments(normalized: Normalized) -> Tensors:
-    if normalized.mean is None or normalized.deviation is None:
-        return {}
-    return {"mean": normalized.mean, "deviation": normalized.deviation}
-
-
-def _write_row_source(
-    graph: GraphData,
-    normalized: Normalized,
-    plans: Sequence[FamilyPlan],
-    variants: Sequence[VariantManifest],
-    staged: StagedRevision,
-) -> RowSource:
-    """Write what is needed to make rows of the kept tables from features of later nodes."""
-    tensors = _moments(normalized)
-    kept = {table for variant in variants for table in variant.tables}
-    for table in (table for plan in plans for table in plan.tables if table.name in kept):
-        if isinstance(table, PlannedTable) and table.made_by is not None:
-            tensors |= {table.made_by.prefix + key: tensor for key, tensor in table.made_by.tensors.items()}
-    return RowSource(
-        columns=tuple(SourceColumn(column.name, column.width, column.fill) for column in graph.feature_columns),
-        normalization=normalized.method,
-        tensors=staged.write_row_source(tensors),
-    )
 
 
 def _check_range(features: Features, storages: Sequence[Storage]) -> None:
@@ -307,11 +263,3 @@ def _rank_again(
         progress(Progress(stage, 1, 1))
         runs.append(RankingRun(seed=other, columns=tuple(columns.tolist())))
     return tuple(runs)
-
-
-def _discard_unused(made: Sequence[VariantManifest], kept: Sequence[VariantManifest], staged: StagedRevision) -> None:
-    """Discard tables and weights that no kept variant reads. Variants may share both."""
-    for weights in sorted({variant.weights for variant in made} - {variant.weights for variant in kept}):
-        staged.discard_weights(weights)
-    for table in sorted(staged.tables - {table for variant in kept for table in variant.tables}):
-        staged.discard_table(table)

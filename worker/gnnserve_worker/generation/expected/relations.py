@@ -17,8 +17,8 @@ from gnnserve_worker.generation.expected.file import ScoredNodes, read_scores
 from gnnserve_worker.generation.expected.listed import listed_scores
 from gnnserve_worker.generation.families.relation_tables import hidden_states
 from gnnserve_worker.generation.families.relations import as_arrays, states_of
-from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
 from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.training_set import RelationTrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.plain import SERVED, Reading, activated
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec

@@ -11,7 +11,7 @@ import numpy as np
 from gnnserve_api.graph_schema import GraphSchema, RowsByRelation
 from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.families.family import PlannedTable
-from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
+from gnnserve_worker.generation.training_set import RelationTrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.relational import Heads, RelationalLayer
 from gnnserve_worker.tables.table import projected_blocks

@@ -22,8 +22,8 @@ from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_api.variants import Storage, fanouts_name, projected_name, stored_layer_name, stored_name
 from gnnserve_worker.generation.families.family import FamilyPlan, PlannedVariant, storages_of
 from gnnserve_worker.generation.families.relation_tables import States, hidden_states, plan_embeddings, plan_table
-from gnnserve_worker.generation.relation_training_set import RelationTrainingSet
 from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.training_set import RelationTrainingSet
 from gnnserve_worker.models.dense import preferred_compute
 from gnnserve_worker.models.relational import RelationalLayer, embedding_key, layer_tensors
 from gnnserve_worker.models.tail import tail_of

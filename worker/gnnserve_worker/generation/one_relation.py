@@ -1,14 +1,12 @@
-"""Generation of a revision over a graph of one type: import, train, rank, prune, project, profile, publish.
+"""Networks over one list of neighbours, prepared and trained: ranked, pruned, projected and profiled in `variants.py`.
 
-Given weights need no torch, unless one-row variants are trained beside them. Training is `trained.py`, all else is
-`variants.py`.
+Given weights need no torch, unless one-row variants are trained beside them. Training is `trained.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,20 +23,19 @@ from gnnserve_worker.generation.checkpoint import load_checkpoint
 from gnnserve_worker.generation.expected.listed import MODEL
 from gnnserve_worker.generation.families.family import Outline
 from gnnserve_worker.generation.families.registry import FAMILIES
-from gnnserve_worker.generation.findings import report_findings
 from gnnserve_worker.generation.given_variants import GivenVariant, load_given
-from gnnserve_worker.generation.identity import RevisionIdentity, find_published
+from gnnserve_worker.generation.identity import RevisionIdentity
+from gnnserve_worker.generation.learning import generator_of, load_torch, resumption_of
+from gnnserve_worker.generation.preparation import Wanted, import_graph, report_import
 from gnnserve_worker.generation.profile import profile_budget_s
-from gnnserve_worker.generation.steps import IMPORT, GraphSizes, steps_of
+from gnnserve_worker.generation.steps import GraphSizes, steps_of
 from gnnserve_worker.generation.wide import with_factors, with_searched_factors, written_factors
 from gnnserve_worker.graph.sources.load import load_source
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.progress import Progress, ProgressListener
-from gnnserve_worker.repository.kept import KeptNetworks
 from gnnserve_worker.repository.repository import Repository
-from gnnserve_worker.tasks.generated import GenerationTask, LearningProblem
-from gnnserve_worker.tasks.generation import task_of
+from gnnserve_worker.tasks.generated import LearningProblem
 
 if TYPE_CHECKING:
     import torch
@@ -51,21 +48,11 @@ if TYPE_CHECKING:
     from gnnserve_worker.generation.training_set import TrainingSet
 
 
-def generate_one_type(
-    spec: GNNServiceSpec,
-    identity: RevisionIdentity,
-    repository: Repository,
-    progress: ProgressListener,
-    *,
-    use_gpu: bool,
-    graph_version: str | None,
-) -> RevisionManifest:
-    """Generate the revision, unless another process has published it meanwhile. Arguments and errors: as of
-    `pipeline.generate`."""
-    # Errors of the input are found here, before torch is loaded and before anything is written.
-    task = task_of(spec)
-    graph, problem = _import_graph(spec, task, repository, graph_version, progress)
-    spec = task.settled(spec)
+def prepare(wanted: Wanted) -> OneRelation:
+    """Prepare networks over one list of neighbours."""
+    spec, identity, repository, progress = wanted.spec, wanted.identity, wanted.repository, wanted.progress
+    graph, problem = _import_graph(wanted)
+    spec = wanted.task.settled(spec)
     columns = spec.model.row_columns(graph.features.shape[1])
     if spec.variants.is_searched:
         spec = with_searched_factors(spec, columns)
@@ -76,49 +63,61 @@ def generate_one_type(
     tables_bytes = _tables_bytes(outline)
     repository.require_free(tables_bytes)
     master = _load_checkpoint(spec, identity, graph, progress)
-    compared = _compare(spec, identity, graph if graph_version is None else None, master, given, repository, progress)
-    waiting = Progress("wait for another process that is generating", 0, 1)
-    with repository.locked(on_wait=lambda: progress(waiting)):
-        if (published := find_published(repository, identity)) is not None:
-            return published
-        # Imported here: what is refused above needs nothing of what makes and profiles variants.
+    source = graph if wanted.graph_version is None else None
+    compared = _compare(spec, identity, source, master, given, repository, progress)
+    return OneRelation(spec, identity, repository, progress, graph, problem, given, master, tables_bytes, compared)
+
+
+@dataclass(frozen=True, slots=True)
+class OneRelation:
+    """The `Preparation` of networks over one list of neighbours."""
+
+    spec: GNNServiceSpec
+    identity: RevisionIdentity
+    repository: Repository
+    progress: ProgressListener
+    graph: GraphData
+    problem: LearningProblem[Graph]
+    given: tuple[GivenVariant, ...]
+    master: Tensors | None
+    """Given weights of all columns; None: none are given."""
+    tables_bytes: int
+    """What tables would take on the disk at most."""
+    compared: Sequence[ComparedScores]
+
+    def generate(self, *, use_gpu: bool) -> RevisionManifest:
+        # Imported here: what is refused before needs nothing of what makes and profiles variants.
         from gnnserve_worker.generation.variants import generate_revision  # noqa: PLC0415
 
-        device = _load_torch(progress, use_gpu=use_gpu) if spec.trains_networks else None
-        generator = _versions("gnnserve", *(() if device is None else ("torch", "torch_geometric")))
-        models_of: ModelsOf | None = None if master is None else _giving(spec, master, progress)
+        spec, identity, progress, graph = self.spec, self.identity, self.progress, self.graph
+        device = load_torch(progress, use_gpu=use_gpu) if spec.trains_networks else None
+        generator = generator_of(trains=device is not None)
+        models_of: ModelsOf | None = None if self.master is None else _giving(spec, self.master, progress)
         one_rows_of: OneRowsOf | None = None
         if device is not None:
-            kept = repository.kept_networks(identity.recipe, identity.graph, tables_bytes)
-            resumption = _resumption(kept, identity, generator, device, progress)
+            kept = self.repository.kept_networks(identity.recipe, identity.graph, self.tables_bytes)
+            resumption = resumption_of(kept, identity, generator, device, progress)
             if spec.model.learns_embeddings:
-                graph, models_of = _learn_rows(spec, graph, problem, progress, resumption)
+                graph, models_of = _learn_rows(spec, graph, self.problem, progress, resumption)
             one_rows_of = _training_one_rows(spec, progress, device, resumption)
             if models_of is None:
                 models_of = _training(spec, progress, device, resumption)
                 _advise_scope(spec, graph, progress)
         return generate_revision(
-            spec, identity, graph, problem, given, repository, progress, models_of, one_rows_of, generator, compared
-        )
+            spec, identity, graph, self.problem, self.given, self.repository, progress, models_of, one_rows_of,
+            generator, self.compared,
+        )  # fmt: skip
 
 
-def _import_graph(
-    spec: GNNServiceSpec, task: GenerationTask, repository: Repository, version: str | None, progress: ProgressListener
-) -> tuple[GraphData, LearningProblem[Graph]]:
-    progress(Progress(IMPORT, 0, 1))
-    imported = (
-        task.import_graph(repository.downloads, progress)
-        if version is None
-        else task.pose(repository.read_graph(version))
-    )
+def _import_graph(wanted: Wanted) -> tuple[GraphData, LearningProblem[Graph]]:
+    spec, progress = wanted.spec, wanted.progress
+    imported = import_graph(wanted, wanted.task.import_graph, wanted.task.pose)
     graph = _with_model_features(spec, imported.graph)
     columns = spec.model.row_columns(graph.features.shape[1])
     if not spec.variants.is_searched:
         check_factors(spec.variants.pruning.factors, columns)
     steps = steps_of(spec, GraphSizes.of(graph), profile_budget_s())
-    progress(Progress(IMPORT, 1, 1, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges", steps))
-    # A left-out column must be reported, not only show as a poor accuracy.
-    report_findings(imported.findings, progress)
+    report_import(progress, f"{graph.graph.nodes:,} nodes, {graph.graph.edges:,} edges", steps, imported.findings)
     if (advice := says_expected(spec, columns, spec.network(len(graph.classes)).classes)) is not None:
         progress(Progress("expected", 1, 1, advice))
     return graph, imported.problem
@@ -187,7 +186,7 @@ def _compare(
     if not identity.expected:
         return ()
     # Imported here: nothing else computes scores before training.
-    from gnnserve_worker.generation.expected.one_type import ComparedWeights, compare_scores  # noqa: PLC0415
+    from gnnserve_worker.generation.expected.one_relation import ComparedWeights, compare_scores  # noqa: PLC0415
 
     weights = {one.name: ComparedWeights(one.tensors, one.columns) for one in given}
     if master is not None:
@@ -200,29 +199,6 @@ def _compare(
 
 ModelsOf = Callable[["TrainingSet", Features], "Models"]
 OneRowsOf = Callable[["TrainingSet", "Normalized", "ModelRows"], "OneRowModels"]
-
-
-def _load_torch(progress: ProgressListener, *, use_gpu: bool) -> torch.device:
-    """The device to train on."""
-    # Imported here: torch and torch_geometric take many seconds.
-    progress(Progress("load torch", 0, 1))
-    from gnnserve_worker.generation.device import training_device  # noqa: PLC0415
-    from gnnserve_worker.generation.networks import CPU  # noqa: PLC0415
-
-    device, which = training_device() if use_gpu else (CPU, "")
-    progress(Progress("load torch", 1, 1, which))
-    return device
-
-
-def _resumption(
-    kept: KeptNetworks, identity: RevisionIdentity, generator: str, device: torch.device, progress: ProgressListener
-) -> Resumption:
-    from gnnserve_worker.generation import resume  # noqa: PLC0415
-
-    made_for = {
-        "recipe": identity.recipe, "graph": identity.graph, "generator": generator, "device": device.type,
-    }  # fmt: skip
-    return resume.Resumption(kept, made_for, progress)
 
 
 def _learn_rows(
@@ -269,7 +245,3 @@ def _giving(spec: GNNServiceSpec, master: Tensors, progress: ProgressListener) -
     from gnnserve_worker.generation.given import GivenModels  # noqa: PLC0415
 
     return lambda data, features: GivenModels(master, data, features, spec.model, progress)
-
-
-def _versions(*packages: str) -> str:
-    return ", ".join(f"{package} {version(package)}" for package in packages)

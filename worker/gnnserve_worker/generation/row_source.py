@@ -1,0 +1,64 @@
+"""What is kept of how rows are made, for nodes that the graph does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gnnserve_api.graph_schema import TypeRows
+from gnnserve_api.repository import RowSource, SourceColumn, VariantManifest
+from gnnserve_api.spec.graph import Normalization
+from gnnserve_worker.generation.families.family import FamilyPlan, PlannedTable
+from gnnserve_worker.generation.families.relation_tables import States
+from gnnserve_worker.generation.features import Normalized
+from gnnserve_worker.generation.tensors import Tensors
+from gnnserve_worker.generation.training_set import RelationTrainingSet
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.models.relational import RelationalLayer, default_key, layer_tensors, moment_key
+from gnnserve_worker.repository.staged import StagedRevision
+
+
+def moments(normalized: Normalized) -> Tensors:
+    if normalized.mean is None or normalized.deviation is None:
+        return {}
+    return {"mean": normalized.mean, "deviation": normalized.deviation}
+
+
+def write_row_source(
+    graph: GraphData,
+    normalized: Normalized,
+    plans: Sequence[FamilyPlan],
+    variants: Sequence[VariantManifest],
+    staged: StagedRevision,
+) -> RowSource:
+    """Write what is needed to make rows of the kept tables from features of later nodes."""
+    tensors = moments(normalized)
+    kept = {table for variant in variants for table in variant.tables}
+    for table in (table for plan in plans for table in plan.tables if table.name in kept):
+        if isinstance(table, PlannedTable) and table.made_by is not None:
+            tensors |= {table.made_by.prefix + key: tensor for key, tensor in table.made_by.tensors.items()}
+    return RowSource(
+        columns=tuple(SourceColumn(column.name, column.width, column.fill) for column in graph.feature_columns),
+        normalization=normalized.method,
+        tensors=staged.write_row_source(tensors),
+    )
+
+
+def write_relation_row_source(
+    subject: RelationTrainingSet, states: States, first: RelationalLayer, staged: StagedRevision
+) -> RowSource:
+    """Write what is needed to make rows of new nodes of each type: how features were scaled, the mean of the embeddings
+    of types that have none, and the first layer."""
+    tensors = layer_tensors(0, first)
+    kinds, columns = [], []
+    for place, (scaled, kind) in enumerate(zip(subject.features, subject.data.types, strict=True)):
+        if scaled is None:
+            tensors[default_key(place)] = states[place].mean(axis=0, dtype=np.float64).astype(np.float32)
+            kinds.append(TypeRows(0, None))
+            continue
+        if scaled.mean is not None and scaled.deviation is not None:
+            tensors |= {moment_key(place, "mean"): scaled.mean, moment_key(place, "deviation"): scaled.deviation}
+        kinds.append(TypeRows(len(kind.feature_columns), scaled.method))
+        columns += [SourceColumn(column.name, column.width, column.fill) for column in kind.feature_columns]
+    return RowSource(tuple(columns), Normalization.DISABLED, staged.write_row_source(tensors), tuple(kinds))
