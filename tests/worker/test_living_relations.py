@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 from tests.support.living_relations import PlainTypedGraph
 from tests.support.several_types import shop, write_tables
 from tests.support.waiting import WAIT_S
@@ -367,6 +368,16 @@ class TestTablesThatAreDamaged:
             msgspec.structs.replace(manifest, tables={**manifest.tables, table: wrong})
         )))  # fmt: skip
         with pytest.raises(DamagedError, match=said):
+            load_revision(repository, manifest.revision, room_bytes)
+
+    def test_tables_that_say_nothing_of_relations_are_told(
+        self, shops: Path, tmp_path: Path, room_bytes: int | None
+    ) -> None:
+        folder, repository = copied(shops, tmp_path)
+        manifest = repository.revisions()[0]
+        plain = {name: msgspec.structs.replace(one, by_relation=UNSET) for name, one in manifest.tables.items()}
+        rewrite(folder / "revision.json", to_json(sealed(msgspec.structs.replace(manifest, tables=plain))))
+        with pytest.raises(DamagedError, match="does not say where the rows of each of 5 relations are"):
             load_revision(repository, manifest.revision, room_bytes)
 
     def test_fan_outs_of_other_relations_are_told(self, shops: Path, tmp_path: Path, room_bytes: int | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.repository import repository_in
+from tests.support.samplers import sampler_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
 from gnnserve_api.repository import ChangedSource
@@ -17,7 +18,6 @@ from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, ass
 from gnnserve_worker.graph.sources.table_nodes import Labelled
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Splits
 from gnnserve_worker.sampling.neighbours import Scratch
-from gnnserve_worker.sampling.samplers import sampler_of
 
 NODES = 7
 EDGES = ((0, 1), (0, 1), (1, 0), (2, 2), (3, 5), (5, 3), (6, 0), (4, 4), (3, 1))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from tests.support.samplers import sampler_of
 from tests.support.serving_path import SHARE
 from tests.worker.test_overlay_relations import drawn_edges, over_types, readings
 
@@ -20,7 +21,6 @@ from gnnserve_worker.kernels.view import unpack
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.neighbours import NeighbourSample, Scratch
 from gnnserve_worker.sampling.payload import SampledPayload, gather_payload
-from gnnserve_worker.sampling.samplers import sampler_of
 
 Row = tuple[tuple[float, ...], int | None]
 """Features and time of an edge; None: it has no time."""

@@ -78,6 +78,9 @@ class RelationRowMaker:
         _copy_rows(self.table.rows, np.where(stored < 0, -1, stored + moved), made.values, made.scales)
         _copy_rows(self.table.own, stand_ins[own_read[1]], made.own_values, made.own_scales)
 
+    def rows_of_type(self, kind: int) -> int:
+        return [*self.reads.sources].count(kind)
+
     def renew(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
         """A `RenewsRows`, of features as wide as those of the widest type: a node has a row for each relation that
         reads its type."""

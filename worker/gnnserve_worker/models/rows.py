@@ -74,6 +74,10 @@ class RenewsRows(Protocol):
     @property
     def table(self) -> Table: ...  # pragma: no cover
 
+    def rows_of_type(self, kind: int) -> int:
+        """Rows of neighbours that a node of a type (its place) has in the table."""
+        ...  # pragma: no cover
+
     def renew(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
         """All rows of these nodes (int64), made of their features: float32 [nodes, columns], as in the source."""
         ...  # pragma: no cover
@@ -145,6 +149,9 @@ class RowMaker:
         if not self.has_own_rows:
             return RowsBehind(values, scales, values, scales)
         return RowsBehind(values, scales, *encode_rows(own, pad_rows(own, own_made)))
+
+    def rows_of_type(self, kind: int) -> int:
+        return 1
 
     def renew(self, features: np.ndarray, nodes: np.ndarray) -> RenewedRows:
         """A `RenewsRows`: a row of the table, and of a node itself, for each row of features."""

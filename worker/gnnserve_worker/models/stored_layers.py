@@ -6,6 +6,7 @@ Of later layers these products are the rows of the layer before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -64,6 +65,14 @@ class MakesLayer(Protocol):
         """Whether the layer weighs neighbours by their degrees."""
         ...  # pragma: no cover
 
+    def rows_of_type(self, kind: int) -> int:
+        """As of `RenewsRows`."""
+        ...  # pragma: no cover
+
+    def kept(self) -> Sequence[Rows]:
+        """Rows that are kept of each node beside the table's, or sums as wide as they."""
+        ...  # pragma: no cover
+
     def reading(self, graph: Graph, source: Table, neighbour_roots: np.ndarray | None) -> Self:
         """A maker that reads another graph, and the same products in another table. `neighbour_roots`: `inverse_roots`
         of the graph, where a layer weighs neighbours."""
@@ -119,6 +128,14 @@ class StoredLayerMaker:
     @property
     def weighs_neighbours(self) -> bool:
         return self.neighbour_roots is not None
+
+    def rows_of_type(self, kind: int) -> int:
+        return 1
+
+    def kept(self) -> Sequence[Rows]:
+        """As `MakesLayer.kept`."""
+        aggregated = () if self.aggregated is None else (self.aggregated,)
+        return (*aggregated, self.source.rows) if self.layer.aggregation.plain else aggregated
 
     def reading(self, graph: Graph, source: Table, neighbour_roots: np.ndarray | None) -> StoredLayerMaker:
         """As `MakesLayer.reading`."""
@@ -193,6 +210,13 @@ class StoredRelationMaker:
     @property
     def table(self) -> Table:
         return self.rows.table
+
+    def rows_of_type(self, kind: int) -> int:
+        return self.rows.rows_of_type(kind)
+
+    def kept(self) -> Sequence[Rows]:
+        """As `MakesLayer.kept`: nothing."""
+        return ()
 
     def reading(self, graph: Graph, source: Table, neighbour_roots: np.ndarray | None) -> StoredRelationMaker:
         """As `MakesLayer.reading`."""

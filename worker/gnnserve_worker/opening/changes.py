@@ -34,6 +34,16 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowedRows:
+    """Makers of the rows of tables that follow changes."""
+
+    makers: tuple[RenewsRows, ...]
+    """Makers of rows from features, of each table that has such rows."""
+    layers: Sequence[Sequence[MakesLayer]]
+    """Makers of stored layers, one of each table, the first layer's first."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedChanges:
     """All arrays have room behind: `LoadedRevision.graph.nodes` and rows of tables count it."""
 

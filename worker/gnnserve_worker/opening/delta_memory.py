@@ -8,9 +8,8 @@ from itertools import chain
 import numpy as np
 
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.models.relation_rows import RelationRowMaker
-from gnnserve_worker.models.rows import RowMaker
-from gnnserve_worker.models.stored_layers import StoredLayerMaker
+from gnnserve_worker.models.rows import RenewsRows
+from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.tables.growing import CopiedPages
 from gnnserve_worker.tables.table import Rows, Table
 
@@ -25,9 +24,9 @@ class DeltaMemory:
     def __init__(
         self,
         graph: LivingGraph,
-        makers: Sequence[RowMaker],
+        makers: Sequence[RenewsRows],
         drafted: Mapping[int, Table],
-        layers: Sequence[Sequence[StoredLayerMaker]],
+        layers: Sequence[Sequence[MakesLayer]],
     ) -> None:
         """`makers`: of rows that are made of features. `drafted`: tables that are kept once more, by the identity of
         the revision's own. `layers`: makers of stored layers, the first layer's first."""
@@ -41,8 +40,7 @@ class DeltaMemory:
         layer_bytes = [
             [
                 *tables_bytes(maker.table for maker in layer),
-                *(_bytes(maker.aggregated) for maker in layer if maker.aggregated is not None),
-                *(_bytes(maker.source.rows) for maker in layer if maker.layer.aggregation.plain),
+                *(_bytes(rows) for maker in layer for rows in maker.kept()),
             ]
             for layer in layers
         ]
@@ -80,14 +78,15 @@ class CopiedDeltaMemory(DeltaMemory):
     """Memory that changes take where arrays are copies already (`living_graphs.py`, `spread_tables.py`): what lies
     behind them."""
 
-    def __init__(self, graph: LivingGraph, makers: Sequence[RelationRowMaker], drafted: Mapping[int, Table]) -> None:
+    def __init__(
+        self, graph: LivingGraph, makers: Sequence[RenewsRows | MakesLayer], drafted: Mapping[int, Table]
+    ) -> None:
         """`makers`: of rows of each table. `drafted`: as of `DeltaMemory`."""
         self._graph = graph
         self._stored_entries = graph.lists.used_entries
-        relations = [list(maker.reads.sources) for maker in makers]
         row_bytes = [_bytes(maker.table.rows) * (2 if id(maker.table) in drafted else 1) for maker in makers]
         self._bytes_of = [
-            _ID_BYTES + sum(size * (read.count(kind) + 1) for size, read in zip(row_bytes, relations, strict=True))
+            _ID_BYTES + sum(size * (one.rows_of_type(kind) + 1) for size, one in zip(row_bytes, makers, strict=True))
             for kind in range(len(graph.ids_of))
         ]
         self._counts = [ids.count for ids in graph.ids_of]

@@ -2,51 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 from msgspec import UNSET
 
-from gnnserve_api.repository import VariantManifest
-from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.opening.changes import OpenedChanges
 from gnnserve_worker.opening.decoder import open_decoder
 from gnnserve_worker.opening.graph import open_seen_graph
-from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant, NetworkBuilder, TypeRowRecipe
-from gnnserve_worker.opening.plain_variants import PlainVariants
-from gnnserve_worker.opening.relation_variants import RelationVariants
+from gnnserve_worker.opening.loaded import LoadedRevision, NetworkBuilder
+from gnnserve_worker.opening.variants import OpenedVariants
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array
 from gnnserve_worker.sampling.repeats import effective_nodes
-from gnnserve_worker.sampling.samplers import sampler_of
-from gnnserve_worker.tables.table import Table
-
-
-class OpenedVariants(Protocol):
-    """What variants of a revision are put together from, with tables as its graph has them."""
-
-    @property
-    def tables(self) -> Mapping[str, Table]: ...  # pragma: no cover
-
-    @property
-    def type_rows(self) -> tuple[TypeRowRecipe, ...]:
-        """As `LoadedRevision.type_rows`."""
-        ...  # pragma: no cover
-
-    def open(self, variant: VariantManifest) -> LoadedVariant: ...  # pragma: no cover
-
-    def roots(self) -> np.ndarray:
-        """`inverse_roots` of the graph, where variants weigh neighbours."""
-        ...  # pragma: no cover
-
-    def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
-        """What applies changes, once all variants are open."""
-        ...  # pragma: no cover
 
 
 def load_revision(
@@ -62,8 +32,7 @@ def load_revision(
 def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network) -> LoadedRevision:
     """Open a revision. `build`: makes the networks of graphs of one type."""
     described, graph = revision.graph, open_seen_graph(revision)
-    # Over types with names tables have rows by relation.
-    parts: OpenedVariants = (RelationVariants if described.schema.has_names else PlainVariants)(revision, graph, build)
+    parts = OpenedVariants(revision, graph, build)
     variants = {variant.name: parts.open(variant) for variant in revision.variants}
     weighs_neighbours = any(variant.network.weighs_neighbours for variant in variants.values())
     changes = None
@@ -73,7 +42,7 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network
     return LoadedRevision(
         source=described.source,
         graph=graph.seen,
-        sample=sampler_of(graph.seen),
+        sample=parts.sample,
         effective_nodes=effective_nodes(graph.stored.indptr),
         variants=variants,
         tables=parts.tables,

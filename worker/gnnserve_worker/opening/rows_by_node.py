@@ -1,9 +1,10 @@
-"""Variants over a graph of one type, put together from their files: a node has a row in a table, and one for itself."""
+"""Tables in which a node has a row, and one for itself, of a graph whose nodes have one list each: networks over them,
+and what makes their rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,47 +15,52 @@ from gnnserve_api.repository import VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.places import places_of
+from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.dense import Linear
 from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.models.rows import RowMaker, first_products, keeper_of, row_maker
+from gnnserve_worker.models.rows import MakesRows, RowMaker, first_products, keeper_of, row_maker
 from gnnserve_worker.models.scaling import Scaling
 from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
-from gnnserve_worker.opening.changes import OpenedChanges, draft_of
+from gnnserve_worker.opening.changes import FollowedRows
 from gnnserve_worker.opening.delta_memory import DeltaMemory
 from gnnserve_worker.opening.followed import correction_of, followed_layers, followed_of, made_of_features
 from gnnserve_worker.opening.graph import OpenedGraph
-from gnnserve_worker.opening.living_graphs import roots_with_room
-from gnnserve_worker.opening.loaded import CORRECTION, LoadedVariant, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.opening.loaded import CORRECTION, NetworkBuilder, TypeRowRecipe
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, RowRecipe, open_table, read_tensors
+from gnnserve_worker.sampling.neighbours import sample_neighbours
+from gnnserve_worker.sampling.samplers import Sampler
 from gnnserve_worker.tables.table import Table
 
 
-class PlainVariants:
-    """A `revision.OpenedVariants`."""
+class RowsByNode:
+    """A `variants.TableRows`."""
 
-    def __init__(self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder) -> None:
-        self._revision, self._graph, self._build = revision, graph, build
-        self.tables = {name: open_table(revision, table) for name, table in revision.tables.items()}
+    def __init__(
+        self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder, roots: Callable[[], np.ndarray]
+    ) -> None:
+        """`roots`: makes `inverse_roots` of the graph."""
+        _check_lists(revision, graph.stored)
+        self._revision, self._graph, self._build, self._roots = revision, graph, build, roots
+        self.sample: Sampler = sample_neighbours
+        self.tables = {name: self.open_table(name) for name in revision.tables}
+        self.type_rows = _type_rows(revision)
         self._makers = _open_row_makers(revision, self.tables)
         """Makers of rows from features, by table."""
+        self.keeper = keeper_of(self._makers.values(), revision.graph.features)
         self._corrected: list[StoredLayerMaker] = []
         """Makers of stored first layers that are corrected for a request, too."""
-        self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
-        """`inverse_roots` of the graph."""
 
-    @property
-    def type_rows(self) -> tuple[TypeRowRecipe, ...]:
-        manifest = self._revision.manifest
-        source = None if manifest is None or manifest.edge_rules is None else manifest.row_source
-        if source is None:
-            return ()
-        return (TypeRowRecipe(FeatureColumns(self._revision.graph.features, source.columns), None),)
+    def open_table(self, name: str) -> Table:
+        return open_table(self._revision, self._revision.tables[name])
 
-    def open(self, variant: VariantManifest) -> LoadedVariant:
+    def open(
+        self, variant: VariantManifest, tensors: Mapping[str, np.ndarray]
+    ) -> tuple[Network[Layer], MakesRows | None]:
         revision, table, columns = self._revision, self.tables[variant.table], variant.columns
         if not 1 <= columns <= table.columns or (table.projected and columns != table.columns):
             raise DamagedError(
@@ -62,31 +68,14 @@ class PlainVariants:
                 f"holds {table.columns} columns, and {variant.name} is to read {columns} of them",
                 revision.remedy,
             )
-        path = revision.folder / variant.weights
-        try:
-            tensors = read_tensors(revision, path)
-            network = self._build(variant.network, tensors, columns, table.projected, variant.compute)
-            rows = self._stored_rows(variant, tensors, network) or self._makers.get(variant.table)
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
-            raise DamagedError(
-                path, f"does not hold the weights of {variant.name}: {error}", revision.remedy
-            ) from error
-        return LoadedVariant(variant.name, table, columns, variant.fanouts, network, rows)
+        network = self._build(variant.network, tensors, columns, table.projected, variant.compute)
+        return network, self._stored_rows(variant, tensors, network) or self._makers.get(variant.table)
 
-    def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
-        revision, names = self._revision, {id(table): name for name, table in self.tables.items()}
-        layers = _by_number((*self._corrected, *self._followed()))
-        stored = [maker for layer in layers for maker in layer]
-        drafted = draft_of(
-            draft,
-            [maker.source for maker in stored],
-            self.roots() if any(maker.neighbour_roots is not None for maker in stored) else None,
-            lambda table: open_table(revision, revision.tables[names[id(table)]]),
-        )
-        makers = tuple(self._makers.values())
-        memory = DeltaMemory(draft, makers, drafted.tables, layers)
-        keeper = keeper_of(makers, revision.graph.features)
-        return OpenedChanges(living, drafted, makers, memory, layers, keeper=keeper)
+    def followed(self) -> FollowedRows:
+        return FollowedRows(tuple(self._makers.values()), _by_number((*self._corrected, *self._followed())))
+
+    def memory(self, graph: LivingGraph, followed: FollowedRows, drafted: Mapping[int, Table]) -> DeltaMemory:
+        return DeltaMemory(graph, followed.makers, drafted, followed.layers)
 
     def _stored_rows(
         self, variant: VariantManifest, tensors: Mapping[str, np.ndarray], rest: Network[Layer]
@@ -106,7 +95,7 @@ class PlainVariants:
             layer,
             products.table,
             None if correction.aggregated is None else self.tables[correction.aggregated].rows,
-            self.roots() if layer.weighs_neighbours else None,
+            self._roots() if layer.weighs_neighbours else None,
             first_products(projection, table.rows.values.shape[1]),
         )
         self._corrected.append(stored)
@@ -120,10 +109,24 @@ class PlainVariants:
                 tensors = read_tensors(self._revision, self._revision.folder / variant.weights)
                 own = {key.removeprefix(CORRECTION): one for key, one in tensors.items() if key.startswith(CORRECTION)}
                 layers = followed_layers(
-                    followed, variant.table, own, self.tables, self._graph.seen, self._build, self.roots
+                    followed, variant.table, own, self.tables, self._graph.seen, self._build, self._roots
                 )
                 found |= {id(maker.table): maker for maker in layers}
         return tuple(found.values())
+
+
+def _check_lists(revision: RevisionFiles, graph: Graph) -> None:
+    """Raise DamagedError where nodes have several lists, or none, so that kernels would read those of others."""
+    if not places_of(graph.schema).has_one_list_each:
+        problem = f"does not say where the rows of each of {len(graph.schema.relations)} relations are"
+        raise DamagedError(revision.folder / paths.REVISION_COMMIT, problem, revision.remedy)
+
+
+def _type_rows(revision: RevisionFiles) -> tuple[TypeRowRecipe, ...]:
+    manifest = revision.manifest
+    if manifest is None or manifest.row_source is None or manifest.edge_rules is None:
+        return ()
+    return (TypeRowRecipe(FeatureColumns(revision.graph.features, manifest.row_source.columns), None),)
 
 
 def _by_number(makers: Iterable[StoredLayerMaker]) -> tuple[tuple[StoredLayerMaker, ...], ...]:

@@ -1,11 +1,13 @@
-"""Variants over a graph of several types, put together from their files: a node has a row in a table for each relation
-that reads it, and one for itself.
+"""Tables in which a node has a row for each relation that reads it, and one for itself: networks over them, and what
+makes their rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from msgspec import UNSET
@@ -18,28 +20,35 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.build import build_network, table_layer
+from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.relation_rows import RelationRowMaker, relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of, moment_key
+from gnnserve_worker.models.rows import MakesRows, RenewsRows
 from gnnserve_worker.models.scaling import Scaling
-from gnnserve_worker.models.stored_layers import StoredRelationMaker
-from gnnserve_worker.opening.changes import Draft, OpenedChanges
-from gnnserve_worker.opening.delta_memory import CopiedDeltaMemory
+from gnnserve_worker.models.stored_layers import MakesLayer, StoredRelationMaker
+from gnnserve_worker.opening.changes import FollowedRows
+from gnnserve_worker.opening.delta_memory import CopiedDeltaMemory, DeltaMemory
 from gnnserve_worker.opening.followed import followed_of
 from gnnserve_worker.opening.graph import OpenedGraph
-from gnnserve_worker.opening.loaded import CORRECTION, LoadedVariant, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
 from gnnserve_worker.opening.spread_tables import SpreadTable, spread_table
 from gnnserve_worker.repository import paths
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_table, read_tensors
+from gnnserve_worker.sampling.relations import sample_relations
+from gnnserve_worker.sampling.samplers import Sampler
+from gnnserve_worker.tables.table import Table
 
 
-class RelationVariants:
-    """A `revision.OpenedVariants`."""
+class RowsByRelation:
+    """A `variants.TableRows`."""
 
-    def __init__(self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder) -> None:
-        del build  # networks over relations have a builder of their own
+    keeper = None
+
+    def __init__(self, revision: RevisionFiles, graph: OpenedGraph) -> None:
         stored, seen = graph.stored, graph.seen
         self._revision, self._graph, self._stored = revision, seen, stored
+        self.sample: Sampler = partial(sample_relations, layout=seen.layout)
         self._recipe = _open_recipe(revision, stored)
         # Before tables are copied with room for changes: rows that are not there cannot be.
         for one in revision.variants:
@@ -50,28 +59,47 @@ class RelationVariants:
         self._products: dict[int, RelationRowMaker] = {}
         """What makes rows of products of features, by the identity of their table."""
 
-    def open(self, variant: VariantManifest) -> LoadedVariant:
-        opened, rows = _open_variant(self._revision, variant, self._graph, self._spread[variant.table], self._recipe)
-        if rows is not None:
-            self._products[id(rows.table)] = rows
-        return opened
+    def open_table(self, name: str) -> Table:
+        return _open_spread(self._revision, self._revision.tables[name], self._stored, self._graph).table
 
-    def roots(self) -> np.ndarray:
-        raise ValueError("relations do not weigh neighbours by degrees")
+    def open(
+        self, variant: VariantManifest, tensors: Mapping[str, np.ndarray]
+    ) -> tuple[Network[Any], MakesRows | None]:
+        graph, spread, recipe = self._graph, self._spread[variant.table], self._recipe
+        reads = RelationTable.of(graph, spread.first_rows)
+        network = build_network(
+            variant.network, tensors, spread.table.columns, projected=True, compute=variant.compute, relations=reads
+        )
+        if recipe is None or variant.stored is not None:
+            return network, None
+        shape = RelationalShape(
+            graph.schema,
+            variant.network.hidden,
+            variant.network.classes,
+            variant.network.layers,
+            None,
+            variant.network.attention,
+        )
+        attention = variant.network.attention
+        first = recipe.first if attention is None else replace(recipe.first, heads=shape.heads_of(0))
+        rows = _product_maker(spread, graph, shape, first, recipe)
+        self._products[id(rows.table)] = rows
+        return network, rows
 
-    def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
-        revision, stored, graph = self._revision, self._stored, self._graph
-        followed = () if self._recipe is None else _followed(revision, graph, self._spread, self._recipe)
-        layers = tuple(maker for maker, _ in followed)
-        sources = {id(products.table): products for _, products in followed}
-        made = tuple((sources | self._products).values())
-        drafted = {
-            id(self.tables[name]): _open_spread(revision, table, stored, graph).table
-            for name, table in revision.tables.items()
-            if id(self.tables[name]) in sources
-        }
-        memory = CopiedDeltaMemory(draft, [*made, *(maker.rows for maker in layers)], drafted)
-        return OpenedChanges(living, Draft(draft, drafted, None), made, memory, (layers,) if layers else ())
+    def followed(self) -> FollowedRows:
+        if self._recipe is None:
+            return FollowedRows(tuple(self._products.values()), ())
+        found = _followed(self._revision, self._graph, self._spread, self._recipe)
+        sources = {id(products.table): products for _, products in found}
+        layers = tuple(maker for maker, _ in found)
+        return FollowedRows(tuple((sources | self._products).values()), (layers,) if layers else ())
+
+    def memory(self, graph: LivingGraph, followed: FollowedRows, drafted: Mapping[int, Table]) -> DeltaMemory:
+        makers: list[RenewsRows | MakesLayer] = [
+            *followed.makers,
+            *(maker for layer in followed.layers for maker in layer),
+        ]
+        return CopiedDeltaMemory(graph, makers, drafted)
 
 
 def _open_spread(revision: RevisionFiles, described: TableManifest, stored: Graph, graph: Graph) -> SpreadTable:
@@ -117,36 +145,6 @@ def _open_recipe(revision: RevisionFiles, graph: Graph) -> _Recipe | None:
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         problem = f"does not hold what rows of its tables are made by: {error}"
         raise DamagedError(path, problem, revision.remedy) from error
-
-
-def _open_variant(
-    revision: RevisionFiles, variant: VariantManifest, graph: Graph, spread: SpreadTable, recipe: _Recipe | None
-) -> tuple[LoadedVariant, RelationRowMaker | None]:
-    """The variant, and what makes rows of its table of features; None: nothing does."""
-    path, table = revision.folder / variant.weights, spread.table
-    try:
-        reads = RelationTable.of(graph, spread.first_rows)
-        tensors = read_tensors(revision, path)
-        network = build_network(
-            variant.network, tensors, table.columns, projected=True, compute=variant.compute, relations=reads
-        )
-        rows = None
-        if recipe is not None and variant.stored is None:
-            shape = RelationalShape(
-                graph.schema,
-                variant.network.hidden,
-                variant.network.classes,
-                variant.network.layers,
-                None,
-                variant.network.attention,
-            )
-            attention = variant.network.attention
-            first = recipe.first if attention is None else replace(recipe.first, heads=shape.heads_of(0))
-            rows = _product_maker(spread, graph, shape, first, recipe)
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise DamagedError(path, f"does not hold the weights of {variant.name}: {error}", revision.remedy) from error
-    fanouts = () if variant.relation_fanouts is UNSET else variant.relation_fanouts
-    return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows, fanouts), rows
 
 
 def _product_maker(

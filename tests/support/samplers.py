@@ -1,0 +1,15 @@
+"""Samplers as an opened revision has them, for tests of graphs that no tables are over."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.sampling.neighbours import sample_neighbours
+from gnnserve_worker.sampling.relations import sample_relations
+from gnnserve_worker.sampling.samplers import Sampler
+
+
+def sampler_of(graph: Graph) -> Sampler:
+    """Draws by relation where types have names."""
+    return partial(sample_relations, layout=graph.layout) if graph.schema.has_names else sample_neighbours

@@ -1,0 +1,115 @@
+"""Variants of a revision, put together from their files: what they read, compute by, and what changes of it follow.
+
+How its tables have rows of nodes decides how they are opened (`TableRows`): one of each node, or one for each relation
+that reads a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec import UNSET
+from safetensors import SafetensorError
+
+from gnnserve_api.errors import DamagedError
+from gnnserve_api.repository import VariantManifest
+from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.models.network import Network
+from gnnserve_worker.models.rows import MakesRows, RowMaker
+from gnnserve_worker.models.stored_layers import MakesLayer
+from gnnserve_worker.opening.changes import FollowedRows, OpenedChanges, draft_of
+from gnnserve_worker.opening.delta_memory import DeltaMemory
+from gnnserve_worker.opening.graph import OpenedGraph
+from gnnserve_worker.opening.living_graphs import roots_with_room
+from gnnserve_worker.opening.loaded import LoadedVariant, NetworkBuilder, TypeRowRecipe
+from gnnserve_worker.opening.rows_by_node import RowsByNode
+from gnnserve_worker.opening.rows_by_relation import RowsByRelation
+from gnnserve_worker.repository.revision_files import RevisionFiles, read_tensors
+from gnnserve_worker.sampling.samplers import Sampler
+from gnnserve_worker.tables.table import Table
+
+
+class TableRows(Protocol):
+    """How the tables of a revision have rows of nodes, and what makes such rows. Methods raise DamagedError, or
+    ValueError and KeyError where weights do not fit."""
+
+    @property
+    def tables(self) -> Mapping[str, Table]: ...  # pragma: no cover
+
+    @property
+    def type_rows(self) -> tuple[TypeRowRecipe, ...]:
+        """As `LoadedRevision.type_rows`."""
+        ...  # pragma: no cover
+
+    @property
+    def sample(self) -> Sampler:
+        """Draws the neighbours whose rows are read."""
+        ...  # pragma: no cover
+
+    @property
+    def keeper(self) -> RowMaker | None:
+        """As `OpenedChanges.keeper`."""
+        ...  # pragma: no cover
+
+    def open(
+        self, variant: VariantManifest, tensors: Mapping[str, np.ndarray]
+    ) -> tuple[Network[Any], MakesRows | None]:
+        """The network of a variant, and what makes rows for it, as of `LoadedVariant`. `tensors`: its weights."""
+        ...  # pragma: no cover
+
+    def open_table(self, name: str) -> Table:
+        """A table from its files once more, with the room that the revision has."""
+        ...  # pragma: no cover
+
+    def followed(self) -> FollowedRows:
+        """Makers of all rows that follow changes, once all variants are open."""
+        ...  # pragma: no cover
+
+    def memory(self, graph: LivingGraph, followed: FollowedRows, drafted: Mapping[int, Table]) -> DeltaMemory:
+        """Memory that changes take. `drafted`: as of `Draft.tables`."""
+        ...  # pragma: no cover
+
+
+class OpenedVariants:
+    def __init__(self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder) -> None:
+        """`build`: makes networks over rows of nodes."""
+        self._revision = revision
+        self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
+        """`inverse_roots` of the graph, where variants weigh neighbours."""
+        self._rows: TableRows
+        if any(table.by_relation for table in revision.tables.values()):
+            self._rows = RowsByRelation(revision, graph)
+        else:
+            self._rows = RowsByNode(revision, graph, build, self.roots)
+        self.tables = self._rows.tables
+        self.type_rows = self._rows.type_rows
+        self.sample = self._rows.sample
+
+    def open(self, variant: VariantManifest) -> LoadedVariant:
+        revision = self._revision
+        path = revision.folder / variant.weights
+        try:
+            network, rows = self._rows.open(variant, read_tensors(revision, path))
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            problem = f"does not hold the weights of {variant.name}: {error}"
+            raise DamagedError(path, problem, revision.remedy) from error
+        by_relation = () if variant.relation_fanouts is UNSET else variant.relation_fanouts
+        table = self.tables[variant.table]
+        return LoadedVariant(variant.name, table, variant.columns, variant.fanouts, network, rows, by_relation)
+
+    def changes(self, living: LivingGraph, draft: LivingGraph) -> OpenedChanges:
+        """What applies changes, once all variants are open."""
+        rows, names = self._rows, {id(table): name for name, table in self.tables.items()}
+        followed = rows.followed()
+        stored: Sequence[MakesLayer] = [maker for layer in followed.layers for maker in layer]
+        drafted = draft_of(
+            draft,
+            [maker.source for maker in stored],
+            self.roots() if any(maker.weighs_neighbours for maker in stored) else None,
+            lambda table: rows.open_table(names[id(table)]),
+        )
+        memory = rows.memory(draft, followed, drafted.tables)
+        return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, rows.keeper)
