@@ -210,6 +210,14 @@ class ControlPlane:
             if job["metadata"]["uid"] in held:
                 self._suspend(job, suspend=False)
 
+    def pass_deadlines(self) -> None:
+        """Every Job that is not done reaches its deadline: its pods are deleted before it is said to have failed."""
+        for job in self.of_kind("Job"):
+            if not _has_condition(job, "Complete") and not _has_condition(job, "Failed"):
+                for pod in self._pods_of(job):
+                    self._delete_pod(pod)
+                self._set_status(job, {"conditions": [_failed("DeadlineExceeded")]})
+
     def _suspend(self, job: Manifest, *, suspend: bool) -> None:
         metadata = job["metadata"]
         self.cluster.replace(

@@ -24,7 +24,7 @@ from tests.support.fake_cluster import Fault, Refusal
 
 from gnnserve_api.pods import COMPACT_VARIABLE
 from gnnserve_operator.decide.reverts import REVERTED
-from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, OWNER_UID
+from gnnserve_operator.desired.labels import ADOPT_ANNOTATION, OWNER_UID, WAITS_ANNOTATION
 from gnnserve_operator.parsing import parse_service
 
 Scene = Callable[[World], Awaitable[None]]
@@ -76,6 +76,10 @@ def expect_claim(world: World) -> Manifest:
     if len(claims) != 1:
         world.judge.accuse(f"there are {len(claims)} claims, and not one")
     return next(iter(claims), {})
+
+
+def annotations_of(found: Manifest) -> Mapping[str, str]:
+    return found["metadata"].get("annotations") or {}
 
 
 def is_bound(world: World) -> bool:
@@ -853,6 +857,19 @@ async def job_finds_no_node(world: World) -> None:
     expect_ready(world)
 
 
+async def job_waits_until_its_deadline(world: World) -> None:
+    """For a node; Kubernetes deletes the pod that tells of it."""
+    world.create(generation={"nodeSelector": NOWHERE})
+    await world.until(lambda: any(WAITS_ANNOTATION in annotations_of(job) for job in world.plane.of_kind("Job")))
+    world.plane.pass_deadlines()
+    await world.settled()
+    if "ended while it did not compute" not in (message := world.condition("Stalled").get("message", "")):
+        world.judge.accuse(f"it is not said what the Job waited for: {message}")
+    world.edit(lambda spec: spec.pop("generation"))
+    await world.settled()
+    expect_ready(world)
+
+
 async def children_deleted(world: World) -> None:
     await serve(world)
     for kind, name in (
@@ -1093,6 +1110,7 @@ SCENES: tuple[Scene, ...] = (
     compaction_and_another_model, compaction_and_suspended, compacted_and_damaged, compacted_and_claim_deleted,
     users_claim_deleted,
     deployment_held_by_a_finalizer, namesakes_claim_held, workers_never_ready, job_finds_no_node, children_deleted,
+    job_waits_until_its_deadline,
     deployment_deleted, job_deleted_while_it_runs, job_and_table_deleted, children_edited, labels_taken_away,
     settings_change, delete_when_served, delete_while_generating, delete_at_the_first_child, delete_while_rolling_out,
     delete_while_the_operator_is_away, delete_and_apply_at_once, delete_and_apply_with_slow_collection,
