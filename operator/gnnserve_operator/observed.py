@@ -111,6 +111,8 @@ class ObservedJob:
     """Labels of a queue that the operator gave it, as they are now."""
     succeeded: bool = False
     failed: bool = False
+    is_given_up: bool = False
+    """Whether its controller ends its pods, to have it fail once they have gone."""
     failure_reason: str = ""
     """Reason of its condition Failed: BackoffLimitExceeded, DeadlineExceeded, PodFailurePolicy."""
     failure_message: str = ""
@@ -146,17 +148,20 @@ class ObservedJob:
 
     @property
     def pod_due_since(self) -> str:
-        """When its controller could create its pod (RFC 3339); empty: it is suspended, or was let go just now."""
-        if self.suspended or self.is_resuming or self.deleting or self.is_over:
+        """When its controller could create its pod (RFC 3339); empty: it creates none, or was let go just now."""
+        if self.suspended or self.is_resuming or self.deleting or self.is_over or self.is_given_up:
             return ""
         return self.started_at or self.created_at
 
     def awaits_pod(self, pods: Iterable[ObservedPod], now: datetime, patience: timedelta = POD_CREATION) -> bool:
-        """Whether it has had none but failed pods for longer than `patience` after its start."""
+        """Whether it has had none but failed pods for longer than `patience` after its start. At its deadline it loses
+        its pods, gets no others, and is said to have failed a moment later."""
         since = self.pod_due_since
         if not since or any(pod.job == self.name and pod.phase != "Failed" for pod in pods):
             return False
-        return now - datetime.fromisoformat(since) > patience
+        waited = now - datetime.fromisoformat(since)
+        is_late = self.deadline_seconds is not None and waited >= timedelta(seconds=self.deadline_seconds)
+        return waited > patience and not is_late
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +385,7 @@ def observed_job(raw: Raw) -> ObservedJob:
         queue_labels=declared_queue_labels(raw),
         succeeded=_is_true(complete),
         failed=_is_true(failed),
+        is_given_up=_is_true(_condition(raw, "FailureTarget")),
         failure_reason=str(failed.get("reason", "")),
         failure_message=str(failed.get("message", "")),
         retries=spec.get("backoffLimit"),

@@ -214,6 +214,7 @@ class ControlPlane:
         """Every Job that is not done reaches its deadline: its pods are deleted before it is said to have failed."""
         for job in self.of_kind("Job"):
             if not _has_condition(job, "Complete") and not _has_condition(job, "Failed"):
+                self._set_status(job, {**job["status"], "conditions": [_failed("DeadlineExceeded", "FailureTarget")]})
                 for pod in self._pods_of(job):
                     self._delete_pod(pod)
                 self._set_status(job, {"conditions": [_failed("DeadlineExceeded")]})
@@ -604,8 +605,8 @@ def _exit_code(pod: Manifest) -> int | None:
     return None if terminated is None else int(terminated["exitCode"])
 
 
-def _failed(reason: str) -> Manifest:
-    return {"type": "Failed", "status": "True", "reason": reason, "message": "see the pod"}
+def _failed(reason: str, kind: str = "Failed") -> Manifest:
+    return {"type": kind, "status": "True", "reason": reason, "message": "see the pod"}
 
 
 def _is_owned(found: Manifest, uid: str) -> bool:
