@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from gnnserve_api.manifest import load_manifest
-from gnnserve_api.one_type import require_one_type
 from gnnserve_cli.report.subject import load_subject as find_revision
 from gnnserve_cli.sources import MANIFEST_SUFFIXES, parse_source
 from gnnserve_worker.caching.simulation.shapes import SHAPES, build_graph
@@ -74,7 +73,7 @@ def _open_published(manifest: Path, root: Path) -> CacheSubject | None:
 def _open_revision(root: Path, namespace: str, name: str, revision: str) -> CacheSubject:
     loaded = load_revision(Repository(root, namespace, name), revision)
     if loaded.manifest is not None:
-        require_one_type(loaded.manifest, "caches are simulated for")
+        loaded.manifest.require_node_rows("caches are simulated for")
     source = f"{namespace}/{name}, revision {revision}"
     first = next(iter(loaded.variants.values()))
     return CacheSubject(source, loaded.graph, loaded.splits.train, first.fanouts)

@@ -25,10 +25,12 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.overlay import DEFAULT_OVERLAY_LIMITS
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.asking.question import Question, RequestError
+from gnnserve_worker.export.write import check_variant
 from gnnserve_worker.generation.embeddings.compute import embedding_blocks
 from gnnserve_worker.generation.embeddings.nodes import nodes_to_embed
 from gnnserve_worker.graph.store import Graph, GraphData
 from gnnserve_worker.inference.batch import infer_batch, warm_up
+from gnnserve_worker.inference.new_nodes import measured_with_new_nodes
 from gnnserve_worker.inference.opening import served_revision
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
@@ -273,6 +275,15 @@ def test_embeddings_over_all_neighbours_are_the_hidden_states_of_each_type_that_
         np.testing.assert_allclose(np.concatenate(blocks), states[name], atol=1e-4)
     with pytest.raises(InputError, match="nodes of type tag have no embeddings: no node that is classified reads them"):
         nodes_to_embed(loaded, "tag")
+
+
+def test_what_needs_rows_of_nodes_refuses_tables_with_rows_by_relation(given: Given) -> None:
+    manifest = given[1].manifest
+    assert manifest is not None
+    with pytest.raises(InputError, match="several types, and programs are made of networks over graphs of one type"):
+        check_variant(manifest, "projected")
+    assert not measured_with_new_nodes(given[1])
+    assert all(not one.new_nodes for one in manifest.profile.variants)
 
 
 def hidden_states(model: Any, data: GraphData) -> dict[str, np.ndarray]:

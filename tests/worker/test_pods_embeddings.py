@@ -123,7 +123,7 @@ def test_what_is_there_is_not_made_again(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(repository, tmp_path, {})[0] == PodExit.OK
-    monkeypatch.setattr("gnnserve_worker.generation.embeddings.publishing.embedding_blocks", None)
+    monkeypatch.setattr("gnnserve_worker.generation.embeddings.publishing.published_blocks", None)
     assert run(repository, tmp_path, {}) == (PodExit.OK, "embeddings by x1")
 
 

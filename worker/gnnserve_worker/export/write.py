@@ -22,7 +22,6 @@ from gnnserve_api.export import (
     ExportManifest,
 )
 from gnnserve_api.families import family_of
-from gnnserve_api.one_type import require_one_type
 from gnnserve_api.profile import Compute
 from gnnserve_api.repository import NetworkManifest, RevisionManifest, VariantManifest
 from gnnserve_worker.export.check import TOLERANCE, check_program, spread_nodes
@@ -51,7 +50,7 @@ def build_exact(
 
 def check_variant(manifest: RevisionManifest, name: str) -> None:
     """Raises InputError where the revision has no such variant, or one that is no single network."""
-    require_one_type(manifest, "programs are made of networks over")
+    manifest.require_node_rows("programs are made of networks over")
     published_task(manifest).check_exported()
     exportable = ", ".join(variant.name for variant in manifest.variants)
     for cascade in manifest.cascades:

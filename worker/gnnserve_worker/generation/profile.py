@@ -23,7 +23,7 @@ from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.inference.batch import Infer, infer_batch, infer_each, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
 from gnnserve_worker.inference.latency import measure_latencies
-from gnnserve_worker.inference.new_nodes import measure_new_nodes
+from gnnserve_worker.inference.new_nodes import measure_new_nodes, measured_with_new_nodes
 from gnnserve_worker.models.thresholds import decisive_scores
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.parallel import thread_count
@@ -204,9 +204,7 @@ class _Subject:
     @staticmethod
     def of(revision: LoadedRevision, cascades: Sequence[FittedCascade] = ()) -> _Subject:
         manifests = [cascade.manifest for cascade in cascades]
-        # New nodes of several types are not measured: what they cost is learnt in service.
-        is_measured = not revision.graph.schema.has_names
-        able = [name for name, variant in revision.variants.items() if is_measured and variant.rows is not None]
+        able = measured_with_new_nodes(revision)
         return _Subject(
             revision,
             (*revision.variants, *(manifest.name for manifest in manifests)),

@@ -17,11 +17,24 @@ from gnnserve_worker.graph.overlay import Overlay, OverlayArranger, overlay_arra
 from gnnserve_worker.graph.places import places_of_one_type
 from gnnserve_worker.inference.batch import Infer, Inference
 from gnnserve_worker.inference.latency import rounded_ms
+from gnnserve_worker.models.network import Layer
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.sampling.batch_view import Part, view_of
 
 _MOST_NEIGHBOURS = 32
 """Most neighbours that a new node reads: a request that lists more is rare, and draws few more rows."""
+_MEASURED_LAYERS = {Layer}
+"""Kinds of layers that new nodes can be made up for, of features and neighbours alone."""
+
+
+def measured_with_new_nodes(revision: LoadedRevision) -> tuple[str, ...]:
+    """Names of the variants whose batches of new nodes are measured: those that make rows, for layers over one
+    relation. Over several, what new nodes cost is learnt in service, since it depends on their types."""
+    return tuple(
+        name
+        for name, variant in revision.variants.items()
+        if variant.rows is not None and type(variant.network.layers[0]) in _MEASURED_LAYERS
+    )
 
 
 def measure_new_nodes(

@@ -7,9 +7,10 @@ variant answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from gnnserve_api.variants import Storage
 from gnnserve_worker.generation.hidden import aggregated_blocks, hidden_blocks
 from gnnserve_worker.inference.batch import infer_batch
 from gnnserve_worker.models.network import Layer
+from gnnserve_worker.models.relation_attention import RelationAttention
+from gnnserve_worker.models.relation_means import RelationMeans
 from gnnserve_worker.opening.loaded import LoadedRevision, LoadedVariant
 from gnnserve_worker.tables.formats import FORMATS
 from gnnserve_worker.tables.table import NO_SCALES, Rows, Table, map_array, write_rows
@@ -62,9 +65,57 @@ def embedding_blocks(
     variant = revision.variants[name]
     if neighbours is Neighbours.SAMPLED or not any(variant.fanouts):
         return _served_blocks(revision, name, nodes, seed)
-    if revision.graph.schema.has_names:
-        return _served_blocks(_reading_all(revision, variant), name, nodes, seed)
-    return _whole_blocks(revision, variant, nodes, scratch)
+    return _way_of(variant).over_all(revision, variant, nodes, seed, scratch)
+
+
+def published_blocks(revision: LoadedRevision, name: str, scratch: Path) -> Iterator[np.ndarray]:
+    """`embedding_blocks` of all nodes that the service answers about, as an index and sinks have them: over all
+    neighbours where that reads each edge once for each layer, and else sampled, by one key."""
+    return embedding_blocks(revision, name, None, _way_of(revision.variants[name]).published, 0, scratch)
+
+
+class _Way(Protocol):
+    """How embeddings over all neighbours are computed."""
+
+    @property
+    def published(self) -> Neighbours:
+        """The neighbours that embeddings of all nodes are computed over."""
+
+    def over_all(
+        self, revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray | None, seed: int, scratch: Path
+    ) -> Iterator[np.ndarray]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ByLayer:
+    """All nodes go through a layer before the next one begins."""
+
+    published: Neighbours = Neighbours.ALL
+
+    def over_all(
+        self, revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray | None, seed: int, scratch: Path
+    ) -> Iterator[np.ndarray]:
+        return _whole_blocks(revision, variant, nodes, scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByBlock:
+    """A block of nodes goes through all layers, with all that it reaches, as layers over relations compute batches."""
+
+    published: Neighbours = Neighbours.SAMPLED
+
+    def over_all(
+        self, revision: LoadedRevision, variant: LoadedVariant, nodes: np.ndarray | None, seed: int, scratch: Path
+    ) -> Iterator[np.ndarray]:
+        return _served_blocks(_reading_all(revision, variant), variant.name, nodes, seed)
+
+
+_WAYS: Mapping[type, _Way] = {Layer: _ByLayer(), RelationMeans: _ByBlock(), RelationAttention: _ByBlock()}
+"""By the kind of a network's layers."""
+
+
+def _way_of(variant: LoadedVariant) -> _Way:
+    return _WAYS[type(variant.network.layers[0])]
 
 
 def _served_blocks(revision: LoadedRevision, name: str, nodes: np.ndarray | None, seed: int) -> Iterator[np.ndarray]:

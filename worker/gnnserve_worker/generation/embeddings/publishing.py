@@ -15,12 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gnnserve_api.embeddings import IndexManifest, Neighbours
+from gnnserve_api.embeddings import IndexManifest
 from gnnserve_api.errors import InputError
-from gnnserve_api.one_type import is_over_types
 from gnnserve_api.repository import NodeIdKind, RevisionManifest, VariantManifest
 from gnnserve_worker.export.write import build_exact
-from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, embedding_blocks
+from gnnserve_worker.generation.embeddings.compute import check_embeddings, columns_of_embeddings, published_blocks
 from gnnserve_worker.generation.embeddings.index import Origin, build_index
 from gnnserve_worker.generation.embeddings.sink import Block, Embedded, Ids, OnRows, Sink, SinkError, Written
 from gnnserve_worker.nearest.files import index_folder, read_manifest
@@ -182,15 +181,13 @@ class _Made:
             manifest = self._revision.manifest
             assert manifest is not None  # noqa: S101
             nodes, columns = self._revision.answered_nodes, columns_of_embeddings(manifest, self._variant)
-            # Over several types, networks have no layers that could go through all nodes one after the other.
-            neighbours = Neighbours.SAMPLED if is_over_types(manifest) else Neighbours.ALL
             path = scratch / "embeddings.npy"
             files.require_free(path, nodes * columns * 4)
             with files.storing(path, nodes * columns * 4):
                 self._vectors = np.lib.format.open_memmap(path, "w+", np.float32, (nodes, columns))
                 done, stage = 0, f"embeddings of {self._variant.name}"
                 name = self._variant.name
-                for block in embedding_blocks(self._revision, name, None, neighbours, 0, scratch):
+                for block in published_blocks(self._revision, name, scratch):
                     self._vectors[done : done + len(block)] = block
                     done += len(block)
                     self._on_progress(Progress(stage, done, nodes))
