@@ -78,12 +78,18 @@ class RelationManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
 
 
 def relation_manifest(
-    source: str, name: str, target: str, edges: int, reverse_of: str | None, rules: EdgeRules
+    source: str,
+    name: str,
+    target: str,
+    edges: int,
+    reverse_of: str | None,
+    rules: EdgeRules,
+    payload: PayloadManifest | UnsetType = UNSET,
 ) -> RelationManifest:
     """A relation by those rules, which are written in whole where two words do not say them."""
     merges, both_ways = rules.duplicates is Duplicates.MERGE, rules.direction is Direction.UNDIRECTED
     whole: EdgeRules | UnsetType = UNSET if _brief_rules(merges=merges, both_ways=both_ways) == rules else rules
-    return RelationManifest(source, name, target, edges, reverse_of, merges, both_ways, whole)
+    return RelationManifest(source, name, target, edges, reverse_of, merges, both_ways, whole, payload)
 
 
 def _brief_rules(*, merges: bool, both_ways: bool) -> EdgeRules:

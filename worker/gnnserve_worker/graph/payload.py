@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnnserve_api.graph_schema import PayloadManifest
+
 
 @dataclass(frozen=True, slots=True)
 class EdgePayload:
@@ -22,3 +24,7 @@ class EdgePayload:
     """Its name; empty: edges have no time."""
     times: np.ndarray
     """int64 [rows]; [0] where edges have none."""
+
+    @property
+    def manifest(self) -> PayloadManifest:
+        return PayloadManifest(self.columns, self.time_column, len(self.features))

@@ -6,12 +6,15 @@ A node's lists, one for each relation that its type reads, stand one behind the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_worker.graph.store import Graph
+
+_NO_ROWS = np.zeros(0, np.int32)
 
 
 def merged_lists(schema: GraphSchema, lists: Sequence[Graph]) -> tuple[np.ndarray, np.ndarray]:
@@ -30,17 +33,38 @@ def merged_lists(schema: GraphSchema, lists: Sequence[Graph]) -> tuple[np.ndarra
     indptr = np.zeros(schema.lists + 1, dtype=np.int64)
     np.cumsum(np.concatenate(lengths), out=indptr[1:])
     indices = np.empty(int(indptr[-1]), dtype=np.int32)
-    first_list = 0
-    for kind in schema.types:
-        relations = read_by[kind.name]
-        for slot, place in enumerate(relations):
-            own = lists[place]
-            begins = indptr[first_list + slot : first_list + kind.nodes * len(relations) : len(relations)]
-            moved = np.repeat(begins - own.indptr[:-1], np.diff(own.indptr))
-            source = schema.place_of(schema.relations[place].source)
-            indices[moved + np.arange(own.edges)] = own.indices + schema.first_nodes[source]
-        first_list += kind.nodes * len(relations)
+    for place, entries in enumerate(_entries(schema, indptr, lists)):
+        source = schema.place_of(schema.relations[place].source)
+        indices[entries] = lists[place].indices + schema.first_nodes[source]
     return indptr, indices
+
+
+def merged_payload_rows(schema: GraphSchema, lists: Sequence[Graph]) -> np.ndarray:
+    """`Graph.payload_rows` of the lists that `merged_lists` makes of these: int32 [edges]; [0]: no relation has
+    payload."""
+    if not any(len(own.payload_rows) for own in lists):
+        return np.zeros(0, np.int32)
+    if len(schema.types) == len(lists) == 1:
+        return np.asarray(lists[0].payload_rows, np.int32)
+    indptr, indices = merged_lists(schema, lists)
+    rows = np.full(len(indices), -1, np.int32)
+    for own, entries in zip(lists, _entries(schema, indptr, lists), strict=True):
+        if len(own.payload_rows):
+            rows[entries] = own.payload_rows
+    return rows
+
+
+def _entries(schema: GraphSchema, indptr: np.ndarray, lists: Sequence[Graph]) -> Iterator[np.ndarray]:
+    """For each relation, in their order, where its entries stand among all: int64. Relations of one target type stand
+    together, in the order of the types."""
+    for place, own in enumerate(lists):
+        target = schema.relations[place].target
+        relations = [at for at, one in enumerate(schema.relations) if one.target == target]
+        kind, slot = schema.place_of(target), relations.index(place)
+        first_list = sum(one.nodes * slots for one, slots in zip(schema.types[:kind], schema.slots[:kind], strict=True))
+        end = first_list + schema.types[kind].nodes * len(relations)
+        begins = indptr[first_list + slot : end : len(relations)]
+        yield np.repeat(begins - own.indptr[:-1], np.diff(own.indptr)) + np.arange(own.edges)
 
 
 def parted_lists(graph: Graph) -> tuple[Graph, ...]:
@@ -49,6 +73,7 @@ def parted_lists(graph: Graph) -> tuple[Graph, ...]:
     if len(schema.types) == len(schema.relations) == 1:
         return (graph,)
     parted, first_list = [], 0
+    has_rows = len(graph.payload_rows) > 0
     for kind in schema.types:
         relations = [one for one in schema.relations if one.target == kind.name]
         for slot, one in enumerate(relations):
@@ -57,6 +82,7 @@ def parted_lists(graph: Graph) -> tuple[Graph, ...]:
             starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
             entries = np.repeat(begins - starts[:-1], lengths) + np.arange(starts[-1])
             first_node = schema.first_nodes[schema.place_of(one.source)]
-            parted.append(Graph(starts, (indices[entries] - first_node).astype(np.int32)))
+            rows = graph.payload_rows[entries] if has_rows and one.payload is not UNSET else _NO_ROWS
+            parted.append(Graph(starts, (indices[entries] - first_node).astype(np.int32), payload_rows=rows))
         first_list += kind.nodes * len(relations)
     return tuple(parted)

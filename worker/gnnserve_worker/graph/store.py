@@ -16,12 +16,14 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.graph_schema import AS_LISTED, GraphSchema, TypeManifest, one_type, relation_manifest
 from gnnserve_api.repository import ChangedSource
 from gnnserve_worker.graph.ids import NodeIds
+from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.kernels.layout import pack_layout
 
 if TYPE_CHECKING:
@@ -220,6 +222,9 @@ class Relation:
     """How its edges became entries of lists, for edges that come later."""
     edge_splits: EdgeSplits | None = None
     """None: the source does not say which edges are held out where links are scored."""
+    payload: EdgePayload | None = None
+    """Features and times of its edges, by `lists.payload_rows`; a reverse relation has those of the one that it is the
+    reverse of. None: they have none."""
 
     @property
     def key(self) -> str:
@@ -315,9 +320,12 @@ class GraphData:
             for kind in self.types
         )
         relations = (
-            relation_manifest(one.source, one.name, one.target, one.lists.edges, one.reverse_of, one.edge_rules)
+            relation_manifest(
+                one.source, one.name, one.target, one.lists.edges, one.reverse_of, one.edge_rules,
+                UNSET if one.payload is None else one.payload.manifest,
+            )
             for one in self.relations
-        )
+        )  # fmt: skip
         return GraphSchema(tuple(types), tuple(relations))
 
     def type_named(self, name: str) -> NodeType:

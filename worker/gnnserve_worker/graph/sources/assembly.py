@@ -17,6 +17,8 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.graph_schema import AS_LISTED
 from gnnserve_api.spec.heterogeneous import ReverseRelations, TypedSource
 from gnnserve_worker.graph.edges import EdgeList
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.sources.checks import check_node_count, unread_edge_data
 from gnnserve_worker.graph.sources.table_nodes import Labelled
 from gnnserve_worker.graph.store import EdgeSplits, Finding, Graph, GraphData, NodeType, Relation, Splits
@@ -53,6 +55,8 @@ class GivenRelation:
     """Part of each edge where links are scored: 0 train, 1 validation, 2 test; None: the source does not say."""
     unread: tuple[str, ...] = ()
     """Names of what the source has of each edge beside its ends."""
+    payload: EdgePayload | None = None
+    """A row for each edge; None: nothing of its edges is read but their ends."""
 
     @property
     def key(self) -> str:
@@ -125,6 +129,11 @@ def _check_relations(types: Mapping[str, GivenType], relations: Sequence[GivenRe
             raise InputError(
                 relation.ends[1], f"has {len(relation.targets):,} entries, and {relation.ends[0]} has "
                 f"{len(relation.sources):,}", "write one of each for every edge",
+            )  # fmt: skip
+        if relation.payload is not None and len(relation.payload.features) != len(relation.sources):
+            raise InputError(
+                relation.place, f"has features or times of {len(relation.payload.features):,} edges, and "
+                f"{len(relation.sources):,} edges", "write one row for every edge",
             )  # fmt: skip
         if not len(relation.sources):
             problem = f"relation {relation.key!r} has no edges"
@@ -205,10 +214,12 @@ def _with_reverses(
         if relation.source == relation.target and adds:
             # A link that is listed both ways would count twice, were its reverse added and repeats kept.
             rules = EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE, rules.self_loops)
-        lists, told = _lists(relation.sources, relation.targets, sizes, rules)
+        lists, told = _lists(relation.sources, relation.targets, sizes, rules, relation.payload)
         findings += starmap(Finding, ((f"{what} ({relation.key})", count) for what, count in told))
         given = None if relation.parts is None else EdgeSplits(relation.sources, relation.targets, relation.parts)
-        built.append(Relation(relation.source, relation.name, relation.target, lists, None, rules, given))
+        built.append(
+            Relation(relation.source, relation.name, relation.target, lists, None, rules, given, relation.payload)
+        )
         if not adds or relation.source == relation.target:
             continue
         reverse = f"{_REVERSE}{relation.name}"
@@ -217,17 +228,20 @@ def _with_reverses(
                 f"{FIELD}.reverse", f"is Add, and the reverse {key!r} of {relation.place} is a relation of the source",
                 "set it to Disabled, or leave that relation out of the source",
             )  # fmt: skip
-        lists, _ = _lists(relation.targets, relation.sources, sizes[::-1], rules)
-        built.append(Relation(relation.target, reverse, relation.source, lists, relation.name, rules))
+        lists, _ = _lists(relation.targets, relation.sources, sizes[::-1], rules, relation.payload)
+        back = Relation(relation.target, reverse, relation.source, lists, relation.name, rules)
+        built.append(replace(back, payload=relation.payload))
     return built
 
 
 def _lists(
-    sources: np.ndarray, targets: np.ndarray, sizes: tuple[int, int], rules: EdgeRules
+    sources: np.ndarray, targets: np.ndarray, sizes: tuple[int, int], rules: EdgeRules, payload: EdgePayload | None
 ) -> tuple[Graph, list[tuple[str, int]]]:
     """Lists of the targets, ascending. `sizes`: nodes of the source's type and of the target's."""
     edges = EdgeList(max(sizes), rules.direction, rules.duplicates, rules.self_loops)
     edges.add(sources, targets)
     graph, counts = edges.to_graph()
     told = [(finding.what, finding.count) for finding in counts.findings()]
+    if payload is not None:
+        return lists_with_payload(sources, targets, sizes[1], rules, payload), told
     return Graph(np.ascontiguousarray(graph.indptr[: sizes[1] + 1]), graph.indices), told

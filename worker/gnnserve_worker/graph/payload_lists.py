@@ -1,0 +1,48 @@
+"""Neighbour lists of edges that have payload: each entry knows the row of its edge.
+
+This is a plain way, by sorting all entries at once, which relations with payload alone take; lists of others are built
+by counting (`edges.py`), and are the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.store import Graph
+
+
+def lists_with_payload(
+    sources: np.ndarray, targets: np.ndarray, readers: int, rules: EdgeRules, payload: EdgePayload
+) -> Graph:
+    """Ascending lists of so many nodes that read, with `payload_rows`, by the rules of the relation.
+
+    `sources`, `targets`: positions of the ends of each edge, whose row has the edge's own number. Of equal edges that
+    are merged the last one listed counts, where edges go both ways whichever end is listed first; those that are kept
+    stand in the order of time, then as they are listed.
+    """
+    rows = np.arange(len(sources), dtype=np.int64)
+    senders, readings = np.asarray(sources, np.int64), np.asarray(targets, np.int64)
+    if rules.self_loops is SelfLoops.REMOVE:
+        kept = senders != readings
+        senders, readings, rows = senders[kept], readings[kept], rows[kept]
+    if rules.direction is Direction.REVERSED:
+        senders, readings = readings, senders
+    if rules.direction is Direction.UNDIRECTED:
+        back = senders != readings
+        senders, readings, rows = (
+            np.concatenate((senders, readings[back])),
+            np.concatenate((readings, senders[back])),
+            np.concatenate((rows, rows[back])),
+        )
+    merges = rules.duplicates is Duplicates.MERGE
+    times = payload.times[rows] if payload.time_column and not merges else np.zeros(len(rows), np.int64)
+    order = np.lexsort((rows, times, senders, readings))
+    senders, readings, rows = senders[order], readings[order], rows[order]
+    if merges:
+        is_last = np.ones(len(rows), bool)
+        is_last[:-1] = (senders[1:] != senders[:-1]) | (readings[1:] != readings[:-1])
+        senders, readings, rows = senders[is_last], readings[is_last], rows[is_last]
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(readings, minlength=readers)))).astype(np.int64)
+    return Graph(indptr, senders.astype(np.int32), payload_rows=rows.astype(np.int32))
