@@ -100,8 +100,8 @@ def _moments(seen: Any) -> str:
     )
 
 
-@figures("typed")
-def typed(found: Any) -> str:
+@figures("relations")
+def relations(found: Any) -> str:
     return paragraphs(_typed_rows(found), _typed_answers(found), _typed_accuracies(found))
 
 

@@ -18,8 +18,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.relations_accuracy import ARCHITECTURES, SHARED, SOURCES
 from benchmarks.results import Run
-from benchmarks.typed_accuracy import ARCHITECTURES, SHARED, SOURCES
 from gnnserve_api.spec.service import GNNService
 from gnnserve_worker.generation.pipeline import generate
 from gnnserve_worker.progress import Progress

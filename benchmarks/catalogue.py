@@ -43,7 +43,7 @@ MODULES: Mapping[str, str] = {
     "startup": "benchmarks.startup",
     "sweep": "benchmarks.sweep",
     "tracing": "benchmarks.tracing",
-    "typed": "benchmarks.typed",
+    "relations": "benchmarks.relations",
     "unseen": "benchmarks.unseen",
     "updates": "benchmarks.updates",
     "updates_faults": "benchmarks.updates_faults",

@@ -33,7 +33,7 @@ INTRODUCTION = "introduction"
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Answers": (
-        "peers", "serving", "sweep", "listener", "protocol", "conformance", "tracing", "malformed", "typed",
+        "peers", "serving", "sweep", "listener", "protocol", "conformance", "tracing", "malformed", "relations",
         "regression",
     ),
     "The engine": ("roofline", "scaling", "shapes", "gpu", "gpu_tests", "cache", "cache_stress"),

@@ -24,13 +24,13 @@ from benchmarks.updates_compaction import measure_compaction_elsewhere
 from benchmarks.updates_graph import FULL as SHAPES
 from benchmarks.updates_graph import measure_elsewhere
 from benchmarks.updates_measured import ServiceFigures
+from benchmarks.updates_relations import NAME as TYPED
 from benchmarks.updates_replay import GRAPHS, measure_replay
 from benchmarks.updates_results import Figures, Part, entries_of, fragment_of, verdicts_of
 from benchmarks.updates_service import Load, measure_service
 from benchmarks.updates_start import FULL as RECORDS
 from benchmarks.updates_start import QUICK as FEW_RECORDS
 from benchmarks.updates_start import measure_start_elsewhere
-from benchmarks.updates_typed import NAME as TYPED
 from benchmarks.verdicts import Verdict, given
 
 _CHANGES = {False: 100_000, True: 2000}

@@ -1,7 +1,7 @@
 """Compaction: what it takes to make a log of edges part of the graph, by stage, and how long a worker takes to start
 with the log and without it.
 
-Over a shape of one type, or a graph of several (`updates_typed.py`). In a process of its own, over a copy of the
+Over a shape of one type, or a graph of several (`updates_relations.py`). In a process of its own, over a copy of the
 repository. The log is a SQLite file, as `gnnserve run` has it.
 """
 
@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from benchmarks import updates_typed
+from benchmarks import updates_relations
 from benchmarks.updates_changes import ChangeStream, Mix
 from benchmarks.updates_graph import MAX_DELTA_BYTES, REPOSITORY, ROOT, living_manifest, publish
 from benchmarks.updates_measured import Compaction
@@ -58,16 +58,16 @@ class _Stream(Protocol):
 
 def published_service(name: str) -> tuple[GNNService, Repository, str]:
     """A service of one type or of several, its repository, and its revision."""
-    if name != updates_typed.NAME:
+    if name != updates_relations.NAME:
         return GNNService.model_validate(living_manifest(name)), *publish(name)
-    service = GNNService.model_validate(updates_typed.typed_manifest())
+    service = GNNService.model_validate(updates_relations.typed_manifest())
     repository = Repository(REPOSITORY, service.metadata.namespace, service.metadata.name)
     return service, repository, generate(service, repository).revision
 
 
 def _stream_over(loaded: LoadedRevision) -> _Stream:
     if loaded.graph.schema.has_names:
-        return updates_typed.TypedStream(loaded.graph, 1)
+        return updates_relations.TypedStream(loaded.graph, 1)
     return ChangeStream(loaded.graph, loaded.features, 1, _EDGES)
 
 

@@ -22,7 +22,7 @@ from benchmarks.updates_changes import ChangeStream
 from benchmarks.updates_compaction import published_service
 from benchmarks.updates_graph import MAX_DELTA_BYTES, ROOT
 from benchmarks.updates_measured import Start
-from benchmarks.updates_typed import TypedStream
+from benchmarks.updates_relations import TypedStream
 from gnnserve_worker.changes.follower import catch_up
 from gnnserve_worker.changes.log import Entry
 from gnnserve_worker.changes.sqlite_log import SqliteLog

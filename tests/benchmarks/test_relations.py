@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.batch_training import errors_below
+from benchmarks.relations_graph import CLASSES, TypedFiles, random_weights, write_typed
+from benchmarks.relations_peers import service_manifest
 from benchmarks.shapes import FANOUTS
-from benchmarks.typed_graph import CLASSES, TypedFiles, random_weights, write_typed
-from benchmarks.typed_peers import service_manifest
 from tests.support.several_types import load_types
 from torch_geometric.nn import HeteroConv, SAGEConv
 

@@ -23,21 +23,21 @@ from benchmarks.peers.contestants import Contestant, Effort, measure, start
 from benchmarks.peers.environments import PYG, build, versions
 from benchmarks.peers.ratios import Figures, compute_ratios, median_of
 from benchmarks.peers.servers import Server, fastapi_server, gnnserve_run
+from benchmarks.relations_graph import HIDDEN, QUICK_SHARE, SHARE, TypedFiles, write_typed
 from benchmarks.results import Run
 from benchmarks.shapes import FANOUTS
-from benchmarks.typed_graph import HIDDEN, QUICK_SHARE, SHARE, TypedFiles, write_typed
 from benchmarks.wrk import Load
 
 WHOLE_FIRST_LAYER = (
-    fastapi_server("pyg", "PyG, `trim_to_layer`, 2 processes", PYG, "typed_model", workers=2),
-    fastapi_server("pyg_cut", "PyG, layers cut by hand, 2 processes", PYG, "typed_cut_model", workers=2),
-    fastapi_server("pyg_cut_2_threads", "the same, 1 process of 2 threads", PYG, "typed_cut_model", threads=2),
+    fastapi_server("pyg", "PyG, `trim_to_layer`, 2 processes", PYG, "hetero_model", workers=2),
+    fastapi_server("pyg_cut", "PyG, layers cut by hand, 2 processes", PYG, "hetero_cut_model", workers=2),
+    fastapi_server("pyg_cut_2_threads", "the same, 1 process of 2 threads", PYG, "hetero_cut_model", threads=2),
 )
 """Peers that compute the whole first layer in each request."""
 PRODUCTS = (
-    fastapi_server("pyg_products", "PyG over products, 2 processes", PYG, "typed_products_model", workers=2),
+    fastapi_server("pyg_products", "PyG over products, 2 processes", PYG, "hetero_products_model", workers=2),
     fastapi_server(
-        "pyg_products_2_threads", "the same, 1 process of 2 threads", PYG, "typed_products_model", threads=2
+        "pyg_products_2_threads", "the same, 1 process of 2 threads", PYG, "hetero_products_model", threads=2
     ),
 )
 """Peers whose first layer is multiplied when they start, as gnnserve's."""

@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.batch_training import errors_below, run_batches
+from benchmarks.relations_accuracy import ARCHITECTURES, PUBLISHED, TOLERANCE, run_accuracy
+from benchmarks.relations_peers import run_peers
+from benchmarks.relations_rows import run_rows
 from benchmarks.results import Benchmark, Part, main
-from benchmarks.typed_accuracy import ARCHITECTURES, PUBLISHED, TOLERANCE, run_accuracy
-from benchmarks.typed_peers import run_peers
-from benchmarks.typed_rows import run_rows
 from benchmarks.verdicts import Verdict, above, at_least, at_most
 
 WANTED_ROW, WANTED_ONE, WANTED_32 = 1.5, 5.0, 10.0
@@ -128,7 +128,7 @@ VERDICTS = (
     ),
 )  # fmt: skip
 BENCHMARK = Benchmark(
-    "typed",
+    "relations",
     (
         Part("rows", run_rows),
         Part("peers", run_peers, ("gnnserve_cli.commands.run",), ("benchmarks/peers/programs",)),

@@ -1,16 +1,16 @@
-"""The network of `typed_model.py`, cut further than `trim_to_layer` does: a layer computes the nodes that the next one
+"""The network of `hetero_model.py`, cut further than `trim_to_layer` does: a layer computes the nodes that the next one
 reads, and of the last layer the seeds alone.
 """
 
 from __future__ import annotations
 
+import hetero_model
 import torch
-import typed_model
 from hops import Key
 from torch_geometric.sampler import HeteroSamplerOutput
 
 
-class Model(typed_model.Model):
+class Model(hetero_model.Model):
     def infer(
         self, sampled: HeteroSamplerOutput, nodes: dict[str, list[int]], edges: dict[Key, list[int]]
     ) -> torch.Tensor:
@@ -21,7 +21,7 @@ class Model(typed_model.Model):
         lists = {key: self.adjacency(sampled, key, seeds, read[key[0]], edges[key][0]) for key in last}
         return self.convs[1]({key: (hidden[key[0]], hidden[self.target][:seeds]) for key in last}, lists)[self.target]
 
-    def first_layer(self, sampled: HeteroSamplerOutput, read: dict[str, int]) -> typed_model.States:
+    def first_layer(self, sampled: HeteroSamplerOutput, read: dict[str, int]) -> hetero_model.States:
         """States of the nodes that the second layer reads, so many of each type."""
         states = {name: self.rows[name].index_select(0, ids) for name, ids in sampled.node.items()}
         lists = {key: self.adjacency(sampled, key, read[key[2]], len(states[key[0]])) for key in self.relations}
