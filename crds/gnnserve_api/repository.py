@@ -118,6 +118,10 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
         """Types and relations; where the file leaves them out, one of each without a name."""
         return self.schema_by(None)
 
+    def keeps_rules(self, rules: EdgeRules | None) -> bool:
+        """Whether it is known how edges become entries of lists. `rules`: as of `schema_by`."""
+        return self.named is not UNSET or rules is not None
+
     def schema_by(self, rules: EdgeRules | None) -> GraphSchema:
         """`rules`: those that a revision over it keeps (`RevisionManifest.edge_rules`); the file of a graph of one type
         has them in a version alone."""

@@ -601,6 +601,14 @@ def test_files_that_were_written_to_while_the_gpu_took_copies_are_refused(
         open_served(replace(loaded, files=files), DeviceSettings(), {}, tmp_path)
 
 
+def test_networks_over_relations_are_left_to_the_cpu(loaded: LoadedRevision, tmp_path: Path) -> None:
+    (tmp_path / "nvidiactl").touch()
+    by_relation: Any = SimpleNamespace(layers=(SimpleNamespace(),))
+    variants = {name: replace(one, network=by_relation) for name, one in loaded.variants.items()}
+    with pytest.raises(DeviceError, match="graphs of several types are computed on the CPU alone"):
+        open_served(replace(loaded, variants=variants), DeviceSettings(Device.GPU), {}, tmp_path)
+
+
 def test_where_a_gpu_is_seen_the_door_opens(
     process: Process, loaded: LoadedRevision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from tests.support.graphs import neighbours_of
 from tests.support.living import batch_of
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
-from gnnserve_api.graph_schema import one_type
+from gnnserve_api.graph_schema import GraphSchema, TypeManifest, one_type, relation_manifest
 from gnnserve_worker.compaction.differences import edge_differences, names_of
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds
 from gnnserve_worker.graph.edges import EdgeList
@@ -22,7 +23,7 @@ from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.relation_lists import merged_lists
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Relation
-from gnnserve_worker.opening.living_graphs import living_graphs, with_room
+from gnnserve_worker.opening.living_graphs import living_graphs, moves_blocks, with_room
 from gnnserve_worker.repository.room import GraphRoom
 
 NODES = 5
@@ -197,3 +198,32 @@ def _typed_batch(added: Edges, removed: Edges) -> ChangeBatch:
     counts = ChangeCounts(edges=2 * len(added), removed_edges=2 * len(removed))
     ids = ChangeIds(None, *lay_out([*texts(added), *texts(removed)]))
     return ChangeBatch(counts, ids, np.zeros((0, 0), np.float32), is_typed=True)
+
+
+def test_lists_of_the_only_type_stay_where_they_are_stored_however_many_relations_it_has() -> None:
+    rules = EdgeRules(Direction.DIRECTED, Duplicates.MERGE)
+    one = GraphSchema(
+        (TypeManifest("user", NODES, None, "Positions"),),
+        tuple(relation_manifest("user", name, "user", 3, None, rules) for name in ("knows", "blocks")),
+    )
+    grown = with_room(one, {}, GraphRoom(2, 64))
+    assert not moves_blocks(one, grown)
+    two = msgspec.structs.replace(one, types=(*one.types, TypeManifest("item", NODES, None, "Positions")))
+    assert moves_blocks(two, with_room(two, {}, GraphRoom(2, 64)))
+    stored = Graph(*merged_lists(one, [_built(rules, [(0, 1), (2, 1)]), _built(rules, [(1, 0)])]), one)
+
+    def entries() -> np.ndarray:
+        return np.concatenate((stored.indices, np.zeros(64, np.int32)))
+
+    copied, mapped = (living_graphs(stored, {"user": None}, grown, 64, each)[0] for each in (None, entries))
+    texts = [text for name in ("knows", "blocks") for text in ("user/0", name, "user/2")] + [
+        "user/2",
+        "knows",
+        "user/1",
+    ]
+    ids = ChangeIds(None, *lay_out(texts))
+    batch = ChangeBatch(ChangeCounts(edges=2, removed_edges=1), ids, np.zeros((0, 0), np.float32), is_typed=True)
+    assert (_apply(copied, batch), _apply(mapped, batch)) == (0, 0)
+    rows = [*_typed_rows(mapped)]
+    assert rows == [*_typed_rows(copied)]
+    assert [rows[0][1], rows[0][2], rows[1][0], rows[1][2]] == [[0], [0], [1], [0]]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from gnnserve_api.provenance import provenance_of
-from gnnserve_worker.asking.asked_nodes import AnyIds, AskedNodes, GraphTypes
+from gnnserve_worker.asking.asked_nodes import AskedNodes, GraphTypes
 from gnnserve_worker.asking.changed_features import ChangedFeatures
-from gnnserve_worker.asking.served_graph import ServedGraph, types_of_one
+from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.living_ids import look_up_one
 from gnnserve_worker.inference.batch import infer_batch, warm_up
 from gnnserve_worker.inference.cascade import with_cascades
@@ -62,7 +62,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
 
 def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, asked: AskedNodes) -> ServedGraph:
     own = loaded.ids if replica is None else replica.graph.ids
-    nodes, graph, of_graph = loaded.answered_nodes, loaded.graph, _types_of(loaded, own)
+    nodes, graph, of_graph = loaded.answered_nodes, loaded.graph, _types_of(loaded)
     called = asked.call(own, nodes, of_graph)
     return ServedGraph(
         naming=called.naming,
@@ -77,11 +77,8 @@ def _graph_of(loaded: LoadedRevision, replica: LivingRevision | None, asked: Ask
     )
 
 
-def _types_of(loaded: LoadedRevision, own: AnyIds) -> GraphTypes:
-    """`own`: ids of the nodes that are answered for."""
+def _types_of(loaded: LoadedRevision) -> GraphTypes:
     schema = loaded.graph.schema
-    if not schema.has_names:
-        return types_of_one(own, loaded.answered_nodes, loaded.features, loaded.graph.edges)
     if loaded.changes is None:
         return GraphTypes(schema, schema, loaded.type_ids)
     living = loaded.changes.graph

@@ -12,7 +12,7 @@ from gnnserve_api.errors import RepositoryError
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph
-from gnnserve_worker.opening.living_graphs import living_graphs, with_room
+from gnnserve_worker.opening.living_graphs import living_graphs, moves_blocks, with_room
 from gnnserve_worker.repository import checks, paths
 from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array
@@ -43,14 +43,12 @@ def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
     ids = open_names(manifest, mapped) or type_ids[schema.target.name]
     if revision.room is None:
         return OpenedGraph(stored, stored, ids, type_ids)
-    grown, entries = with_room(schema, revision.tables, revision.room), None
-    if schema.has_names:
-        if not revision.makes_rows_by_type:
-            raise _unchangeable(revision, "how rows of new nodes are made")
-    else:
-        if rules is None:
-            raise _unchangeable(revision, "how edges become neighbour lists")
-        entries = _mapped_entries(revision, stored, revision.room)
+    if revision.has_rows_by_relation and not revision.makes_rows_by_type:
+        raise _unchangeable(revision, "how rows of new nodes are made")
+    if not manifest.keeps_rules(rules):
+        raise _unchangeable(revision, "how edges become neighbour lists")
+    grown = with_room(schema, revision.tables, revision.room)
+    entries = None if moves_blocks(schema, grown) else _mapped_entries(revision, stored, revision.room)
     living, draft = living_graphs(stored, type_ids, grown, revision.room.entries, entries)
     return OpenedGraph(stored, living.graph, ids, type_ids, living, draft)
 

@@ -2,7 +2,7 @@
 to first, which are equal. How much room there is says `repository/room.py`.
 
 Files have types without room between them. So, unlike those of a graph of one type, which has room behind the mapped
-file, entries of lists of several types are copies in the worker's memory.
+file, entries of lists of several types are copies in the worker's memory (`moves_blocks`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def living_graphs(
     """`ids`: of each type. `grown`: `with_room` of the types. `room`: for so many entries of lists more. `entries`:
     opens the graph's own, writable, with that room behind, once more for each graph; None: they are copied."""
     schema, own, places = stored.schema, places_of(stored.schema), places_of(grown)
+    # Batches call nodes as requests do: by ids alone, or behind the names of their types.
     names = NamesByType(grown) if schema.has_names else NamesById()
     counts, most = np.diff(own.first_nodes).tolist(), np.diff(places.first_nodes).tolist()
     first_nodes, first_lists = places.first_nodes.tolist(), places.first_lists.tolist()
@@ -75,6 +76,14 @@ def with_room(schema: GraphSchema, tables: Mapping[str, TableManifest], room: Gr
     each = max(0, min(room.nodes, of_types, of_relations))
     types = tuple(msgspec.structs.replace(kind, nodes=kind.nodes + each) for kind in schema.types)
     return msgspec.structs.replace(schema, types=types)
+
+
+def moves_blocks(schema: GraphSchema, grown: GraphSchema) -> bool:
+    """Whether nodes or lists of a type have other numbers where there is room (`with_room`): those behind the first
+    type's."""
+    own, places = places_of(schema), places_of(grown)
+    firsts = ((own.first_nodes, places.first_nodes), (own.first_lists, places.first_lists))
+    return not all(np.array_equal(before[:-1], after[:-1]) for before, after in firsts)
 
 
 def _says_less_than_readers(places: TypePlaces) -> bool:

@@ -109,7 +109,7 @@ class LoadedRevision:
     folder: Path | None = None
     """The folder of the revision."""
     type_ids: Mapping[str, NodeIds | None] = field(default_factory=dict)
-    """`ids` of each type, by its name."""
+    """`ids` of each type, by its name; empty: those of the only type are `ids`."""
     decoder: LinkDecoder | None = None
     """What scores pairs; None: it scores none, or is staged."""
     type_rows: tuple[TypeRowRecipe, ...] = ()
@@ -121,6 +121,8 @@ class LoadedRevision:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", places_of(self.graph.schema))
+        if not self.type_ids:
+            object.__setattr__(self, "type_ids", {self.graph.schema.target.name: self.ids})
 
     @property
     def input_width(self) -> int:

@@ -80,7 +80,7 @@ class OpenedVariants:
         self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
         """`inverse_roots` of the graph, where variants weigh neighbours."""
         self._rows: TableRows
-        if any(table.by_relation for table in revision.tables.values()):
+        if revision.has_rows_by_relation:
             self._rows = RowsByRelation(revision, graph)
         else:
             self._rows = RowsByNode(revision, graph, build, self.roots)

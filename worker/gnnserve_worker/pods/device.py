@@ -83,7 +83,11 @@ def _on_gpu(
 ) -> ServedRevision:
     if absent is not None:
         raise _absence(absent)
-    if loaded.type_ids:
+    from gnnserve_worker.models.network import Layer  # noqa: PLC0415
+
+    # Layers by relation have no kernels there.
+    layers = [layer for variant in loaded.variants.values() for layer in variant.network.layers]
+    if not all(isinstance(layer, Layer) for layer in layers):
         raise DeviceError(
             "graphs of several types are computed on the CPU alone", "use spec.worker.device (--device) CPU"
         )

@@ -58,6 +58,11 @@ class RevisionFiles:
         return self.graph.nodes + (0 if self.room is None else self.room.nodes)
 
     @property
+    def has_rows_by_relation(self) -> bool:
+        """Whether nodes have a row in its tables for each relation that reads them."""
+        return any(table.by_relation for table in self.tables.values())
+
+    @property
     def makes_rows_by_type(self) -> bool:
         """Whether it keeps what rows of new nodes of each type are made by."""
         source = None if self.manifest is None else self.manifest.row_source
