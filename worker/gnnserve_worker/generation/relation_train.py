@@ -1,33 +1,37 @@
 """Training over a graph of several types: over the whole graph in each step, or in batches with sampled neighbours.
 
-One loop does both (`blocks.py`), since the whole graph is one batch of all that a part of an epoch learns; which it is,
-`batches.py` says. What is learnt is the task's course. Each epoch is judged over all edges, in blocks of the same kind.
+One learner does both (`blocks.py`), since the whole graph is one batch of all that a part of an epoch learns; which it
+is, `batches.py` says. What is learnt is the task's course. Each epoch is judged over all edges, in blocks of the same
+kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
+from torch import nn
 
 from gnnserve_api.spec.model import Model, Training
 from gnnserve_api.training import TrainingRun
 from gnnserve_worker.generation.attempts import learn_with_retries
 from gnnserve_worker.generation.batches import batches_of, report_batches
 from gnnserve_worker.generation.blocks import Blocks, blocks_of
+from gnnserve_worker.generation.epochs import run_epochs
 from gnnserve_worker.generation.networks import CPU
 from gnnserve_worker.generation.optimizer import NetworkOptimizer, Rate, parted_weights
 from gnnserve_worker.generation.relation_networks import Block, Weights, drawn_weights, embedding_keys, outputs_of_seeds
-from gnnserve_worker.generation.schedule import History, schedule_of
+from gnnserve_worker.generation.schedule import schedule_of
 from gnnserve_worker.generation.tensors import Tensors, with_decoder
 from gnnserve_worker.generation.train import VALIDATION_KEY
 from gnnserve_worker.generation.training_set import RelationTrainingSet
 from gnnserve_worker.graph.store import Relation
 from gnnserve_worker.models.relational import RelationalShape, RelationalSpec
 from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.tasks.course import Batch
 
 _REPORTED_STEPS = 10
 """Steps between two reports, at least, where not each epoch is worth one."""
@@ -80,39 +84,54 @@ def _train_once(
     )  # fmt: skip
     of_part = blocks.steps(-(-course.items // course.parts_per_epoch))
     schedule = schedule_of(settings.epochs, course.parts_per_epoch * of_part, most_epochs)
-    history, stage = History(), f"train {name}"
-    best_score, best_epoch, epoch = -1.0, 0, 0
-    best: Tensors = {}
-    first_step = step = reported = settings.seed << 20
-    seen: Sequence[Relation] | None = None
-    while epoch < history.ends_at(schedule):
-        epoch += 1
-        for part in course.parts(epoch):
-            if part.visible is not seen:
-                seen, visible = part.visible, blocks.over(part.visible)
-            for items in visible.parted(part.items, order):
-                batch = course.batch(items)
-                outputs = network.outputs(weights, visible.block(batch.seeds, step), settings.dropout)
-                optimizer.step(batch.loss(outputs))
-                step += 1
-        score, validation_loss = course.judge(_examined(network, weights, blocks, course.examined))
-        history.add(score, validation_loss)
-        if score > best_score:
-            best_score, best_epoch = score, epoch
-            best = with_decoder(_numbers(weights), {} if decoder is None else _numbers(decoder.state_dict()))
-        ends_at = history.ends_at(schedule)
-        if course.says_each_epoch or (step - reported >= _REPORTED_STEPS and epoch < ends_at):
-            reported = step
-            progress(Progress(stage, epoch, ends_at, course.says(best_score)))
-    steps = step - first_step
+    stage, reported = f"train {name}", 0
+
+    def tell(done: int, ends_at: int, score: float, steps: int) -> None:
+        nonlocal reported
+        if course.says_each_epoch or (steps - reported >= _REPORTED_STEPS and done < ends_at):
+            reported = steps
+            progress(Progress(stage, done, ends_at, course.says(score)))
+
+    learner = _Learner(network, weights, decoder, optimizer, blocks, order, settings.dropout)
+    run = run_epochs(course, learner, schedule, settings.seed << 20, tell)
     if not course.says_each_epoch:
-        came_to = f"{course.says(best_score)} at epoch {best_epoch:,}, {steps:,} steps"
-        progress(Progress(stage, epoch, epoch, came_to))
-    run = TrainingRun(
-        name=name, epochs=epoch, steps=steps, best_epoch=best_epoch, validation=best_score,
-        rising=history.is_rising(schedule), learnt_from=course.learnt_from, batches=blocks.trained_by,
+        came_to = f"{course.says(run.score)} at epoch {run.best:,}, {run.steps:,} steps"
+        progress(Progress(stage, run.epochs, run.epochs, came_to))
+    recorded = TrainingRun(
+        name=name, epochs=run.epochs, steps=run.steps, best_epoch=run.best, validation=run.score,
+        rising=run.rising, learnt_from=course.learnt_from, batches=blocks.trained_by,
     )  # fmt: skip
-    return best, run
+    return learner.kept, recorded
+
+
+class _Learner:
+    """The `epochs.Learner` of a network over relations."""
+
+    def __init__(
+        self, network: _Network, weights: Weights, decoder: nn.Module | None, optimizer: NetworkOptimizer,
+        blocks: Blocks, order: np.random.Generator, dropout: float,
+    ) -> None:  # fmt: skip
+        """`blocks`: over all edges, by which epochs are judged."""
+        self._network, self._weights, self._decoder, self._optimizer = network, weights, decoder, optimizer
+        self._blocks, self._visible, self._order, self._dropout = blocks, blocks, order, dropout
+        self.kept: Tensors = {}
+
+    def see(self, visible: Sequence[Relation]) -> None:
+        self._visible = self._blocks.over(visible)
+
+    def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
+        return self._visible.parted(items, self._order)
+
+    def step(self, batch: Batch, key: int) -> None:
+        block = self._visible.block(batch.seeds, key)
+        self._optimizer.step(batch.loss(self._network.outputs(self._weights, block, self._dropout)))
+
+    def examine(self, nodes: np.ndarray) -> np.ndarray:
+        return _examined(self._network, self._weights, self._blocks, nodes)
+
+    def keep(self) -> None:
+        decoder = {} if self._decoder is None else _numbers(self._decoder.state_dict())
+        self.kept = with_decoder(_numbers(self._weights), decoder)
 
 
 @dataclass(frozen=True, slots=True)

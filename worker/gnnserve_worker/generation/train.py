@@ -5,7 +5,7 @@ Every variant is trained anew, with the master's hyper-parameters (Dynamic GNN i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +13,16 @@ import torch
 from torch import nn
 
 from gnnserve_api.spec.model import Model
+from gnnserve_worker.generation.epochs import run_epochs
 from gnnserve_worker.generation.networks import CPU, build_module, device_of, forward, rows_of
-from gnnserve_worker.generation.schedule import History, schedule_of
+from gnnserve_worker.generation.schedule import schedule_of
 from gnnserve_worker.generation.tensors import Tensors
 from gnnserve_worker.generation.training_set import TrainingSet
 from gnnserve_worker.graph.store import Features, Graph
 from gnnserve_worker.models.registry import spec_of
 from gnnserve_worker.sampling.subgraph import SubgraphSampler
 from gnnserve_worker.tables.gather import is_weighted
-from gnnserve_worker.tasks.course import Course
+from gnnserve_worker.tasks.course import Batch, Course
 
 VALIDATION_KEY = 1 << 40
 """Sampling key of validation. It is fixed, so that all epochs are compared on the same neighbours."""
@@ -82,49 +83,63 @@ def train(
     architecture = spec_of(model.architecture)
     learning_rate = settings.learning_rate or architecture.learning_rate
     optimizer = torch.optim.Adam(trained.parameters(), lr=learning_rate, weight_decay=settings.weight_decay)
-    weighted = is_weighted(architecture.aggregator)
-    judge = SubgraphSampler(data.graph.indptr, data.graph.indices, weighted=weighted)
     schedule = schedule_of(settings.epochs, -(-course.items // settings.batch_size), most_epochs)
-    history = History()
-    best_score, best_epoch = -1.0, 0
-    best_state: dict[str, torch.Tensor] = {}
-    first_step = step = settings.seed << 20
-    epoch = 0
-    seen: Graph | None = None
-    while epoch < history.ends_at(schedule):
-        epoch += 1
-        module.train()
-        for part in course.parts(epoch):
-            if part.visible is not seen:
-                seen = part.visible
-                sampler = SubgraphSampler(seen.indptr, seen.indices, weighted=weighted)
-            shuffled = order.permutation(part.items)
-            for start in range(0, len(shuffled), settings.batch_size):
-                batch = course.batch(shuffled[start : start + settings.batch_size])
-                subgraph = sampler.sample(batch.seeds, model.fanouts, step)
-                step += 1
-                loss = batch.loss(forward(module, rows_of(features, subgraph.nodes, device), subgraph))
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-        found = predict(module, features, judge, course.examined, model)
-        score, validation_loss = course.judge(found)
-        history.add(score, validation_loss)
-        if score > best_score:
-            best_score, best_epoch = score, epoch
-            best_state = {key: value.clone() for key, value in trained.state_dict().items()}
-        report(epoch, history.ends_at(schedule), best_score)
-    trained.load_state_dict(best_state)
+    learner = _Learner(data, features, model, module, trained, optimizer, order, device)
+
+    def tell(done: int, ends_at: int, score: float, _steps: int) -> None:
+        report(done, ends_at, score)
+
+    run = run_epochs(course, learner, schedule, settings.seed << 20, tell)
+    trained.load_state_dict(learner.kept)
     trained.to(CPU).eval()
     return Trained(
         module,
-        best_score,
-        best_epoch,
-        epochs=epoch,
-        steps=step - first_step,
-        rising=history.is_rising(schedule),
+        run.score,
+        run.best,
+        epochs=run.epochs,
+        steps=run.steps,
+        rising=run.rising,
         decoder=course.decoder,
     )
+
+
+class _Learner:
+    """The `epochs.Learner` of a network over one list of neighbours."""
+
+    def __init__(
+        self, data: TrainingSet, features: Features, model: Model, module: nn.Module, trained: nn.ModuleList,
+        optimizer: torch.optim.Optimizer, order: np.random.Generator, device: torch.device,
+    ) -> None:  # fmt: skip
+        """`trained`: `module`, and the course's decoder where there is one."""
+        self._features, self._model, self._module, self._trained = features, model, module, trained
+        self._optimizer, self._order, self._device = optimizer, order, device
+        self._weighted = is_weighted(spec_of(model.architecture).aggregator)
+        self._judge = SubgraphSampler(data.graph.indptr, data.graph.indices, weighted=self._weighted)
+        self._sampler = self._judge
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def see(self, visible: Graph) -> None:
+        self._sampler = SubgraphSampler(visible.indptr, visible.indices, weighted=self._weighted)
+
+    def batches(self, items: np.ndarray) -> Iterator[np.ndarray]:
+        shuffled, size = self._order.permutation(items), self._model.training.batch_size
+        for start in range(0, len(shuffled), size):
+            yield shuffled[start : start + size]
+
+    def step(self, batch: Batch, key: int) -> None:
+        subgraph = self._sampler.sample(batch.seeds, self._model.fanouts, key)
+        loss = batch.loss(forward(self._module, rows_of(self._features, subgraph.nodes, self._device), subgraph))
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def examine(self, nodes: np.ndarray) -> np.ndarray:
+        found = predict(self._module, self._features, self._judge, nodes, self._model)
+        self._module.train()
+        return found
+
+    def keep(self) -> None:
+        self.kept = {key: value.clone() for key, value in self._trained.state_dict().items()}
 
 
 @torch.no_grad()
