@@ -28,7 +28,7 @@ class Reading:
     """How a source is read."""
 
     digest: str
-    """Of `source_digest`."""
+    """`source_digest` of the source."""
     downloads: Path
     """The folder of fetched files."""
     progress: ProgressListener
