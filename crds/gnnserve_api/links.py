@@ -42,3 +42,13 @@ class LinksManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     embeddings_of: str | UnsetType | None = UNSET
     """Deprecated: not written any more. Earlier gnnserves named here the network over several types whose final
     embeddings the rows are (null: none). Pairs of stored nodes are answered of such rows; new nodes are not."""
+
+    # A `TaskSection` (`repository.py`).
+
+    @property
+    def listed_files(self) -> tuple[str, ...]:
+        return () if self.weights is None else (self.weights,)
+
+    @property
+    def answers_all_types(self) -> bool:
+        return True

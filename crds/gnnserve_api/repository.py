@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -353,6 +353,19 @@ class RowSource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     """Rows by type, where there are several; else absent."""
 
 
+class TaskSection(Protocol):
+    """A section of a revision's manifest that is about its task alone. A task without one answers for nodes of the
+    first type, and has no files of its own."""
+
+    @property
+    def listed_files(self) -> tuple[str, ...]:
+        """Paths of the task's own files, which the revision lists."""
+
+    @property
+    def answers_all_types(self) -> bool:
+        """Whether nodes of every type have outputs, so that rows of all of them are read."""
+
+
 class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """`revisions/<revision>/revision.json`: its presence is the commit."""
 
@@ -402,6 +415,19 @@ class RevisionManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     revision."""
     checksum: str = ""
     """`checksum_of` the rest, as it stands in the file."""
+
+    @property
+    def task_sections(self) -> tuple[TaskSection, ...]:
+        """Sections that tasks have written; empty: the task has none."""
+        return () if self.links is None else (self.links,)
+
+    @property
+    def task_files(self) -> tuple[str, ...]:
+        return tuple(name for section in self.task_sections for name in section.listed_files)
+
+    @property
+    def answers_all_types(self) -> bool:
+        return any(section.answers_all_types for section in self.task_sections)
 
     @property
     def expected(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -190,7 +191,7 @@ class FakeWorker:
             multi_label=self.multi_label,
             splits=NO_SPLITS,
             overlays=overlays,
-            decoder=None if self.links is None else self.links.decoder,
+            folder=Path(),
         )
         return ServedRevision(
             manifest=manifest,

@@ -15,8 +15,9 @@ from tests.support.several_types import TypedParts, shop
 from tests.support.steps import HeardSteps
 
 from gnnserve_api.edges import Direction, EdgeRules
-from gnnserve_api.errors import InputError
+from gnnserve_api.errors import DamagedError, InputError
 from gnnserve_api.graph_schema import GraphSchema, RelationManifest, TypeManifest
+from gnnserve_api.links import EndManifest, LinksManifest
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_api.spec.graph import GraphSource
 from gnnserve_api.spec.service import GNNService, GNNServiceSpec
@@ -38,7 +39,7 @@ from gnnserve_worker.tasks.score_links.calibration import fit_calibration
 from gnnserve_worker.tasks.score_links.course import LinkCourse
 from gnnserve_worker.tasks.score_links.decoders import make_decoder
 from gnnserve_worker.tasks.score_links.folding import read_from_one_end
-from gnnserve_worker.tasks.score_links.links import served_links
+from gnnserve_worker.tasks.score_links.links import open_decoder, served_links
 from gnnserve_worker.tasks.score_links.metrics import judge_links, roc_auc
 
 GRAPH = planted_graph([2, 5, 9], nodes=200, columns=12)
@@ -289,6 +290,15 @@ def test_a_softmax_over_all_nodes_is_torchs(at_once: int, monkeypatch: pytest.Mo
     assert found.grad.numpy() == pytest.approx(expected.grad.numpy(), abs=1e-6)
 
 
+def test_the_task_opens_its_own_files_and_names_what_is_damaged(tmp_path: Path) -> None:
+    end = EndManifest("", 0, 4)
+    told = LinksManifest("DistMult", 8, "", end, end, 1, 1, weights="decoder.safetensors")
+    assert told.listed_files == ("decoder.safetensors",)
+    (tmp_path / "decoder.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(DamagedError, match=r"decoder\.safetensors.*does not hold the weights of the decoder"):
+        open_decoder(tmp_path, told)
+
+
 # --- from a manifest to answers
 
 
@@ -301,8 +311,7 @@ def manifest(tmp_path: Path, **parts: Any) -> GNNService:
 
 def answers(repository: Repository, published: RevisionManifest, name: str, pairs: Pairs) -> np.ndarray:
     loaded = load_revision(repository, published.revision)
-    served = served_links(published, loaded.decoder)
-    assert served is not None
+    served = served_links(published, loaded.folder)
     nodes, places = np.unique(np.concatenate([pairs.first, pairs.second]), return_inverse=True)
     embeddings = infer_batch(loaded, name, nodes, key=0, with_embeddings=False).scores
     return served.score(embeddings, places[: len(pairs)], places[len(pairs) :])

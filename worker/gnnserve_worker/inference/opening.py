@@ -42,7 +42,7 @@ def served_revision(loaded: LoadedRevision, replica: LivingRevision | None = Non
         multi_label=loaded.multi_label,
         splits=loaded.splits,
         overlays=overlays,
-        decoder=loaded.decoder,
+        folder=loaded.folder,
     )
     task = opener.open(parts)
     indexes = _indexes_of(loaded, manifest.revision, task.recommending.parts)

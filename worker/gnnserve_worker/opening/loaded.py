@@ -20,7 +20,6 @@ from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.places import TypePlaces, places_of
 from gnnserve_worker.graph.store import Graph, Splits
-from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.models.network import Layer, Network
 from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.opening.changes import OpenedChanges
@@ -110,8 +109,6 @@ class LoadedRevision:
     """The folder of the revision."""
     type_ids: Mapping[str, NodeIds | None] = field(default_factory=dict)
     """`ids` of each type, by its name; empty: those of the only type are `ids`."""
-    decoder: LinkDecoder | None = None
-    """What scores pairs; None: it scores none, or is staged."""
     type_rows: tuple[TypeRowRecipe, ...] = ()
     """What new nodes of each type come with; empty: nothing of how their rows are made is kept."""
     sample: Sampler = sample_neighbours
@@ -132,9 +129,10 @@ class LoadedRevision:
 
     @property
     def answered_nodes(self) -> int:
-        """Nodes that can be asked about, which are the first ones: of several types, those of the one that is
-        classified, or all where links are scored."""
-        return self.graph.schema.target.nodes if self.decoder is None else self.graph.nodes
+        """Nodes that can be asked about, which are the first ones: of several types, those of the first, or all where
+        the task answers for every type."""
+        answers_all = self.manifest is not None and self.manifest.answers_all_types
+        return self.graph.nodes if answers_all else self.graph.schema.target.nodes
 
     @property
     def answered_type(self) -> str:

@@ -9,7 +9,6 @@ from msgspec import UNSET
 
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.models.build import build_network
-from gnnserve_worker.opening.decoder import open_decoder
 from gnnserve_worker.opening.graph import open_seen_graph
 from gnnserve_worker.opening.loaded import LoadedRevision, NetworkBuilder
 from gnnserve_worker.opening.variants import OpenedVariants
@@ -60,7 +59,6 @@ def open_revision(revision: RevisionFiles, build: NetworkBuilder = build_network
         files=revision.watched,
         changes=changes,
         made_of=None if described.version is UNSET else described.version.made_of,
-        decoder=open_decoder(revision.folder, revision.manifest),
     )
 
 

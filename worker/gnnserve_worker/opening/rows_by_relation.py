@@ -195,8 +195,8 @@ def _followed(
 def _check_fit(revision: RevisionFiles, variant: VariantManifest, graph: Graph) -> None:
     """Raise DamagedError where a table that the variant reads does not fit the graph as it is stored."""
     followed = followed_of(variant)
-    scores_links = revision.manifest is not None and revision.manifest.links is not None
-    read = [(variant.table, _Reach(any(variant.fanouts), scores_links or variant.network.layers > 1), variant.columns)]
+    answers_all = revision.manifest is not None and revision.manifest.answers_all_types
+    read = [(variant.table, _Reach(any(variant.fanouts), answers_all or variant.network.layers > 1), variant.columns)]
     if followed is not None:
         products = followed.layers[0].products
         read.append((products, _Reach(neighbours=True, of_all=True), revision.tables[products].columns))

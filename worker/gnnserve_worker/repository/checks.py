@@ -106,14 +106,16 @@ def read_revision_manifest(folder: Path) -> RevisionManifest:
         if (misfit := cascade_misfit(cascade, revision.variants)) is not None:
             raise DamagedError(path, misfit, remedy(folder))
     tables = [name for table in revision.tables.values() for name in files_of(table)]
-    weights = [variant.weights for variant in revision.variants]
-    source = revision.row_source
-    rows = [source.tensors] if source is not None and source.tensors is not None else []
-    links = revision.links
-    decoder = [links.weights] if links is not None and links.weights is not None else []
-    _require_listed(path, revision.files, [*tables, *weights, *rows, *decoder], remedy(folder))
+    _require_listed(path, revision.files, [*tables, *files_beside_tables(revision)], remedy(folder))
     _require_sealed(path, content, remedy(folder))
     return revision
+
+
+def files_beside_tables(manifest: RevisionManifest) -> list[str]:
+    """Paths of the files that variants, rows of new nodes and the task are read from."""
+    weights, source = [variant.weights for variant in manifest.variants], manifest.row_source
+    rows = [source.tensors] if source is not None and source.tensors is not None else []
+    return [*weights, *rows, *manifest.task_files]
 
 
 def profile_misfit(variants: Sequence[VariantManifest | CascadeManifest], profile: Profile) -> str | None:

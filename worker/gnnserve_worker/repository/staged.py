@@ -253,44 +253,39 @@ class StagedRevision:
     ) -> RevisionManifest:
         """Publish. `variants` in the order of the profile, `cascades` behind them. `created_at` is UTC in
         RFC 3339; revisions are ordered by it. `training`: None for given weights."""
-        expected = {variant.weights for variant in variants}
-        if row_source is not None and row_source.tensors is not None:
-            expected.add(row_source.tensors)
-        if links is not None and links.weights is not None:
-            expected.add(links.weights)
+        manifest = RevisionManifest(
+            schema_version=TYPED_SCHEMA_VERSION if self._graph.schema.has_names else SCHEMA_VERSION,
+            revision=self.revision,
+            recipe=self._recipe,
+            graph=self._graph.digest,
+            model=model_digest(variants, self._files),
+            checkpoint=self._checkpoint,
+            created_at=created_at,
+            generator=generator,
+            scope=scope,
+            ranking=ranking,
+            tables=self._tables,
+            variants=tuple(variants),
+            profile=profile,
+            files=dict(sorted(self._files.items())),
+            training=training,
+            row_source=row_source,
+            edge_rules=edge_rules,
+            given=self._given,
+            cascades=tuple(cascades),
+            links=links,
+            assumptions=UNSET if assumptions is UNSET else dict(assumptions),
+            compared=tuple(compared) or UNSET,
+            label_misfits=tuple(label_misfits) or UNSET,
+        )
+        expected = set(checks.files_beside_tables(manifest))
         for table in {table for variant in variants for table in variant.tables}:
             expected.update(checks.files_of(self._tables[table]))
         if not variants or expected != set(self._files):
             raise RuntimeError(f"the variants are of {sorted(expected)}, but {sorted(self._files)} were written")
         if (problem := checks.profile_misfit([*variants, *cascades], profile)) is not None:
             raise RuntimeError(problem)
-        manifest = sealed(
-            RevisionManifest(
-                schema_version=TYPED_SCHEMA_VERSION if self._graph.schema.has_names else SCHEMA_VERSION,
-                revision=self.revision,
-                recipe=self._recipe,
-                graph=self._graph.digest,
-                model=model_digest(variants, self._files),
-                checkpoint=self._checkpoint,
-                created_at=created_at,
-                generator=generator,
-                scope=scope,
-                ranking=ranking,
-                tables=self._tables,
-                variants=tuple(variants),
-                profile=profile,
-                files=dict(sorted(self._files.items())),
-                training=training,
-                row_source=row_source,
-                edge_rules=edge_rules,
-                given=self._given,
-                cascades=tuple(cascades),
-                links=links,
-                assumptions=UNSET if assumptions is UNSET else dict(assumptions),
-                compared=tuple(compared) or UNSET,
-                label_misfits=tuple(label_misfits) or UNSET,
-            )
-        )
+        manifest = sealed(manifest)
         files.commit(self._folder / paths.REVISION_COMMIT, to_json(manifest))
         return manifest
 

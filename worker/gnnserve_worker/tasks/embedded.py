@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from gnnserve_api.repository import VariantManifest
-from gnnserve_worker.models.decoder import LinkDecoder
 
 AnyLayer = TypeVar("AnyLayer")
 """A layer, or its place in a network."""
@@ -41,5 +41,6 @@ class EmbeddedTask(Protocol):
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:
         """The embeddings of what was computed, float32 [nodes, columns]; None: they are not there."""
 
-    def queries(self, embeddings: np.ndarray, decoder: LinkDecoder | None, most: int) -> np.ndarray:
-        """Vectors that an index is measured with, of embeddings of the nodes that are searched with."""
+    def queries(self, embeddings: np.ndarray, folder: Path, most: int) -> np.ndarray:
+        """Vectors that an index is measured with, of embeddings of the nodes that are searched with. `folder`: the
+        revision's. Raises DamagedError."""

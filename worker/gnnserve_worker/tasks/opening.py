@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from gnnserve_api.classes import Classes
 from gnnserve_api.provenance import Provenance
@@ -12,7 +13,6 @@ from gnnserve_worker.asking.asked_nodes import AskedNodes
 from gnnserve_worker.asking.overlay import Overlays
 from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.graph.store import Splits
-from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.tasks.published import PublishedTask
 from gnnserve_worker.tasks.served import ServedTask
 
@@ -30,8 +30,8 @@ class TaskParts:
     splits: Splits
     overlays: Overlays
     """What requests may bring along."""
-    decoder: LinkDecoder | None
-    """What scores pairs; None: it scores none."""
+    folder: Path | None
+    """The revision's folder, where the files are that the task opens itself; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

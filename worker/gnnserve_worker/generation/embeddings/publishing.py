@@ -155,10 +155,10 @@ class _Made:
             manifest.revision, manifest.graph, self._variant.name, weights, self.offset, written_by, part.metric,
             part.type, part.first,
         )  # fmt: skip
-        vectors, decoder = self._computed(scratch), self._revision.decoder
+        vectors = self._computed(scratch)
         # Nodes of one end are searched with embeddings of the other.
         other = next((one for one in parts if one is not part), part)
-        queries = embedded_task(manifest).queries(vectors[other.first : other.end], decoder, _QUERIES)
+        queries = embedded_task(manifest).queries(vectors[other.first : other.end], self._folder, _QUERIES)
         return build_index(vectors[part.first : part.end], origin, folder, self._on_progress, queries)
 
     def blocks(self, scratch: Path) -> Iterator[Block]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from gnnserve_api.families import family_of
 from gnnserve_api.repository import RevisionManifest, VariantManifest
-from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
 
 
@@ -34,5 +34,5 @@ class HiddenLayer:
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:
         return computed.embeddings
 
-    def queries(self, embeddings: np.ndarray, decoder: LinkDecoder | None, most: int) -> np.ndarray:
+    def queries(self, embeddings: np.ndarray, folder: Path, most: int) -> np.ndarray:
         return embeddings

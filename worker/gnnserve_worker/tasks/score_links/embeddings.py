@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from gnnserve_api.families import family_of
 from gnnserve_api.links import LinksManifest
 from gnnserve_api.repository import RevisionManifest, VariantManifest
-from gnnserve_worker.models.decoder import LinkDecoder
 from gnnserve_worker.tasks.embedded import AnyLayer, ComputedNodes
+from gnnserve_worker.tasks.score_links.links import open_decoder
 
 
 def ends_of_links(manifest: RevisionManifest) -> EndsOfLinks | None:
@@ -47,9 +48,7 @@ class EndsOfLinks:
     def taken(self, computed: ComputedNodes) -> np.ndarray | None:
         return computed.scores
 
-    def queries(self, embeddings: np.ndarray, decoder: LinkDecoder | None, most: int) -> np.ndarray:
-        if decoder is None:
-            raise ValueError("the revision has no decoder")
+    def queries(self, embeddings: np.ndarray, folder: Path, most: int) -> np.ndarray:
         random = np.random.default_rng(0)
         asked = np.sort(random.choice(len(embeddings), min(len(embeddings), most), replace=False))
-        return decoder.as_query(embeddings[asked])
+        return open_decoder(folder, self.links).as_query(embeddings[asked])

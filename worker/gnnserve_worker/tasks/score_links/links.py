@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
 
+from gnnserve_api.errors import DamagedError
 from gnnserve_api.links import LinkCalibration, LinksManifest
 from gnnserve_api.repository import RevisionManifest
-from gnnserve_worker.models.decoder import LinkDecoder, probabilities
+from gnnserve_worker.models.decoder import LinkDecoder, build_decoder, probabilities
+from gnnserve_worker.repository import checks, paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,27 @@ class ServedLinks:
         return probabilities(scores, fitted.slope, fitted.intercept)
 
 
-def served_links(manifest: RevisionManifest, decoder: LinkDecoder | None) -> ServedLinks:
-    """Those of a revision that scores links."""
-    assert manifest.links is not None and decoder is not None  # noqa: S101
+def served_links(manifest: RevisionManifest, folder: Path | None) -> ServedLinks:
+    """Links that a revision scores, with the decoder from its folder. Raises DamagedError."""
+    assert manifest.links is not None and folder is not None  # noqa: S101
     found = {one.name: one.calibration for one in manifest.variants if one.calibration is not None}
-    return ServedLinks(manifest.links, decoder, found)
+    return ServedLinks(manifest.links, open_decoder(folder, manifest.links), found)
+
+
+def open_decoder(folder: Path, links: LinksManifest) -> LinkDecoder:
+    """What scores pairs. `folder`: the revision's, whose files were verified. Raises DamagedError."""
+    path = folder / (links.weights or paths.REVISION_COMMIT)
+    try:
+        weights = {} if links.weights is None else safetensors.numpy.load(path.read_bytes())
+        return _covering(build_decoder(links.decoder, weights, links.dimensions), links)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        problem = f"does not hold the weights of the decoder: {error}"
+        raise DamagedError(path, problem, checks.remedy(folder)) from error
+
+
+def _covering(decoder: LinkDecoder, links: LinksManifest) -> LinkDecoder:
+    """The decoder. ValueError: it lacks nodes at an end of links."""
+    nodes, folding = max(links.first.end, links.second.end), decoder.folding
+    if folding is not None and len(folding.shares) < nodes:
+        raise ValueError(f"weights 'shares' are {len(folding.shares)} numbers, expected one for each of {nodes} nodes")
+    return decoder

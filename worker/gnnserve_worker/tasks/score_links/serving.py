@@ -171,7 +171,7 @@ class ScoreLinks:
 
 
 def _open(parts: TaskParts) -> ScoreLinks:
-    links = served_links(parts.manifest, parts.decoder)
+    links = served_links(parts.manifest, parts.folder)
     ends = PairEnds(links.manifest, parts.graph)
     return ScoreLinks(
         graph=parts.graph,
