@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -11,8 +12,11 @@ from gnnserve_api.classes import Classes
 from gnnserve_api.errors import InputError
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.spec.model import ScoreKind
-from gnnserve_worker.generation.expected.file import GivenScores
-from gnnserve_worker.generation.expected.listed import ListedScores
+from gnnserve_api.spec.service import GNNServiceSpec
+from gnnserve_worker.generation.expected.file import GivenScores, ScoredNodes, read_scores
+from gnnserve_worker.generation.expected.listed import ListedScores, listed_scores
+from gnnserve_worker.graph.store import GraphData
+from gnnserve_worker.progress import Progress, ProgressListener
 
 STAGE = "compare expected scores"
 """Name of the stage for those who listen to progress."""
@@ -40,6 +44,41 @@ class Cause:
     remedy: str
     scores: np.ndarray
     """float64 [rows, classes], before softmax or sigmoid."""
+
+
+class ComparedNetwork(Protocol):
+    """A network with given weights, over the source's graph."""
+
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        """Scores of nodes over all of their neighbours, before softmax or sigmoid: [nodes, classes]."""
+
+    def causes(self, nodes: np.ndarray) -> Iterable[Cause]:
+        """Other ways to compute these nodes' scores, in the order in which they are tried."""
+
+
+def compare_listed(
+    spec: GNNServiceSpec, digests: Mapping[str, str], graph: GraphData, hint: str,
+    network_of: Callable[[str], ComparedNetwork], progress: ProgressListener,
+) -> Sequence[ComparedScores]:  # fmt: skip
+    """Hold all expected scores of the spec against those of the weights. `digests`: of the files, by the weights.
+    `network_of`: by what `ListedScores` calls its weights. InputError: they differ by more than they may."""
+    listed = listed_scores(spec)
+    if not listed:
+        return ()
+    progress(Progress(STAGE, 0, len(listed)))
+    target = graph.target
+    files = [read_scores(one, ScoredNodes(target.nodes, target.ids, len(graph.classes))) for one in listed]
+    found = []
+    for done, (one, given) in enumerate(zip(listed, files, strict=True), start=1):
+        comparison, network = Comparison(one, given, graph.classes, graph.multi_label, hint), network_of(one.weights)
+        scores = network.scores(given.positions)
+        differences = comparison.differences(scores)
+        if differences.max() > one.expected.tolerance_permille:
+            rows = comparison.worst_rows(differences)[:TRIED_ROWS]
+            raise comparison.refuse(scores, differences, network.causes(given.positions[rows]), rows)
+        found.append(comparison.outcome(digests[one.weights], float(differences.max())))
+        progress(Progress(STAGE, done, len(listed), found[-1].in_words))
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

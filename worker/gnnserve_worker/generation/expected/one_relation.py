@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,9 +16,7 @@ from gnnserve_api.spec.graph import GraphSource, Normalization, NpzDirection
 from gnnserve_api.spec.model import Scope
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import ReadingTried, paired_readings, single_readings
-from gnnserve_worker.generation.expected.comparison import STAGE, TRIED_ROWS, Cause, Comparison
-from gnnserve_worker.generation.expected.file import ScoredNodes, read_scores
-from gnnserve_worker.generation.expected.listed import listed_scores
+from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.expected.neighbourhood import neighbourhood_of
 from gnnserve_worker.generation.features import fit_normalization, keep_columns, normalization_of
 from gnnserve_worker.generation.hidden import hidden_states
@@ -28,7 +27,7 @@ from gnnserve_worker.graph.sources.checks import UNREAD_EDGE_DATA
 from gnnserve_worker.graph.store import Features, Graph, GraphData
 from gnnserve_worker.models.plain import SERVED, PlainGraph, Reading, activated, weights_of
 from gnnserve_worker.models.registry import spec_of
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import ProgressListener
 from gnnserve_worker.tasks.generation import task_of
 
 _PAIRED_NUMBERS = 1 << 26
@@ -51,26 +50,31 @@ def compare_scores(
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold all expected scores of the spec against those of the weights. `graph`: the source's. `load`: reads
     another source. InputError: they differ by more than they may."""
-    listed = listed_scores(spec)
-    if not listed:
-        return ()
-    progress(Progress(STAGE, 0, len(listed)))
-    of = ScoredNodes(graph.nodes, graph.ids, len(graph.classes))
-    files = [read_scores(one, of) for one in listed]
-    rows = _served_rows(spec, graph, normalization_of(spec))
-    network, found = spec.network(len(graph.classes)), []
-    for done, (one, given) in enumerate(zip(listed, files, strict=True), start=1):
-        comparison = Comparison(one, given, graph.classes, graph.multi_label, _hint(graph))
-        own = weights[one.weights]
-        scores = _served_scores(network, own, rows, graph.graph, given.positions)
-        differences = comparison.differences(scores)
-        if differences.max() > one.expected.tolerance_permille:
-            tried = comparison.worst_rows(differences)[:TRIED_ROWS]
-            causes = _Causes(spec, network, graph, own, given.positions[tried], load)
-            raise comparison.refuse(scores, differences, causes.tried(), tried)
-        found.append(comparison.outcome(digests[one.weights], float(differences.max())))
-        progress(Progress(STAGE, done, len(listed), found[-1].in_words))
-    return found
+    network = spec.network(len(graph.classes))
+    rows = cache(lambda: _served_rows(spec, graph, normalization_of(spec)))  # once files are read without errors
+    return compare_listed(
+        spec, digests, graph, _hint(graph), lambda name: _Network(spec, network, graph, weights[name], rows(), load),
+        progress,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Network:
+    """A `ComparedNetwork` over one list of neighbours."""
+
+    spec: GNNServiceSpec
+    network: NetworkManifest
+    graph: GraphData
+    weights: ComparedWeights
+    rows: Features
+    """What the first layer reads of each node."""
+    load: Callable[[GraphSource], GraphData]
+
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        return _served_scores(self.network, self.weights, self.rows, self.graph.graph, nodes)
+
+    def causes(self, nodes: np.ndarray) -> Iterator[Cause]:
+        return _Causes(self.spec, self.network, self.graph, self.weights, nodes, self.load).tried()
 
 
 def _served_rows(spec: GNNServiceSpec, graph: GraphData, method: Normalization) -> Features:

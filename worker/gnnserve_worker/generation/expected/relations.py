@@ -12,9 +12,7 @@ import scipy.sparse as sp
 from gnnserve_api.given_weights import ComparedScores
 from gnnserve_api.spec.service import GNNServiceSpec
 from gnnserve_worker.generation.expected.alternatives import CANNOT, single_readings
-from gnnserve_worker.generation.expected.comparison import STAGE, TRIED_ROWS, Cause, Comparison
-from gnnserve_worker.generation.expected.file import ScoredNodes, read_scores
-from gnnserve_worker.generation.expected.listed import listed_scores
+from gnnserve_worker.generation.expected.comparison import Cause, compare_listed
 from gnnserve_worker.generation.families.relation_tables import hidden_states
 from gnnserve_worker.generation.families.relations import as_arrays, states_of
 from gnnserve_worker.generation.tensors import Tensors
@@ -22,7 +20,7 @@ from gnnserve_worker.generation.training_set import RelationTrainingSet
 from gnnserve_worker.graph.store import Features
 from gnnserve_worker.models.plain import SERVED, Reading, activated
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, RelationalSpec
-from gnnserve_worker.progress import Progress, ProgressListener
+from gnnserve_worker.progress import ProgressListener
 
 _MOST_PERMUTED = 5
 """Most relations of which every order is tried: there are 120 of five."""
@@ -34,32 +32,24 @@ def compare_scores_over_relations(
 ) -> Sequence[ComparedScores]:  # fmt: skip
     """Hold expected scores of the spec against those of the weights. `subject`: of the source's graph. InputError:
     they differ by more than they may."""
-    found = []
-    for one in listed_scores(spec):
-        progress(Progress(STAGE, 0, 1))
-        target = subject.data.target
-        given = read_scores(one, ScoredNodes(target.nodes, target.ids, len(subject.data.classes)))
-        comparison = Comparison(one, given, subject.data.classes, subject.data.multi_label)
-        network = _Network(architecture, shape, subject, tensors)
-        scores = network.scores()[given.positions]
-        differences = comparison.differences(scores)
-        if differences.max() > one.expected.tolerance_permille:
-            rows = comparison.worst_rows(differences)[:TRIED_ROWS]
-            causes = network.causes(given.positions[rows])
-            raise comparison.refuse(scores, differences, causes, rows)
-        found.append(comparison.outcome(digests[one.weights], float(differences.max())))
-        progress(Progress(STAGE, 1, 1, found[-1].in_words))
-    return found
+    network = _Network(architecture, shape, subject, tensors)
+    return compare_listed(spec, digests, subject.data, "", lambda _: network, progress)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Network:
+    """A `ComparedNetwork` over relations."""
+
     architecture: RelationalSpec
     shape: RelationalShape
     subject: RelationTrainingSet
     tensors: Tensors
 
-    def scores(self, reading: Reading = SERVED, *, divides: bool = False) -> np.ndarray:
+    def scores(self, nodes: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self._all_scores()[nodes]
+        return found
+
+    def _all_scores(self, reading: Reading = SERVED, *, divides: bool = False) -> np.ndarray:
         """Scores of all nodes of the classified type. `divides`: what relations give is averaged, not summed."""
         layers = [as_arrays(layer) for layer in self.architecture.layers(self.tensors, self.shape)]
         states = states_of(self.subject, self.tensors)
@@ -76,7 +66,7 @@ class _Network:
 
     def causes(self, positions: np.ndarray) -> Iterator[Cause]:
         """Other ways to compute the scores of these nodes; those that change nothing are left out."""
-        served = self.scores()[positions]
+        served = self._all_scores()[positions]
         for words, remedy, scores in self._others():
             if not np.array_equal(scores[positions], served):
                 yield Cause(words, remedy, scores[positions])
@@ -84,13 +74,13 @@ class _Network:
     def _others(self) -> Iterator[tuple[str, str, np.ndarray]]:
         mean, total = "with the mean of what relations give", "with the sum of the neighbours by each relation"
         summed = replace(self, subject=replace(self.subject, means=[_as_sums(one) for one in self.subject.means]))
-        yield mean, CANNOT, self.scores(divides=True)
-        yield total, CANNOT, summed.scores()
-        yield f"{mean} and {total}", CANNOT, summed.scores(divides=True)
+        yield mean, CANNOT, self._all_scores(divides=True)
+        yield total, CANNOT, summed._all_scores()
+        yield f"{mean} and {total}", CANNOT, summed._all_scores(divides=True)
         yield from self._orders()
         for one in single_readings(self.architecture.assumptions):
-            yield one.words, one.remedy, self.scores(one.reading)
-            yield f"{one.words} and {mean.removeprefix('with ')}", CANNOT, self.scores(one.reading, divides=True)
+            yield one.words, one.remedy, self._all_scores(one.reading)
+            yield f"{one.words} and {mean.removeprefix('with ')}", CANNOT, self._all_scores(one.reading, divides=True)
 
     def _orders(self) -> Iterator[tuple[str, str, np.ndarray]]:
         """Relations numbered in another order, of an architecture whose tensors have them by number."""
@@ -108,7 +98,7 @@ class _Network:
             yield (
                 f"with relations numbered as {names}",
                 "number them as `gnnserve graph inspect` lists them",
-                changed.scores(),
+                changed._all_scores(),
             )
 
     def _read_by(self, layer: RelationalLayer, kind: int) -> int:
