@@ -43,7 +43,7 @@ def _quick_profile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def subject_of(folder: Path, parts: TypedParts | None = None, scope: Scope = Scope.TRANSDUCTIVE) -> RelationTrainingSet:
     data = load_types(typed_source(write_folder(folder / "graph", parts or shop())))
-    return relation_training_set(data, data.schema, Normalization.DISABLED, scope, labels_of(data))
+    return relation_training_set(data, Normalization.DISABLED, scope, labels_of(data))
 
 
 def model_of(**given: Any) -> Model:

@@ -82,7 +82,7 @@ class Relations:
         spec, repository = self.wanted.spec, self.wanted.repository
         repository.put_graph(self.data)
         method, scope = normalization_of(spec), spec.model.training.scope
-        subject = relation_training_set(self.data, self.data.schema, method, scope, self.problem)
+        subject = relation_training_set(self.data, method, scope, self.problem)
         compared = self._compare(subject)
         learnt, runs = (self.given, ()) if self.given is not None else self._train(subject, use_gpu=use_gpu)
         tensors, decoder = without_decoder(learnt)
@@ -106,7 +106,7 @@ class Relations:
         if wanted.graph_version is not None:
             data, problem, _ = wanted.task.import_over_types(wanted.repository.downloads, wanted.progress)
             method, scope = normalization_of(spec), spec.model.training.scope
-            subject = relation_training_set(data, data.schema, method, scope, problem)
+            subject = relation_training_set(data, method, scope, problem)
             shape = replace(shape, graph=data.schema)
         architecture = relational_spec_of(spec.model.architecture)
         return compare_scores_over_relations(

@@ -66,11 +66,11 @@ class RelationTrainingSet:
 
 
 def relation_training_set(
-    data: GraphData, schema: GraphSchema, method: Normalization, scope: Scope,
-    problem: LearningProblem[Sequence[Relation]],
+    data: GraphData, method: Normalization, scope: Scope, problem: LearningProblem[Sequence[Relation]]
 ) -> RelationTrainingSet:  # fmt: skip
     """With inductive training, edges of nodes of the classified type that are not for training are hidden, and so are
     the features of these nodes; nodes of other types belong to no part of the split, and are always seen."""
+    schema = data.schema
     is_seen = np.ones(data.target.nodes, dtype=bool)
     if scope is Scope.INDUCTIVE:
         is_seen[:] = False
