@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from gnnserve_worker.compaction.source_changes import SourceChanges
 from gnnserve_worker.graph.change_batch import ChangeBatch
 from gnnserve_worker.graph.found_nodes import FoundNodes
 from gnnserve_worker.graph.living_graph import LivingGraph
-from gnnserve_worker.graph.store import Features, GraphData, NodeType, Relation
+from gnnserve_worker.graph.living_payload import LivingPayload
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.store import Features, Graph, GraphData, NodeType, Relation
 from gnnserve_worker.inference.living import LivingRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.progress import Progress, ProgressListener
@@ -98,23 +100,12 @@ class Folding:
         graph, loaded, places = self._graph, self._loaded, self._graph.places
         kept = [ids.kept for ids in graph.ids_of]
         firsts = places.first_nodes
-        names = np.zeros(int(firsts[-1]), np.int32)
-        for first, own in zip(firsts.tolist(), kept, strict=False):
-            names[first + own] = np.arange(len(own), dtype=np.int32)
-        relations = [
-            Relation(
-                one.source, one.name, one.target,
-                graph.lists.renumbered(places.list_by(place, firsts[kind] + kept[kind]), names),
-                one.reverse_of, one.edge_rules,
-            )
-            for place, (one, kind) in enumerate(zip(graph.stored.relations, places.targets.tolist(), strict=True))
-        ]  # fmt: skip
         asked = self._changes[0]
         data = GraphData(
             source=loaded.source,
             digest=digest,
             types=tuple(self._type(kind, own) for kind, own in enumerate(kept)),
-            relations=tuple(relations),
+            relations=folded_relations(graph, kept),
             labels=asked.labels_of(loaded.labels, kept[0]),
             classes=loaded.classes,
             splits=asked.splits_of(loaded.splits, kept[0], len(loaded.labels)),
@@ -131,6 +122,41 @@ class Folding:
             () if columns is None else columns_of(columns.columns),
             self._graph.ids_of[kind].of_these(kept),
         )
+
+
+def folded_relations(graph: LivingGraph, kept: Sequence[np.ndarray]) -> tuple[Relation, ...]:
+    """The relations as they are now. `kept`: the nodes of each type that are there, int64, ascending: their positions
+    become those within it."""
+    firsts, places = graph.places.first_nodes, graph.places
+    names = np.zeros(int(firsts[-1]), np.int32)
+    for first, own in zip(firsts.tolist(), kept, strict=False):
+        names[first + own] = np.arange(len(own), dtype=np.int32)
+    relations = []
+    for place, (one, kind) in enumerate(zip(graph.stored.relations, places.targets.tolist(), strict=True)):
+        lists = graph.lists.renumbered(places.list_by(place, firsts[kind] + kept[kind]), names)
+        relations.append(Relation(one.source, one.name, one.target, lists, one.reverse_of, one.edge_rules))
+    return tuple(relations) if not graph.payloads else _with_payload(graph.payloads, relations)
+
+
+def _with_payload(payloads: Sequence[LivingPayload | None], relations: Sequence[Relation]) -> tuple[Relation, ...]:
+    """The relations with the payload that their entries name, without the rows that none does. A reverse relation
+    shares that of its own."""
+    shared: dict[int, tuple[np.ndarray, EdgePayload]] = {}
+    for payload in payloads:
+        if payload is not None and id(payload) not in shared:
+            named = [one.lists.payload_rows for one, of in zip(relations, payloads, strict=True) if of is payload]
+            used = np.unique(np.concatenate(named)).astype(np.int64)
+            shared[id(payload)] = used, payload.of_these(used)
+    found = []
+    for one, payload in zip(relations, payloads, strict=True):
+        if payload is None:
+            found.append(replace(one, lists=Graph(one.lists.indptr, one.lists.indices)))
+            continue
+        used, folded = shared[id(payload)]
+        rows = np.searchsorted(used, one.lists.payload_rows).astype(np.int32)
+        lists = Graph(one.lists.indptr, one.lists.indices, payload_rows=rows)
+        found.append(replace(one, lists=lists, payload=folded))
+    return tuple(found)
 
 
 def _made_of(loaded: LoadedRevision, log: ChangeLog, log_uid: str, offset: int) -> ChangedSource:

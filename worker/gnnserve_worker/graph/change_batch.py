@@ -10,6 +10,12 @@ Its binary form is what the log keeps and what clients may send, all little-endi
     labels           JSON: a list with the label of each new node, then of each labelled node; null: none. Empty: there
                      are no labelled nodes, and no new node has a label
 
+Forms 9, 10 and 11 are forms 1, 2 and 3 of batches whose edges have payload. Two more int64 stand behind the ten:
+columns of edge features, and whether edges have times, 0 or 1. More numbers stand behind the features of nodes:
+
+    float32 [edges, columns], with zeros up to a multiple of 8 bytes; a row as wide as the relation with most columns
+    int64 [edges] where edges have times
+
 Ids stand in this order: new nodes, overrides, labelled nodes, edges (source, target), removed edges (source, target),
 removed nodes. It is also the order in which changes take effect.
 
@@ -28,6 +34,9 @@ import msgspec
 import numpy as np
 
 _HEADER = struct.Struct("<10q")
+_PAYLOAD_HEADER = struct.Struct("<2q")
+_HAS_PAYLOAD = 8
+"""The bit of the form that says that edges have payload."""
 _UNIT = 8
 _ID_BYTES = 8
 _FEATURE_BYTES = 4
@@ -99,6 +108,15 @@ class ChangeBatch(msgspec.Struct, frozen=True):
     """JSON, as in the binary form."""
     is_typed: bool = False
     """Whether ids are texts with their types (form 3)."""
+    edge_features: np.ndarray = msgspec.field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """float32 [edges, columns of the relation that has most]; [0, 0]: edges have none."""
+    edge_times: np.ndarray = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
+    """int64 [edges]; [0]: edges have none."""
+
+    @property
+    def has_payload(self) -> bool:
+        """Whether edges have features or times. It decides the binary form."""
+        return self.edge_features.shape[1] > 0 or len(self.edge_times) > 0
 
     @property
     def per_edge(self) -> int:
@@ -147,16 +165,30 @@ def encode_batch(batch: ChangeBatch) -> bytes:
     expected = counts.count_ids(batch.per_edge)
     if len(ids) != expected or len(features) != counts.rows:
         raise ValueError(f"{len(ids)} ids and {len(features)} rows, expected {expected} and {counts.rows}")
+    columns, has_times = batch.edge_features.shape[1], len(batch.edge_times) > 0
+    if (columns and len(batch.edge_features) != counts.edges) or (has_times and len(batch.edge_times) != counts.edges):
+        raise ValueError(
+            f"{len(batch.edge_features)} rows of edge features and {len(batch.edge_times)} times of edges, expected "
+            f"{counts.edges}"
+        )
     texts = _Form.TYPED if batch.is_typed else _Form.TEXTS
     form = _Form.INTEGERS if ids.integers is not None else texts
+    form_number = form | _HAS_PAYLOAD if batch.has_payload else int(form)
     text_bytes = 0 if ids.texts is None else len(ids.texts)
-    parts = [_HEADER.pack(form, *msgspec.structs.astuple(counts), features.shape[1], text_bytes, len(batch.labels))]
+    numbers = (*msgspec.structs.astuple(counts), features.shape[1], text_bytes, len(batch.labels))
+    parts = [_HEADER.pack(form_number, *numbers)]
+    if batch.has_payload:
+        parts.append(_PAYLOAD_HEADER.pack(columns, has_times))
     if ids.integers is not None:
         parts.append(np.ascontiguousarray(ids.integers, "<i8").tobytes())
     elif ids.offsets is not None and ids.texts is not None:
         parts += [np.ascontiguousarray(ids.offsets, "<i8").tobytes(), ids.texts.tobytes(), _padding(text_bytes)]
     rows = np.ascontiguousarray(features, "<f4").tobytes()
-    return b"".join([*parts, rows, _padding(len(rows)), batch.labels])
+    parts += [rows, _padding(len(rows))]
+    if batch.has_payload:
+        rows = np.ascontiguousarray(batch.edge_features, "<f4").tobytes()
+        parts += [rows, _padding(len(rows)), np.ascontiguousarray(batch.edge_times, "<i8").tobytes()]
+    return b"".join([*parts, batch.labels])
 
 
 def decode_batch(body: bytes) -> ChangeBatch:
@@ -164,8 +196,24 @@ def decode_batch(body: bytes) -> ChangeBatch:
     if len(body) < _HEADER.size:
         raise BatchFormError(f"{len(body):,} bytes are less than the {_HEADER.size} of its counts")
     form, *numbers, features, text_bytes, label_bytes = _HEADER.unpack_from(body)
+    if (form_number := form) & _HAS_PAYLOAD and form > 0:
+        form ^= _HAS_PAYLOAD
     if form not in _FORMS:
-        raise BatchFormError(f"form {form} is neither 1, with integers as ids, nor 2, with texts, nor 3, with types")
+        raise BatchFormError(
+            f"form {form_number} is neither 1, with integers as ids, nor 2, with texts, nor 3, with types, nor one of "
+            f"these and 8, whose edges have features or times"
+        )
+    columns, has_times, header_bytes = 0, 0, _HEADER.size
+    if form != form_number:
+        header_bytes += _PAYLOAD_HEADER.size
+        if len(body) < header_bytes:
+            raise BatchFormError(f"{len(body):,} bytes are less than the {header_bytes} of its counts")
+        columns, has_times = _PAYLOAD_HEADER.unpack_from(body, _HEADER.size)
+        if not 0 <= columns <= MOST_FEATURES or has_times not in (0, 1) or not columns + has_times:
+            raise BatchFormError(
+                f"{columns} edge features and {has_times} for times: form {form_number} has 0 to {MOST_FEATURES:,} "
+                f"edge features, and 0 or 1 for times, not both 0"
+            )
     if min(*numbers, features, text_bytes, label_bytes) < 0:
         raise BatchFormError(f"a count of {', '.join(map(str, numbers))} is below 0")
     counts = ChangeCounts(*numbers)
@@ -177,18 +225,28 @@ def decode_batch(body: bytes) -> ChangeBatch:
     ids = counts.count_ids(3 if is_typed else 2)
     id_bytes = _ID_BYTES * (ids + (form != _Form.INTEGERS))
     row_bytes = _FEATURE_BYTES * counts.rows * features
-    starts = [_HEADER.size]
+    edge_row_bytes, time_bytes = _FEATURE_BYTES * counts.edges * columns, _ID_BYTES * counts.edges * has_times
+    starts = [header_bytes]
     starts.append(starts[-1] + id_bytes)
     starts.append(starts[-1] + text_bytes + len(_padding(text_bytes)))
     starts.append(starts[-1] + row_bytes + len(_padding(row_bytes)))
+    starts.append(starts[-1] + edge_row_bytes + len(_padding(edge_row_bytes)))
+    starts.append(starts[-1] + time_bytes)
     expected = starts[-1] + label_bytes
     if len(body) != expected or (form == _Form.INTEGERS and text_bytes):
+        of_edges = f"{edge_row_bytes:,} of edge features, {time_bytes:,} of edge times, " if form != form_number else ""
         raise BatchFormError(
-            f"{len(body):,} bytes, where its counts make {expected:,}: {_HEADER.size} of counts, {id_bytes:,} of ids, "
-            f"{text_bytes:,} of texts, {row_bytes:,} of features, {label_bytes:,} of labels"
+            f"{len(body):,} bytes, where its counts make {expected:,}: {header_bytes} of counts, {id_bytes:,} of ids, "
+            f"{text_bytes:,} of texts, {row_bytes:,} of features, {of_edges}{label_bytes:,} of labels"
         )
     rows = np.frombuffer(body, "<f4", counts.rows * features, starts[2]).reshape(counts.rows, features)
-    return ChangeBatch(counts, _read_ids(body, form, ids, starts, text_bytes), rows, body[starts[3] :], is_typed)
+    found = _read_ids(body, form, ids, starts, text_bytes)
+    batch = ChangeBatch(counts, found, rows, body[starts[5] :], is_typed)
+    if form == form_number:
+        return batch
+    edge_rows = np.frombuffer(body, "<f4", counts.edges * columns, starts[3]).reshape(-1 if columns else 0, columns)
+    times = np.frombuffer(body, "<i8", counts.edges * has_times, starts[4])
+    return msgspec.structs.replace(batch, edge_features=edge_rows, edge_times=times)
 
 
 def _read_ids(body: bytes, form: int, count: int, starts: Sequence[int], text_bytes: int) -> ChangeIds:

@@ -94,7 +94,7 @@ def join(batches: Sequence[ChangeBatch]) -> ChangeRun:
     features = np.concatenate(rows)[row_order] if rows else first.features
     batch = ChangeBatch(
         ChangeCounts(*counts.sum(axis=0).tolist()), _joined_ids([batch.ids for batch in batches], order), features,
-        _joined_labels(batches), first.is_typed,
+        _joined_labels(batches), first.is_typed, *_joined_payload(batches),
     )  # fmt: skip
     return ChangeRun(batch, len(batches), records, row_records)
 
@@ -116,6 +116,23 @@ def _joined_ids(parts: Sequence[ChangeIds], order: np.ndarray) -> ChangeIds:
     lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
     offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths)))).astype(np.int64)
     return ChangeIds(None, *texts_of(np.concatenate(texts), offsets, order))
+
+
+def _joined_payload(batches: Sequence[ChangeBatch]) -> tuple[np.ndarray, np.ndarray]:
+    """Features and times of the edges of all batches. Edges of batches without, which are by relations without payload,
+    get zeros that nothing reads."""
+    columns = max(batch.edge_features.shape[1] for batch in batches)
+    has_times = any(len(batch.edge_times) for batch in batches)
+    counts = [batch.counts.edges for batch in batches]
+    features = np.zeros((sum(counts) if columns else 0, columns), np.float32)
+    times = np.zeros(sum(counts) if has_times else 0, np.int64)
+    for batch, first in zip(batches, accumulate(counts, initial=0), strict=False):
+        own = slice(first, first + batch.counts.edges)
+        if columns and batch.edge_features.shape[1]:
+            features[own] = batch.edge_features
+        if has_times and len(batch.edge_times):
+            times[own] = batch.edge_times
+    return features, times
 
 
 def _joined_labels(batches: Sequence[ChangeBatch]) -> bytes:

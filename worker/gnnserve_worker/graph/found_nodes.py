@@ -39,6 +39,9 @@ class FoundNodes:
     edge_records: EdgeRecords | None = None
     """Which batch each edge is of, where several are applied as one. Then edges come and leave batch after batch, and
     all else of them takes effect in the order of one."""
+    edge_features: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """As of `ChangeBatch`."""
+    edge_times: np.ndarray = field(default_factory=_no_nodes)
 
     @property
     def records(self) -> int:
@@ -71,11 +74,13 @@ class Effect:
     """Entries that lists lost, after that."""
     unchanged: np.ndarray
     """Edges that were there, or were not, of each of the batches that were applied as one: int64 [batches]."""
+    replaced: np.ndarray = field(default_factory=lambda: _NO_ENTRIES)
+    """Entries that stay, of edges that have other payload."""
 
     @property
     def lists(self) -> np.ndarray:
         """Lists that are others now: int64, ascending, distinct."""
-        return distinct((self.added[:, 0], self.removed[:, 0]))
+        return distinct((self.added[:, 0], self.removed[:, 0], self.replaced[:, 0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +95,28 @@ class EntryChanges:
     """Which edge each is of, as of `FoundNodes.records_of_edges`: int64 [entries]."""
     counts: np.ndarray
     """Whether its edge changes something where it does: bool [entries]."""
+    relations: np.ndarray
+    """Place of the relation that each is by, int64 [entries]."""
 
     @staticmethod
-    def alike(entries: np.ndarray, kind: int, edges: np.ndarray, *, count: bool = True) -> EntryChanges:
+    def alike(
+        entries: np.ndarray, kind: int, edges: np.ndarray, relation: int = 0, *, count: bool = True
+    ) -> EntryChanges:
         kinds = np.full(len(entries), kind, np.int8)
-        return EntryChanges(entries, kinds, edges, np.full(len(entries), count))
+        of = np.full(len(entries), relation, np.int64)
+        return EntryChanges(entries, kinds, edges, np.full(len(entries), count), of)
 
     @staticmethod
     def joined(parts: Sequence[EntryChanges], found: FoundNodes) -> EntryChanges:
         """The parts, which stand in the order of a batch; entries of several batches come batch after batch."""
         if not parts:
             return EntryChanges.alike(_NO_ENTRIES, REMOVED, _no_nodes())
-        entries, kinds, edges, counts = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("entries", "kinds", "edges", "counts")
-        )
+        names = ("entries", "kinds", "edges", "counts", "relations")
+        joined = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
         if found.edge_records is not None:
-            order = np.argsort(found.records_of_edges[edges], kind="stable")
-            entries, kinds, edges, counts = entries[order], kinds[order], edges[order], counts[order]
-        return EntryChanges(entries, kinds, edges, counts)
+            order = np.argsort(found.records_of_edges[joined[2]], kind="stable")
+            joined = [values[order] for values in joined]
+        return EntryChanges(*joined)
 
     def unchanged(self, changed: np.ndarray, found: FoundNodes) -> np.ndarray:
         """How many edges of each batch no entry changed anything of: int64 [batches]. `changed`: bool [entries]."""

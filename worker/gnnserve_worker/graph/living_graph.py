@@ -10,7 +10,7 @@ features and what is made of them are `inference/living.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -32,7 +32,8 @@ from gnnserve_worker.graph.found_nodes import (
 )
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_ids import LivingIds
-from gnnserve_worker.graph.living_lists import ADDED, REMOVED, LivingLists, entries_of_edges
+from gnnserve_worker.graph.living_lists import ADDED, REMOVED, LivingLists, PayloadChange, entries_of_edges
+from gnnserve_worker.graph.living_payload import LivingPayload, fits_payload, payload_problem
 from gnnserve_worker.graph.places import TypePlaces
 from gnnserve_worker.graph.store import Graph
 
@@ -95,6 +96,9 @@ class LivingGraph:
     names: Names
     stored: GraphSchema
     """Types and relations as the revision has them, without room."""
+    payloads: tuple[LivingPayload | None, ...] = ()
+    """Payload of the edges of each relation, which a reverse one shares; None: they have none. Empty: no relation has
+    any."""
 
     @property
     def ids(self) -> LivingIds:
@@ -135,11 +139,18 @@ class LivingGraph:
         return np.ascontiguousarray((self.readers or self.lists).entries_of(nodes)[:, ::-1])
 
     def find(self, batch: ChangeBatch) -> FoundNodes | ChangeRefusal:
-        """Find its nodes; or what is wrong with them."""
-        return self.names.find(self, batch)
+        """Find its nodes; or what is wrong with them, or with the payload of its edges."""
+        found = self.names.find(self, batch)
+        if isinstance(found, ChangeRefusal) or not (self.payloads or batch.has_payload):
+            return found
+        if (problem := payload_problem(self.payloads, batch, found.relations)) is not None:
+            return problem.refusal
+        return replace(found, edge_features=batch.edge_features, edge_times=batch.edge_times)
 
     def joins(self, batch: ChangeBatch) -> bool:
         """Whether the batch can be one of a run."""
+        if (self.payloads or batch.has_payload) and not fits_payload(self.payloads, batch):
+            return False
         return self.names.joins(self, batch)
 
     def find_run(self, run: ChangeRun) -> FoundRun | int:
@@ -161,23 +172,27 @@ class LivingGraph:
             removed_edges.reshape(-1, per_edge)[:, ends],
             removed,
             edge_records=run.edge_records(),
+            edge_features=run.batch.edge_features,
+            edge_times=run.batch.edge_times,
         )
         completed = self.names.complete(self, run, named, found)
+        if self.payloads and (problem := payload_problem(self.payloads, run.batch, completed.relations)) is not None:
+            return int(run.edge_records().added[problem.edge])
         return FoundRun(msgspec.structs.replace(run.batch, features=rows), completed)
 
     def apply(self, found: FoundNodes) -> Effect:
         """Apply what `find` or `find_run` found right."""
         self._add(found)
         changes = EntryChanges.joined(self._entry_changes(found), found)
-        changed = self._change_entries(changes.entries, changes.kinds)
+        changed, replaced = self._change_by_relation(changes, self._add_payload(found))
         is_removed = changes.kinds == REMOVED
         added, removed = changes.entries[changed & ~is_removed], changes.entries[changed & is_removed]
-        unchanged = changes.unchanged(changed, found)
+        unchanged = changes.unchanged(changed | replaced, found)
         if len(found.removed):
             self._leave(found.removed)
             own = self.lists.entries_of(self.places.lists_of(found.removed))
             removed = np.concatenate((removed, self._remove_entries(own, self.entries_reading(found.removed))))
-        return Effect(added, removed, unchanged)
+        return Effect(added, removed, unchanged, changes.entries[replaced])
 
     def follow_nodes(self, found: FoundNodes) -> None:
         """Let nodes come and go as in the graph that the batch was applied to. Lists follow on their own
@@ -220,13 +235,46 @@ class LivingGraph:
         """What becomes of lists by the relation. `pairs`: (reader, sender); `edges`: the number of each one's edge."""
         entries = np.stack((self.places.list_by(relation, pairs[:, 0]), pairs[:, 1]), axis=1)
         is_merged = self.places.rules[relation].duplicates is Duplicates.MERGE
-        return EntryChanges.alike(entries, kind_of_change(adds=adds, is_merged=is_merged), edges, count=count)
+        kind = kind_of_change(adds=adds, is_merged=is_merged)
+        return EntryChanges.alike(entries, kind, edges, relation, count=count)
 
-    def _change_entries(self, entries: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    def _add_payload(self, found: FoundNodes) -> np.ndarray:
+        """Rows of payload of the edges that come, and -1 for those that leave: int32 [edges]; [0]: no edge has any."""
+        if not self.payloads:
+            return np.zeros(0, np.int32)
+        rows = np.full(len(found.edges) + len(found.removed_edges), -1, np.int32)
+        for relation, own in _by_relation(found.relations) if len(found.edges) else ():
+            if (payload := self.payloads[relation]) is not None:
+                numbers = np.arange(len(found.edges))[own]
+                features = found.edge_features[own] if payload.columns else found.edge_features
+                times = found.edge_times[own] if payload.time_column else found.edge_times
+                rows[numbers] = payload.add(features, times, len(numbers))
+        return rows
+
+    def _change_by_relation(self, changes: EntryChanges, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which entries came or left, and which stay and have other payload: bool [entries] each. `rows`: of payload,
+        of each edge."""
+        replaced = np.zeros(len(changes.entries), np.bool_)
+        if not self.payloads:
+            return self._change_entries(changes.entries, changes.kinds), replaced
+        changed = replaced.copy()
+        # A list is of one relation, so that the order of relations does not count.
+        for relation in np.unique(changes.relations).tolist():
+            own = np.flatnonzero(changes.relations == relation)
+            payload, has_other = self.payloads[relation], np.zeros(len(own), np.bool_)
+            times = np.zeros(0, np.int64) if payload is None else payload.times
+            given = PayloadChange(rows[changes.edges[own]], times, has_other)
+            changed[own] = self._change_entries(changes.entries[own], changes.kinds[own], given)
+            replaced[own] = has_other
+        return changed, replaced
+
+    def _change_entries(
+        self, entries: np.ndarray, kinds: np.ndarray, payload: PayloadChange | None = None
+    ) -> np.ndarray:
         """As `LivingLists.change`, of all lists."""
         if not len(entries):
             return np.zeros(0, np.bool_)
-        changed = self.lists.change(entries, kinds)
+        changed = self.lists.change(entries, kinds, payload)
         if self.readers is not None:
             reversed_ = np.ascontiguousarray(entries[changed, ::-1])
             self.readers.change(reversed_, np.minimum(kinds[changed], ADDED))

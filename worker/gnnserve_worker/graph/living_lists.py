@@ -9,7 +9,7 @@ reads meanwhile: where others do read, they have lists of their own, which follo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,17 @@ _END, _STORED, _FREE = 0, 1, 2
 """What stands where in `state`."""
 
 
+class PayloadChange(NamedTuple):
+    """Payload of entries that come to lists, all by relations that share a table of payload."""
+
+    rows: np.ndarray
+    """Row of each entry's edge, int32 [entries]; -1: it has none, or leaves."""
+    times: np.ndarray
+    """Time of each row of the table, int64; [0]: its edges have none."""
+    replaced: np.ndarray
+    """Set where an entry that is merged was there, and has another row now: bool [entries]."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LivingLists:
     """The neighbours that each node reads: those lists that `Graph` has, ascending."""
@@ -46,13 +57,22 @@ class LivingLists:
     state: np.ndarray
     """int64: the end of what is used of `indices`, the end of the file's, then the first free place of each length, -1:
     none."""
+    payload_rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    """The row of each entry's payload, which moves with it: int32 [room for entries]; [0]: no entry has payload."""
 
     @property
     def graph(self) -> Graph:
         # Read-only, as files are mapped.
         indices = self.indices.view()
         indices.flags.writeable = False
-        return Graph(self.bounds, indices)
+        rows = self.payload_rows.view()
+        rows.flags.writeable = False
+        return Graph(self.bounds, indices, payload_rows=rows)
+
+    @property
+    def _rows(self) -> np.ndarray | None:
+        """Rows of payload for kernels, which are compiled without them where there are none."""
+        return self.payload_rows if len(self.payload_rows) else None
 
     @property
     def used_entries(self) -> int:
@@ -76,13 +96,29 @@ class LivingLists:
         indptr = np.concatenate(([0], np.cumsum(self.lengths(lists)))).astype(np.int64)
         indices = np.empty(int(indptr[-1]), np.int32)
         _renumber(self.bounds, self.indices, lists, places, indptr, indices)
-        return Graph(indptr, indices)
+        return Graph(indptr, indices, payload_rows=self._rows_of(lists))
 
-    def change(self, entries: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    def _rows_of(self, lists: np.ndarray) -> np.ndarray:
+        """Rows of payload of all entries of these lists (int64), one list behind the other: int32; [0]: there are
+        none."""
+        if self._rows is None:
+            return self.payload_rows[:0].copy()
+        rows = np.empty(int(self.lengths(lists).sum()), np.int64)
+        _read(self.bounds, self.payload_rows, lists, rows)
+        return rows.astype(np.int32)
+
+    def change(self, entries: np.ndarray, kinds: np.ndarray, payload: PayloadChange | None = None) -> np.ndarray:
         """Add entries and remove them, one after the other: (reader, sender), int64 [entries, 2]; `kinds`: REMOVED,
-        ADDED or MERGED, int8 [entries]. Returns which of them changed anything, bool [entries]."""
+        ADDED or MERGED, int8 [entries]. `payload`: of lists whose entries have some; None: nothing comes. Returns which
+        of them came or left, bool [entries]."""
         changed = np.zeros(len(entries), np.bool_)
-        _change(self.bounds, self.indices, self.places, self.state, entries, kinds, changed)
+        rows = self._rows
+        if rows is not None and payload is None:
+            payload = PayloadChange(np.full(len(entries), -1, np.int32), np.zeros(0, np.int64), changed.copy())
+        given, times, replaced = (None, None, None) if rows is None or payload is None else payload
+        _change(
+            self.bounds, self.indices, self.places, self.state, entries, kinds, changed, rows, given, times, replaced
+        )
         return changed
 
     def follow(self, other: LivingLists, nodes: np.ndarray, *, most_brief: int = _BRIEF_ENTRIES) -> None:
@@ -90,7 +126,7 @@ class LivingLists:
         they lie in the same places. Up to `most_brief` entries are copied without giving the interpreter away."""
         # Predictions wait meanwhile, and would wait longer for the interpreter to come back.
         follow = _follow_briefly if int(other.lengths(nodes).sum()) <= most_brief else _follow
-        follow(self.bounds, self.indices, other.bounds, other.indices, nodes)
+        follow(self.bounds, self.indices, self._rows, other.bounds, other.indices, other._rows, nodes)
         self.state[:] = other.state
 
     def of(self, nodes: np.ndarray) -> np.ndarray:
@@ -111,10 +147,11 @@ def living_lists(indptr: np.ndarray, indices: np.ndarray, bounds: np.ndarray, pl
 
 
 def spread_lists(
-    indptr: np.ndarray, indices: np.ndarray, bounds: np.ndarray, places: np.ndarray, blocks: Sequence[tuple[int, int]]
-) -> LivingLists:
+    indptr: np.ndarray, indices: np.ndarray, bounds: np.ndarray, places: np.ndarray,
+    blocks: Sequence[tuple[int, int]], payload_rows: np.ndarray | None = None,
+) -> LivingLists:  # fmt: skip
     """The same with room between lists: `blocks` are how many lists follow each other, and the number of the first of
-    them then."""
+    them then. `payload_rows`: of the entries, with as much room behind; None: no entry has payload."""
     begin = 0
     for count, first in blocks:
         own = indptr[begin : begin + count + 1]
@@ -122,20 +159,24 @@ def spread_lists(
         places[first : first + count] = np.diff(own)
         begin += count
     if not _are_ascending(indptr, indices):
-        _sort(indptr, indices)
+        _sort(indptr, indices, payload_rows)
     state = np.full(_FREE + _CLASSES, -1, np.int64)
     state[_END] = state[_STORED] = indptr[-1]
-    return LivingLists(bounds, indices, places, state)
+    if payload_rows is None:
+        return LivingLists(bounds, indices, places, state)
+    return LivingLists(bounds, indices, places, state, payload_rows)
 
 
-def _sort(indptr: np.ndarray, indices: np.ndarray) -> None:
+def _sort(indptr: np.ndarray, indices: np.ndarray, payload_rows: np.ndarray | None) -> None:
     """Make lists ascending, as those of a user's own file need not be: in others no entry would be found."""
     for start, end in row_blocks(indptr, _SORTED_ENTRIES):
         block = slice(indptr[start], indptr[end])
         readers = np.repeat(np.arange(start, end, dtype=np.int64), np.diff(indptr[start : end + 1]))
-        keys = np.sort(readers << 32 | indices[block])
+        keys = readers << 32 | indices[block]
+        if payload_rows is not None:
+            payload_rows[block] = payload_rows[block][np.argsort(keys, kind="stable")]
         # The low half, which is the number of a node.
-        indices[block] = keys.astype(np.int32)
+        indices[block] = np.sort(keys).astype(np.int32)
 
 
 class EdgeEntries(NamedTuple):
@@ -204,28 +245,34 @@ def _read(bounds: np.ndarray, indices: np.ndarray, nodes: np.ndarray, found: np.
 
 @kernel
 def _follow(
-    bounds: np.ndarray, indices: np.ndarray, other_bounds: np.ndarray, other_indices: np.ndarray, nodes: np.ndarray
-) -> None:
-    _copy_lists(bounds, indices, other_bounds, other_indices, nodes)
+    bounds: np.ndarray, indices: np.ndarray, rows: np.ndarray | None, other_bounds: np.ndarray,
+    other_indices: np.ndarray, other_rows: np.ndarray | None, nodes: np.ndarray,
+) -> None:  # fmt: skip
+    _copy_lists(bounds, indices, rows, other_bounds, other_indices, other_rows, nodes)
 
 
 @brief_kernel
 def _follow_briefly(
-    bounds: np.ndarray, indices: np.ndarray, other_bounds: np.ndarray, other_indices: np.ndarray, nodes: np.ndarray
-) -> None:
-    _copy_lists(bounds, indices, other_bounds, other_indices, nodes)
+    bounds: np.ndarray, indices: np.ndarray, rows: np.ndarray | None, other_bounds: np.ndarray,
+    other_indices: np.ndarray, other_rows: np.ndarray | None, nodes: np.ndarray,
+) -> None:  # fmt: skip
+    _copy_lists(bounds, indices, rows, other_bounds, other_indices, other_rows, nodes)
 
 
 @inlined
 def _copy_lists(
-    bounds: np.ndarray, indices: np.ndarray, other_bounds: np.ndarray, other_indices: np.ndarray, nodes: np.ndarray
-) -> None:
+    bounds: np.ndarray, indices: np.ndarray, rows: np.ndarray | None, other_bounds: np.ndarray,
+    other_indices: np.ndarray, other_rows: np.ndarray | None, nodes: np.ndarray,
+) -> None:  # fmt: skip
     for i in range(len(nodes)):
         node = nodes[i]
         begin = other_bounds[node, 0]
         end = other_bounds[node, 1]
         for entry in range(begin, end):
             indices[entry] = other_indices[entry]
+        if rows is not None and other_rows is not None:
+            for entry in range(begin, end):
+                rows[entry] = other_rows[entry]
         bounds[node, 0] = begin
         bounds[node, 1] = end
 
@@ -247,7 +294,8 @@ def _reverse(indptr: np.ndarray, indices: np.ndarray, starts: np.ndarray, reader
 @kernel
 def _change(
     bounds: np.ndarray, indices: np.ndarray, places: np.ndarray, state: np.ndarray, entries: np.ndarray,
-    kinds: np.ndarray, changed: np.ndarray,
+    kinds: np.ndarray, changed: np.ndarray, rows: np.ndarray | None, given: np.ndarray | None,
+    times: np.ndarray | None, replaced: np.ndarray | None,
 ) -> None:  # fmt: skip
     for i in range(len(entries)):
         reader = entries[i, 0]
@@ -260,19 +308,35 @@ def _change(
             if is_there:
                 for at in range(place, end - 1):
                     indices[at] = indices[at + 1]
+                if rows is not None:
+                    for at in range(place, end - 1):
+                        rows[at] = rows[at + 1]
                 bounds[reader, 1] = end - 1
                 changed[i] = True
             continue
         if is_there and kinds[i] == MERGED:
+            if rows is not None and given is not None and replaced is not None and rows[place] != given[i]:
+                rows[place] = given[i]
+                replaced[i] = True
             continue
+        if is_there and rows is not None and given is not None and times is not None:
+            # Behind those that are as old: rows that come are later ones.
+            while place < end and indices[place] == sender:
+                if len(times) > 0 and times[rows[place]] > times[given[i]]:
+                    break
+                place += 1
         if end - begin == places[reader]:
-            moved = _move(bounds, indices, places, state, reader)
+            moved = _move(bounds, indices, places, state, reader, rows)
             place += moved - begin
             begin = moved
             end = bounds[reader, 1]
         for at in range(end, place, -1):
             indices[at] = indices[at - 1]
         indices[place] = sender
+        if rows is not None and given is not None:
+            for at in range(end, place, -1):
+                rows[at] = rows[at - 1]
+            rows[place] = given[i]
         bounds[reader, 1] = end + 1
         changed[i] = True
 
@@ -291,7 +355,10 @@ def _lower_bound(indices: np.ndarray, begin: int, end: int, sender: int) -> int:
 
 
 @inlined
-def _move(bounds: np.ndarray, indices: np.ndarray, places: np.ndarray, state: np.ndarray, reader: int) -> int:
+def _move(
+    bounds: np.ndarray, indices: np.ndarray, places: np.ndarray, state: np.ndarray, reader: int,
+    rows: np.ndarray | None,
+) -> int:  # fmt: skip
     """Move a list to a place with room for one more entry at least; returns where it begins there."""
     begin = bounds[reader, 0]
     length = bounds[reader, 1] - begin
@@ -308,6 +375,9 @@ def _move(bounds: np.ndarray, indices: np.ndarray, places: np.ndarray, state: np
         state[_END] = moved + (np.int64(1) << size)
     for i in range(length):
         indices[moved + i] = indices[begin + i]
+    if rows is not None:
+        for i in range(length):
+            rows[moved + i] = rows[begin + i]
     held = np.int64(places[reader])
     # The file's own places are of any length, and are not used again.
     if begin >= state[_STORED] and held > 0:

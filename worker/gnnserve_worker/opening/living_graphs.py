@@ -19,8 +19,10 @@ from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.living_ids import LivingIds
 from gnnserve_worker.graph.living_lists import LivingLists, reversed_lists, spread_lists
+from gnnserve_worker.graph.living_payload import LivingPayload
 from gnnserve_worker.graph.names_by_id import NamesById
 from gnnserve_worker.graph.names_by_type import NamesByType
+from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.places import TypePlaces, places_of
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.repository.room import MOST_NODES, GraphRoom
@@ -30,14 +32,17 @@ from gnnserve_worker.tables.growing import empty_growing
 MOST_PLACES = 2**31 - 2**24
 """Numbers of lists and of rows are int32; behind those of a table come rows of overlays."""
 _ENTRIES_AT_ONCE = 1 << 22
+_MOST_ROWS = 2**31 - 1
+"""Rows of payload are int32."""
 
 
 def living_graphs(
     stored: Graph, ids: Mapping[str, NodeIds | None], grown: GraphSchema, room: int,
-    entries: Callable[[], np.ndarray] | None = None,
+    entries: Callable[[], np.ndarray] | None = None, payloads: Sequence[EdgePayload | None] = (),
 ) -> tuple[LivingGraph, LivingGraph]:  # fmt: skip
     """`ids`: of each type. `grown`: `with_room` of the types. `room`: for so many entries of lists more. `entries`:
-    opens the graph's own, writable, with that room behind, once more for each graph; None: they are copied."""
+    opens the graph's own, writable, with that room behind, once more for each graph; None: they are copied. `payloads`:
+    of the edges of each relation; empty: none has any."""
     schema, own, places = stored.schema, places_of(stored.schema), places_of(grown)
     # Batches call nodes as requests do: by ids alone, or behind the names of their types.
     names = NamesByType(grown) if schema.has_names else NamesById()
@@ -49,10 +54,13 @@ def living_graphs(
         moved = _moved(found, own.first_lists, places.first_lists, room)
         readers = _lists(starts, moved, first_nodes[-1], list(zip(counts, first_nodes, strict=False)))
 
+    tables = _living_payloads(schema, payloads, room)
+
     def graph() -> LivingGraph:
         moved = _moved(stored.indices, own.first_nodes, places.first_nodes, room) if entries is None else entries()
         blocks = zip(np.diff(own.first_lists).tolist(), first_lists, strict=False)
-        lists = _lists(stored.indptr, moved, first_lists[-1], list(blocks))
+        rows = _rows_with_room(stored.payload_rows, len(moved)) if tables else None
+        lists = _lists(stored.indptr, moved, first_lists[-1], list(blocks), rows)
         is_gone = np.zeros(first_nodes[-1], np.bool_)
         of_types = zip(schema.types, counts, most, first_nodes, strict=False)
         ids_of = tuple(
@@ -60,10 +68,11 @@ def living_graphs(
             for kind, count, large, first in of_types
         )
         plain = lists.graph
-        seen = Graph(plain.indptr, plain.indices, grown)
-        return LivingGraph(seen, lists, readers, places, ids_of, is_gone, names, schema)
+        seen = Graph(plain.indptr, plain.indices, grown, plain.payload_rows)
+        return LivingGraph(seen, lists, readers, places, ids_of, is_gone, names, schema, tables)
 
-    # What is read while changes are applied alone, both graphs have the same of: who reads a node.
+    # What is read while changes are applied alone, both graphs have the same of: who reads a node; and payload, whose
+    # rows are only ever added.
     return graph(), graph()
 
 
@@ -92,10 +101,48 @@ def _says_less_than_readers(places: TypePlaces) -> bool:
     return [rules.direction for rules in places.rules] != [Direction.UNDIRECTED] or len(places.slots) > 1
 
 
-def _lists(indptr: np.ndarray, entries: np.ndarray, most: int, blocks: Sequence[tuple[int, int]]) -> LivingLists:
-    """`most`: how many lists there may be. `blocks`: as of `spread_lists`."""
+def _living_payloads(
+    schema: GraphSchema, payloads: Sequence[EdgePayload | None], room: int
+) -> tuple[LivingPayload | None, ...]:
+    """Payload of each relation with room for so many more rows; empty: no relation has any."""
+    if not any(payload is not None for payload in payloads):
+        return ()
+    made: dict[str, LivingPayload | None] = {}
+    for one, payload in zip(schema.relations, payloads, strict=True):
+        if one.reverse_of is None:
+            key = one.key if len(schema.relations) > 1 else ""
+            made[one.key] = None if payload is None else _with_room(key, payload, room)
+    return tuple(
+        made[one.key if one.reverse_of is None else f"{one.target} {one.reverse_of} {one.source}"]
+        for one in schema.relations
+    )
+
+
+def _with_room(key: str, payload: EdgePayload, room: int) -> LivingPayload:
+    rows = min(len(payload.features) + room, _MOST_ROWS)
+    features = empty_growing((rows, len(payload.columns)), np.float32)
+    features[: len(payload.features)] = payload.features
+    times = np.zeros(0, np.int64)
+    if payload.time_column:
+        times = empty_growing((rows,), np.int64)
+        times[: len(payload.times)] = payload.times
+    state = np.array([len(payload.features)], np.int64)
+    return LivingPayload(key, payload.columns, features, payload.time_column, times, state)
+
+
+def _rows_with_room(rows: np.ndarray, most: int) -> np.ndarray:
+    grown = empty_growing((most,), np.int32)
+    grown[: len(rows)] = rows
+    return grown
+
+
+def _lists(
+    indptr: np.ndarray, entries: np.ndarray, most: int, blocks: Sequence[tuple[int, int]],
+    payload_rows: np.ndarray | None = None,
+) -> LivingLists:  # fmt: skip
+    """`most`: how many lists there may be. `blocks`, `payload_rows`: as of `spread_lists`."""
     bounds, places = empty_growing((most, 2), np.int64), empty_growing((most,), np.int32)
-    return spread_lists(indptr, entries, bounds, places, blocks)
+    return spread_lists(indptr, entries, bounds, places, blocks, payload_rows)
 
 
 def _moved(entries: np.ndarray, firsts: np.ndarray, moved: np.ndarray, room: int) -> np.ndarray:

@@ -1,0 +1,337 @@
+"""Edges of a graph that changes keep their features and times: what changes make is what a graph built anew has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.graph_schema import GraphSchema, PayloadManifest, TypeManifest, relation_manifest
+from gnnserve_worker.compaction.folding import folded_relations
+from gnnserve_worker.graph.change_batch import (
+    BatchFormError,
+    ChangeBatch,
+    ChangeCounts,
+    ChangeIds,
+    ChangeProblem,
+    ChangeRefusal,
+    decode_batch,
+    encode_batch,
+)
+from gnnserve_worker.graph.change_run import join
+from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun
+from gnnserve_worker.graph.ids import lay_out
+from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.payload_lists import lists_with_payload
+from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows
+from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.opening.living_graphs import living_graphs
+
+COLUMNS = ("amount", "distance")
+RULES = [
+    EdgeRules(Direction.DIRECTED, Duplicates.MERGE),
+    EdgeRules(Direction.UNDIRECTED, Duplicates.MERGE),
+    EdgeRules(Direction.REVERSED, Duplicates.KEEP),
+    EdgeRules(Direction.UNDIRECTED, Duplicates.KEEP),
+]
+Ends = tuple[int, int]
+
+
+@dataclass
+class Kind:
+    """Which relation the changing edges are of, and how many nodes its ends have."""
+
+    name: str
+    source: str
+    target: str
+    rules: EdgeRules
+    sources: int
+    targets: int
+
+    @property
+    def has_types(self) -> bool:
+        return bool(self.name)
+
+    def schema(self, edges: int, rows: int) -> GraphSchema:
+        payload = PayloadManifest(COLUMNS, "at", rows)
+        if not self.has_types:
+            one = relation_manifest("", "", "", edges, None, self.rules, payload)
+            return GraphSchema((TypeManifest("", self.sources, 0, "Positions"),), (one,))
+        types = tuple(TypeManifest(name, count, 0, "Positions") for name, count in (
+            (self.source, self.sources), (self.target, self.targets),
+        ))  # fmt: skip
+        there = relation_manifest(self.source, self.name, self.target, edges, None, self.rules, payload)
+        back = relation_manifest(self.target, f"rev_{self.name}", self.source, edges, self.name, self.rules, payload)
+        plain = relation_manifest(self.source, "knows", self.source, 0, None, RULES[0])
+        return GraphSchema(types, (back, plain, there))
+
+    def lists(self, sources: np.ndarray, targets: np.ndarray, payload: EdgePayload) -> list[Graph]:
+        """Lists of each relation of the schema."""
+        there = lists_with_payload(sources, targets, self.targets, self.rules, payload)
+        if not self.has_types:
+            return [there]
+        plain = Graph(np.zeros(self.sources + 1, np.int64), np.zeros(0, np.int32))
+        return [lists_with_payload(targets, sources, self.sources, self.rules, payload), plain, there]
+
+
+@dataclass
+class PlainEdges:
+    """Edges in the order in which they came, in Python. A node is called by the number that it had first."""
+
+    kind: Kind
+    ends: list[Ends] = field(default_factory=list)
+    rows: list[tuple[float, float, int]] = field(default_factory=list)
+    alive: dict[Ends, list[int]] = field(default_factory=dict)
+    gone: set[Ends] = field(default_factory=set)
+    """Type and number of each node that has left."""
+
+    def _key(self, source: int, target: int) -> Ends:
+        if self.kind.rules.direction is Direction.UNDIRECTED:
+            return min(source, target), max(source, target)
+        return source, target
+
+    def add(self, source: int, target: int, row: tuple[float, float, int]) -> None:
+        here = self.alive.setdefault(self._key(source, target), [])
+        if self.kind.rules.duplicates is Duplicates.MERGE:
+            here.clear()
+        here.append(len(self.ends))
+        self.ends.append((source, target))
+        self.rows.append(row)
+
+    def remove(self, source: int, target: int) -> None:
+        here = self.alive.get(self._key(source, target), [])
+        if here:
+            here.remove(min(here, key=lambda edge: (self.rows[edge][2], edge)))
+
+    def remove_nodes(self, sources: set[int], targets: set[int]) -> None:
+        for edges in self.alive.values():
+            edges[:] = [one for one in edges if self.ends[one][0] not in sources and self.ends[one][1] not in targets]
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, EdgePayload]:
+        left = sorted(edge for edges in self.alive.values() for edge in edges)
+        ends = np.array([self.ends[edge] for edge in left], np.int64).reshape(-1, 2)
+        rows = [self.rows[edge] for edge in left]
+        features = np.array([row[:2] for row in rows], np.float32).reshape(-1, 2)
+        return (
+            ends[:, 0],
+            ends[:, 1],
+            EdgePayload(COLUMNS, features, "at", np.array([row[2] for row in rows], np.int64)),
+        )
+
+
+def kind_of(rules: EdgeRules, *, has_types: bool, nodes: int) -> Kind:
+    if has_types:
+        return Kind("buys", "user", "item", EdgeRules(Direction.DIRECTED, rules.duplicates), nodes, nodes // 2)
+    return Kind("", "", "", rules, nodes, nodes)
+
+
+def random_rows(draw: np.random.Generator, count: int) -> list[tuple[float, float, int]]:
+    return [(float(a), float(b), int(at)) for a, b, at in draw.integers(-50, 50, (count, 3))]
+
+
+def opened(plain: PlainEdges) -> tuple[LivingGraph, LivingGraph]:
+    kind, (sources, targets, payload) = plain.kind, plain.arrays()
+    lists = kind.lists(sources, targets, payload)
+    schema = kind.schema(lists[-1].edges, len(payload.features))
+    graph = Graph(*merged_lists(schema, lists), schema, merged_payload_rows(schema, lists))
+    grown = msgspec.structs.replace(
+        schema, types=tuple(msgspec.structs.replace(one, nodes=one.nodes + 3000) for one in schema.types)
+    )
+    payloads = [payload if name != "knows" else None for name in (one.name for one in schema.relations)]
+    return living_graphs(graph, {one.name: None for one in schema.types}, grown, 1 << 18, payloads=payloads)
+
+
+def filled(kind: Kind, nodes: int, edges: int, seed: int) -> PlainEdges:
+    draw, plain = np.random.default_rng(seed), PlainEdges(kind)
+    ends = zip(draw.integers(0, kind.sources, edges).tolist(), draw.integers(0, kind.targets, edges).tolist(),
+               strict=True)  # fmt: skip
+    for (source, target), row in zip(ends, random_rows(draw, edges), strict=True):
+        plain.add(source, target, row)
+    return plain
+
+
+def batch_of(
+    kind: Kind, new: Sequence[Ends], edges: Sequence[Ends], removed: Sequence[Ends], gone: Sequence[Ends],
+    rows: Sequence[tuple[float, float, int]],
+) -> ChangeBatch:  # fmt: skip
+    """`new`, `gone`: type (0: of sources) and number of each node."""
+    counts = ChangeCounts(len(new), 0, 0, len(edges), len(removed), len(gone))
+    features = np.array([row[:2] for row in rows], np.float32).reshape(-1, 2)
+    times = np.array([row[2] for row in rows], np.int64)
+    if not kind.has_types:
+        numbers = [node for _, node in new] + [end for pair in (*edges, *removed) for end in pair]
+        ids = ChangeIds(np.array(numbers + [node for _, node in gone], np.int64))
+    else:
+        texts = [f"{(kind.source, kind.target)[of]}/{node}" for of, node in new]
+        for source, target in (*edges, *removed):
+            texts += [f"{kind.source}/{source}", kind.name, f"{kind.target}/{target}"]
+        texts += [f"{(kind.source, kind.target)[of]}/{node}" for of, node in gone]
+        ids = ChangeIds(None, *lay_out(texts))
+    none = np.zeros((counts.rows, 0), np.float32)
+    return ChangeBatch(counts, ids, none, b"", kind.has_types, features, times)
+
+
+def random_batch(plain: PlainEdges, draw: np.random.Generator, items: int) -> ChangeBatch:
+    """New nodes, edges with payload (some of them known ones anew), removed edges, removed nodes; applied to `plain`,
+    too."""
+    kind, count = plain.kind, items // 10
+    new: list[Ends] = [(0, kind.sources + place) for place in range(count)]
+    kind.sources += count
+    if kind.has_types:
+        other = count // 2
+        new = new[: count - other] + [(1, kind.targets + place) for place in range(other)]
+        kind.sources -= other
+        kind.targets += other
+    else:
+        kind.targets = kind.sources
+    known = [plain.ends[min(edges)] for edges in plain.alive.values() if edges]
+    is_known = draw.random(6 * count) < 0.3
+    edges = [
+        known[int(draw.integers(len(known)))] if again
+        else (int(draw.integers(kind.sources)), int(draw.integers(kind.targets)))
+        for again in is_known
+    ]  # fmt: skip
+    gone_before = plain.gone
+    edges = [(s, t) for s, t in edges if (0, s) not in gone_before and (int(kind.has_types), t) not in gone_before]
+    rows = random_rows(draw, len(edges))
+    for (source, target), row in zip(edges, rows, strict=True):
+        plain.add(source, target, row)
+    there = [plain.ends[min(each)] for each in plain.alive.values() if each]
+    removed = [there[int(place)] for place in draw.integers(0, len(there), 2 * count)]
+    for source, target in removed:
+        plain.remove(source, target)
+    choices = [(0, node) for node in range(kind.sources)] + [(1, node) for node in range(kind.targets)] * kind.has_types
+    choices = [one for one in choices if one not in gone_before]
+    gone = [choices[int(place)] for place in draw.choice(len(choices), count, replace=False)]
+    of_sources = {node for of, node in gone if of == 0}
+    plain.remove_nodes(of_sources, {node for of, node in gone if of == 1} if kind.has_types else of_sources)
+    plain.gone = gone_before | set(gone)
+    return batch_of(kind, new, edges, removed, gone, rows)
+
+
+def found_of(graph: LivingGraph, batch: ChangeBatch) -> FoundNodes:
+    found = graph.find(batch)
+    assert isinstance(found, FoundNodes), found
+    return found
+
+
+def assert_is_rebuilt(graph: LivingGraph, plain: PlainEdges) -> None:
+    kept = [ids.kept for ids in graph.ids_of]
+    sources, targets, payload = plain.arrays()
+    sources, targets = np.searchsorted(kept[0], sources), np.searchsorted(kept[-1], targets)
+    kind = replace(plain.kind, sources=len(kept[0]), targets=len(kept[-1]))
+    expected = kind.lists(sources, targets, payload)
+    for found, own in zip(folded_relations(graph, kept), expected, strict=True):
+        np.testing.assert_array_equal(found.lists.indptr, own.indptr)
+        np.testing.assert_array_equal(found.lists.indices, own.indices)
+        np.testing.assert_array_equal(found.lists.payload_rows, own.payload_rows)
+        if found.payload is None:
+            assert found.name == "knows"
+            continue
+        assert (found.payload.columns, found.payload.time_column) == (COLUMNS, "at")
+        np.testing.assert_array_equal(found.payload.features, payload.features)
+        np.testing.assert_array_equal(found.payload.times, payload.times)
+
+
+@pytest.mark.parametrize(
+    ("rules", "has_types"), [*((rules, False) for rules in RULES), (RULES[0], True), (RULES[2], True)]
+)
+def test_a_change_of_10000_items_leaves_the_payload_of_a_graph_built_anew(rules: EdgeRules, has_types: bool) -> None:
+    plain = filled(kind_of(rules, has_types=has_types, nodes=1500), 1500, 6000, seed=1)
+    seen, draft = opened(plain)
+    batch = random_batch(plain, np.random.default_rng(2), 10_000)
+    assert 9_000 < batch.counts.items <= 10_000
+    found = found_of(draft, decode_batch(encode_batch(batch)))
+    effect = draft.apply(found)
+    assert_is_rebuilt(draft, plain)
+    seen.follow_nodes(found)
+    seen.lists.follow(draft.lists, np.concatenate((draft.places.lists_of(found.new), effect.lists)))
+    assert_is_rebuilt(seen, plain)
+
+
+@pytest.mark.parametrize(
+    ("rules", "has_types"), [*((rules, False) for rules in RULES), (RULES[0], True), (RULES[2], True)]
+)
+def test_batches_with_payload_together_are_what_they_are_one_by_one(rules: EdgeRules, has_types: bool) -> None:
+    plain, draw = filled(kind_of(rules, has_types=has_types, nodes=60), 60, 200, seed=3), np.random.default_rng(4)
+    one_by_one, together = opened(plain)[0], opened(plain)[1]
+    batches = [random_batch(plain, draw, 40) for _ in range(6)]
+    unchanged = [int(one_by_one.apply(found_of(one_by_one, batch)).unchanged.sum()) for batch in batches]
+    assert_is_rebuilt(one_by_one, plain)
+    assert all(together.joins(batch) for batch in batches)
+    run = together.find_run(join(batches))
+    assert isinstance(run, FoundRun)
+    assert together.apply(run.found).unchanged.tolist() == unchanged
+    assert_is_rebuilt(together, plain)
+
+
+def small() -> tuple[Kind, LivingGraph]:
+    kind = kind_of(RULES[0], has_types=False, nodes=4)
+    plain = PlainEdges(kind)
+    plain.add(0, 1, (1.0, 2.0, 3))
+    return kind, opened(plain)[0]
+
+
+def test_an_edge_that_is_given_again_gets_its_new_payload_and_counts_as_a_change() -> None:
+    kind, graph = small()
+    effect = graph.apply(found_of(graph, batch_of(kind, [], [(0, 1)], [], [], [(5.0, 6.0, 7)])))
+    assert (effect.unchanged.tolist(), len(effect.added), effect.lists.tolist()) == ([0], 0, [1])
+    (relation,) = folded_relations(graph, [np.arange(4)])
+    assert relation.payload is not None
+    assert (relation.payload.features.tolist(), relation.payload.times.tolist()) == ([[5.0, 6.0]], [7])
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem", "field", "words"),
+    [
+        ({"edge_features": np.zeros((0, 0), np.float32)}, ChangeProblem.WRONG_LENGTH, "edgeFeatures",
+         "amount, distance"),
+        ({"edge_times": np.zeros(0, np.int64)}, ChangeProblem.WRONG_LENGTH, "edgeTimes", "at"),
+        ({"edge_features": np.zeros((2, 3), np.float32)}, ChangeProblem.WRONG_LENGTH, "edgeFeatures",
+         "rows of 3 numbers"),
+        ({"edge_features": np.array([[0, 0], [0, np.nan]], np.float32)}, ChangeProblem.INVALID_VALUE,
+         "edgeFeatures[1][1]", "nan is no value of distance"),
+    ],
+)  # fmt: skip
+def test_edges_without_the_payload_of_their_relation_are_refused(
+    changed: dict[str, np.ndarray], problem: ChangeProblem, field: str, words: str
+) -> None:
+    kind, graph = small()
+    batch = batch_of(kind, [], [(0, 2), (1, 2)], [], [], [(0.0, 0.0, 0)] * 2)
+    refusal = graph.find(msgspec.structs.replace(batch, **changed))
+    assert isinstance(refusal, ChangeRefusal)
+    assert (refusal.problem, refusal.field) == (problem, field)
+    assert words in refusal.message
+
+
+def test_a_graph_without_payload_refuses_edges_that_have_some() -> None:
+    kind, graph = small()
+    graph = replace(graph, payloads=())
+    refusal = graph.find(batch_of(kind, [], [(0, 2)], [], [], [(0.0, 0.0, 0)]))
+    assert isinstance(refusal, ChangeRefusal)
+    assert (refusal.field, refusal.message) == ("edgeFeatures", "edges of the graph have no features")
+
+
+def test_batches_without_payload_have_the_bytes_that_earlier_releases_read() -> None:
+    kind, _ = small()
+    batch = batch_of(kind, [], [(0, 2)], [], [], [])
+    body = encode_batch(msgspec.structs.replace(batch, edge_features=np.zeros((0, 0), np.float32)))
+    assert body == np.array([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2], "<i8").tobytes()
+
+
+def test_a_binary_form_whose_payload_does_not_fit_its_counts_is_refused() -> None:
+    kind, _ = small()
+    body = encode_batch(batch_of(kind, [], [(0, 2)], [], [], [(0.5, 1.5, 9)]))
+    again = decode_batch(body)
+    assert (again.edge_features.tolist(), again.edge_times.tolist()) == ([[0.5, 1.5]], [9])
+    with pytest.raises(BatchFormError, match="8 of edge features, 8 of edge times"):
+        decode_batch(body[:-8])
+    with pytest.raises(BatchFormError, match="0 edge features and 0 for times"):
+        decode_batch(body[:80] + bytes(16) + body[96:])
+    with pytest.raises(BatchFormError, match="less than the 96"):
+        decode_batch(body[:88])
