@@ -34,7 +34,7 @@ REPAIR_ANNOTATION = "gnnserve.dev/repair"
 number of the repair that it was made for."""
 WAITS_ANNOTATION = "gnnserve.dev/waits-for"
 """On a Job that is under way and does not compute: what it waits for, in words. At its deadline Kubernetes deletes the
-pods that would tell it."""
+pods that would tell it. It may stay on one that was done before it was seen to compute, of which it is not read."""
 TEMPLATE_ANNOTATION = "gnnserve.dev/template"
 """On the Deployment: SHA-256 of the pod template that was applied, so that a rollout which has not begun is noticed."""
 APPLIED_ANNOTATION = "gnnserve.dev/applied"

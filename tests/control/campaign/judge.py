@@ -31,6 +31,7 @@ from gnnserve_operator.desired.labels import (
     REPAIR_ANNOTATION,
     TEMPLATE_ANNOTATION,
     TERM_ANNOTATION,
+    WAITS_ANNOTATION,
     Component,
 )
 from gnnserve_operator.desired.metadata import digest_of
@@ -381,6 +382,9 @@ def _normal(found: Manifest, uids: Mapping[str, str]) -> Any:
         for name, value in (metadata.get("annotations") or {}).items()
         if name not in {APPLIED_ANNOTATION, TERM_ANNOTATION}  # the one has the owner's uid in it, the other who led
     }
+    if found["kind"] == "Job" and any(c["type"] == "Complete" for c in found.get("status", {}).get("conditions", ())):
+        # Left where it was done before an operator in trouble saw it compute; read of a failed one alone.
+        annotations.pop(WAITS_ANNOTATION, None)
     if BRING_BACK_ANNOTATION in annotations:
         told = annotations[BRING_BACK_ANNOTATION]
         annotations[BRING_BACK_ANNOTATION] = _UID.sub(lambda uid: uids.get(uid[0], "gone"), told)
