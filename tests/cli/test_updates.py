@@ -13,7 +13,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from tests.support.kernel_source import forget_folders, kernel_root
+from tests.support.kernel_source import kernel_root, see_other_sources
 from tests.support.profiles import revision_manifest
 
 from gnnserve_api.device import CachePolicy, Device
@@ -22,7 +22,7 @@ from gnnserve_api.spec.service import GNNService
 from gnnserve_cli import compiling
 from gnnserve_cli.server_options import choose_credentials, choose_device
 from gnnserve_cli.updates import log_uid, own_uid, updates_of
-from gnnserve_worker import compile_kernels, kernel_folder
+from gnnserve_worker import compile_kernels
 from gnnserve_worker.changes.options import PostgresAddress, SqliteFile
 from gnnserve_worker.graph import living_lists
 from gnnserve_worker.graph.store import Graph
@@ -205,8 +205,7 @@ def test_a_compile_that_ends_before_its_end_is_not_noted(monkeypatch: pytest.Mon
     monkeypatch.setattr(rehearsal, "rehearse_changes", lambda *_: None)
     assert compile_kernels.main(CHANGES[1:]) == 0
     assert is_compiled(what)
-    monkeypatch.setattr(kernel_folder, "_SOURCES", ("sampling",))
-    forget_folders()
+    see_other_sources(monkeypatch)
     assert not is_compiled(what)
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -29,6 +30,12 @@ def forget_folders() -> None:
     """Let folders be looked for anew, as another process would."""
     kernel_folder.folder_for.cache_clear()
     kernel_folder.source_stamp.cache_clear()
+
+
+def see_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels be compiled from other sources than before, as after an upgrade."""
+    monkeypatch.setattr(kernel_folder, "source_stamp", cache(lambda: b"of another version"))
+    forget_folders()
 
 
 class Source:

@@ -64,9 +64,8 @@ class NodeNaming(Protocol):
         """Values and objects that an id may be written with in JSON beside itself: 1 where it may be an object of type
         and id."""
 
-    @property
-    def nodes(self) -> int:
-        """Positions are below it. Where the graph changes, room for new nodes is counted."""
+    nodes: int
+    """Positions are below it. Where the graph changes, room for new nodes is counted."""
 
     def find(self, ids: Sequence[Any], otherwise: str = "") -> np.ndarray:
         """Positions (int64) of ids as JSON has them, at least one, which the request names as `nodes`. `otherwise`:
@@ -116,20 +115,17 @@ class NodeNaming(Protocol):
         """The id of a node of whichever type, with its type where the graph has several; None: it has left."""
 
 
-class _Naming:
-    """The part that all namings share."""
+class _Naming(NodeNaming, Protocol):
+    """The part that namings of ids without a type share. A class that leaves a method out cannot be made, says mypy."""
 
-    form = IdForm.INTEGERS
-    are_texts = False
-    takes_texts = False
-    members = 0
-    kind = NodeIdKind.INTEGERS
+    form: IdForm = IdForm.INTEGERS
+    are_texts: bool = False
+    takes_texts: bool = False
+    members: int = 0
+    kind: NodeIdKind = NodeIdKind.INTEGERS
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
-
-    def find(self, ids: Sequence[Any], otherwise: str = "") -> np.ndarray:
-        raise NotImplementedError
 
     def find_one(self, given: Any, where: str, otherwise: str = "") -> int:
         try:
@@ -140,14 +136,8 @@ class _Naming:
     def find_any(self, given: Any, where: str) -> int:
         return self.find_one(given, where)
 
-    def place_array(self, numbers: np.ndarray, new: int) -> np.ndarray:
-        raise NotImplementedError
-
     def number_array(self, numbers: np.ndarray, features: np.ndarray, new: int, ends: int) -> bool:
         return False
-
-    def shown(self, start: int, end: int) -> list[int | str]:
-        raise NotImplementedError
 
     def shown_any(self, number: int) -> int | str | None:
         return next(iter(self.shown(number, number + 1)), None)
@@ -160,9 +150,6 @@ class _Naming:
             positions[places] = self.place([ids[i] for i in places])
         return positions
 
-    def place(self, ids: Sequence[Any]) -> list[int]:
-        raise NotImplementedError
-
     def plain(self, given: AnyId) -> AnyId:
         return given
 
@@ -174,7 +161,7 @@ class _Naming:
         return _unknown(where, shown, _LISTED, otherwise)
 
 
-class _IntegerForm(_Naming):
+class _IntegerForm(_Naming, Protocol):
     """Ids that are integers, by whatever they are found."""
 
     def find(self, ids: Sequence[int], otherwise: str = "") -> np.ndarray:
@@ -183,9 +170,6 @@ class _IntegerForm(_Naming):
         except OverflowError:
             raise self._beyond(ids, otherwise) from None
         return self.find_integers(wanted, otherwise)
-
-    def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
-        raise NotImplementedError
 
     def _beyond(self, ids: Sequence[int], otherwise: str) -> RequestError:
         # Beyond 64 bits, and so no node's; unless one before it is unknown too.
@@ -204,7 +188,7 @@ class _IntegerForm(_Naming):
         return _listed(self._place(numbers))
 
     def _place(self, numbers: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
+        """Positions of integers of 64 bits, int64; -1 for those that the graph lacks."""
 
     def check_new(self, ids: Sequence[int]) -> None:
         if max(ids) not in POSSIBLE_IDS or min(ids) not in POSSIBLE_IDS:
@@ -334,6 +318,9 @@ class TextNaming(_Naming):
         return positions
 
     def find_integers(self, ids: np.ndarray, otherwise: str = "") -> np.ndarray:
+        raise ValueError("ids are texts")
+
+    def place_array(self, numbers: np.ndarray, new: int) -> np.ndarray:
         raise ValueError("ids are texts")
 
     def place(self, ids: Sequence[str]) -> list[int]:
