@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,21 +11,33 @@ from benchmarks.catalogue import MODULES, benchmark
 from benchmarks.results import FOLDER, fragments, merge, plain, read_parts
 
 Change = Callable[[Any, float], Any]
+Place = Callable[[int], int]
+"""Which of two factors changes what lies so far behind in a list."""
 
 
-def planted(found: Any, key: str | None, factors: tuple[float, float], *, here: bool = False, at: int = 0) -> Any:
-    """The same with every leaf changed that is named so, or lies in what is named so; None: every leaf. The first of
-    each list is changed by the first factor, others by the second: many verdicts are of ratios."""
+def first_alone(index: int) -> int:
+    return min(index, 1)
+
+
+def every_other(index: int) -> int:
+    return index % 2
+
+
+def planted(
+    found: Any, key: str | None, factors: tuple[float, float], place: Place, *, here: bool = False, at: int = 0
+) -> Any:
+    """The same with every leaf changed that is named so, or lies in what is named so; None: every leaf. Some of each
+    list are changed by the first factor, others by the second: many verdicts are of ratios."""
     match found:
         case dict() if found:
             return {
-                name: planted(value, key, factors, here=here or key in (None, name), at=at)
+                name: planted(value, key, factors, place, here=here or key in (None, name), at=at)
                 for name, value in found.items()
             }
         case list() if found:
             # In a list of texts or numbers, each belongs to what the list belongs to.
             return [
-                planted(value, key, factors, here=here, at=min(index, 1) if isinstance(value, dict) else at)
+                planted(value, key, factors, place, here=here, at=place(index) if isinstance(value, dict) else at)
                 for index, value in enumerate(found)
             ]
     return changed(found, factors[at]) if here else found
@@ -53,9 +66,9 @@ def changed(value: Any, factor: float) -> Any:
 
 
 def bad_files(found: Any) -> Iterator[Any]:
-    for key in (None, *sorted(names_in(found))):
+    for place, key in itertools.product((first_alone, every_other), (None, *sorted(names_in(found)))):
         for factors in ((1e4, 1e4), (1e-4, 1e-4), (0.0, 0.0), (1e-4, 1.0), (1e4, 1.0)):
-            yield planted(found, key, factors)
+            yield planted(found, key, factors, place)
 
 
 @pytest.mark.parametrize("name", MODULES)
