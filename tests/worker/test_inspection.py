@@ -13,7 +13,7 @@ from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_worker.graph import inspection
 from gnnserve_worker.graph.ids import lay_out, string_ids
-from gnnserve_worker.graph.inspection import inductive_share, inspect
+from gnnserve_worker.graph.inspection import inductive_share, inspect, told_flat
 from gnnserve_worker.graph.store import FeatureColumn, Finding, Graph, GraphData, Splits
 
 
@@ -89,8 +89,11 @@ def test_features_and_labels_are_summed_up() -> None:
     found = inspect(_data())
     assert (found.features.columns, found.features.constant_columns) == (3, 1)
     assert (found.features.lowest, found.features.highest, found.features.nonzero_share) == (-5, 700, 9 / 12)
-    assert [(entry.label, entry.nodes, entry.training_nodes) for entry in found.classes] == [(3, 1, 1), (7, 2, 0)]
-    assert found.classless_nodes == 1
+    assert [(one.label, one.nodes, one.training_nodes) for one in found.labels.classes] == [
+        (3, 1, 1),
+        (7, 2, 0),
+    ]
+    assert found.labels.classless_nodes == 1
     assert found.features.smallest_deviation == np.float32([0.001, 0.002, 0, 0]).std(dtype=np.float64)
 
 
@@ -104,9 +107,12 @@ def test_sparse_features_say_the_same_as_dense_ones() -> None:
 
 def test_several_labels_per_node_are_counted_by_class() -> None:
     found = inspect(_data(labels=np.array([[1, 1], [0, 1], [0, 0], [0, 1]], dtype=np.uint8), classes=("a", "b")))
-    assert found.multi_label
-    assert [(entry.label, entry.nodes, entry.training_nodes) for entry in found.classes] == [("a", 1, 1), ("b", 3, 1)]
-    assert found.classless_nodes == 1  # though every node counts as labelled
+    assert found.labels.multi_label
+    assert [(one.label, one.nodes, one.training_nodes) for one in found.labels.classes] == [
+        ("a", 1, 1),
+        ("b", 3, 1),
+    ]
+    assert found.labels.classless_nodes == 1  # though every node counts as labelled
 
 
 def test_what_tends_to_be_a_mistake_is_noted() -> None:
@@ -177,3 +183,11 @@ def test_a_graph_whose_training_nodes_share_few_edges_is_worth_a_trial_of_the_sc
     assert inductive_share(few.graph, few.splits) == few.graph.induced(kept).edges / few.graph.edges
     assert [note for note in inspect(few).notes if "--try measures" in note]
     assert not [note for note in inspect(data).notes if "--try measures" in note]
+
+
+def test_json_has_the_members_of_labels_among_the_others() -> None:
+    told = told_flat(inspect(_data()))
+    assert [*told][-8:] == [
+        "multiLabel", "classes", "classlessNodes", "trainingNodes", "validationNodes", "testNodes", "findings", "notes",
+    ]  # fmt: skip
+    assert "labels" not in told

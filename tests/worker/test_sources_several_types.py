@@ -163,7 +163,7 @@ def test_an_inspection_tells_types_relations_and_isolated_nodes(tmp_path: Path) 
     assert item.isolated >= 2
     assert tag.features is None
     assert {one.name for one in found.relations if one.reverse_of} == {"rev_buys", "rev_has"}
-    assert sum(one.nodes for one in found.classes) == 30
+    assert sum(one.nodes for one in found.labels.classes) == 30
     assert any("item have one value everywhere" in note for note in found.notes)
 
 

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from gnnserve_api.spec.graph import GraphSource
     from gnnserve_api.spec.service import GNNServiceSpec
     from gnnserve_worker.generation.trial import Candidate
-    from gnnserve_worker.graph.inspection import FeatureFacts, Inspection, InspectionByType, RelationFacts, TypeFacts
+    from gnnserve_worker.graph.inspection import (
+        FeatureFacts,
+        Inspection,
+        InspectionByType,
+        LabelFacts,
+        RelationFacts,
+        TypeFacts,
+    )
     from gnnserve_worker.graph.store import GraphData
     from gnnserve_worker.progress import ProgressListener
     from gnnserve_worker.tasks.generated import GenerationTask
@@ -77,12 +84,13 @@ def inspect(
     if left_out := written_factors(spec, data.features).said():
         found = msgspec.structs.replace(found, notes=(*found.notes, f"Generation would leave out {left_out}."))
     if as_json:
-        print_json(found if tried is None else {**msgspec.to_builtins(found), "tried": msgspec.to_builtins(tried)})
+        told = inspection.told_flat(found)
+        print_json(told if tried is None else {**told, "tried": msgspec.to_builtins(tried)})
     else:
         console = output()
         for part in _tables(found):
             put(console, part)
-        for part in [] if tried is None else _tried(tried, found.validation_nodes):
+        for part in [] if tried is None else _tried(tried, found.labels.validation_nodes):
             put(console, part)
 
 
@@ -122,7 +130,7 @@ def _tables(found: Inspection) -> list[RenderableType]:
     odd = [f"{found.self_loops:,} from a node to itself"] * bool(found.self_loops)
     odd += [f"{found.repeated_edges:,} listed again"] * bool(found.repeated_edges)
     called = f"called {ids}{', …' * (found.nodes > len(found.first_ids))} ({found.node_ids})"
-    classes = "1 class" if len(found.classes) == 1 else f"{len(found.classes):,} classes"
+    classes = "1 class" if len(found.labels.classes) == 1 else f"{len(found.labels.classes):,} classes"
     facts = [
         ("source", found.source),
         ("digest", found.digest),
@@ -136,8 +144,8 @@ def _tables(found: Inspection) -> list[RenderableType]:
         ),
         ("features", _feature_words(features)),
         *([("taken", taken_columns(found.feature_columns))] if found.feature_columns else []),
-        ("labels", f"{classes}{_labelled_words(found)}"),
-        ("split", _split_words(found)),
+        ("labels", f"{classes}{_labelled_words(found.labels)}"),
+        ("split", _split_words(found.labels)),
     ]
     parts: list[RenderableType] = [facts_table(facts), "", *_pictures(found)]
     return [*parts, *remarks(found.findings, found.notes)]
@@ -153,15 +161,17 @@ def _feature_words(features: FeatureFacts) -> str:
     )
 
 
-def _labelled_words(found: Inspection | InspectionByType) -> str:
+def _labelled_words(labels: LabelFacts) -> str:
     from gnnserve_cli.render import count  # noqa: PLC0415
 
-    several = ", several per node" * found.multi_label
-    return f"{several}; {count(found.classless_nodes, 'node')} {'of none' if found.multi_label else 'without'}"
+    several = ", several per node" * labels.multi_label
+    return f"{several}; {count(labels.classless_nodes, 'node')} {'of none' if labels.multi_label else 'without'}"
 
 
-def _split_words(found: Inspection | InspectionByType) -> str:
-    return f"{found.training_nodes:,} to train on, {found.validation_nodes:,} to validate, {found.test_nodes:,} to test"
+def _split_words(labels: LabelFacts) -> str:
+    return (
+        f"{labels.training_nodes:,} to train on, {labels.validation_nodes:,} to validate, {labels.test_nodes:,} to test"
+    )
 
 
 def _pictures(found: Inspection) -> list[RenderableType]:
@@ -171,7 +181,7 @@ def _pictures(found: Inspection) -> list[RenderableType]:
         (f"{start:,}" if start >= end else f"{start:,} to {end:,}", nodes)
         for (start, nodes), end in zip(histogram, ends, strict=True)
     ]
-    return [bars("Neighbours", neighbours), "", *class_bars(found.classes)]
+    return [bars("Neighbours", neighbours), "", *class_bars(found.labels.classes)]
 
 
 # --- several types
@@ -184,7 +194,7 @@ def _inspect_by_type(
     some."""
     from gnnserve_cli.progress import showing_progress  # noqa: PLC0415
     from gnnserve_cli.render import output, print_json, put  # noqa: PLC0415
-    from gnnserve_worker.graph.inspection import inspect_by_type  # noqa: PLC0415
+    from gnnserve_worker.graph.inspection import inspect_by_type, told_flat  # noqa: PLC0415
 
     if try_out:
         raise InputError("--try", "trains candidates over graphs of one type alone", "leave it out")
@@ -192,7 +202,7 @@ def _inspect_by_type(
         data = _load_by_type(source, task, downloads, listener, is_task_known=is_task_known)
     found = inspect_by_type(data)
     if as_json:
-        print_json(found)
+        print_json(told_flat(found))
         return
     console = output()
     for part in _parts_by_type(found, task):
@@ -228,8 +238,8 @@ def _parts_by_type(found: InspectionByType, task: GenerationTask) -> list[Render
     facts += (
         [
             ("classified", found.target),
-            ("labels", f"{len(found.classes):,} classes{_labelled_words(found)}"),
-            ("split", _split_words(found)),
+            ("labels", f"{len(found.labels.classes):,} classes{_labelled_words(found.labels)}"),
+            ("split", _split_words(found.labels)),
         ]
         if found.target
         else [task.says_unlabelled()]
@@ -239,7 +249,7 @@ def _parts_by_type(found: InspectionByType, task: GenerationTask) -> list[Render
         "",
         _relation_table(found.relations),
         "",
-        *(class_bars(found.classes) if found.target else ()),
+        *(class_bars(found.labels.classes) if found.target else ()),
         *remarks(found.findings, found.notes),
     ]
 

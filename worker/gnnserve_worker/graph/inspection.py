@@ -7,6 +7,7 @@ direction, classes that no training node has, constant columns) before hours go 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -69,6 +70,19 @@ class ClassCount(msgspec.Struct, frozen=True, rename="camel"):
     training_nodes: int
 
 
+class LabelFacts(msgspec.Struct, frozen=True, rename="camel"):
+    """Labels of the nodes that are classified, and how these are split. JSON has its members beside the graph's."""
+
+    multi_label: bool
+    classes: tuple[ClassCount, ...]
+    """Classes in the order of the scores."""
+    classless_nodes: int
+    """Nodes whose class is unknown; where a node may have several, those that have none."""
+    training_nodes: int
+    validation_nodes: int
+    test_nodes: int
+
+
 class Noted(msgspec.Struct, frozen=True, rename="camel"):
     """What importing did: a `Finding` as JSON."""
 
@@ -97,14 +111,7 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     features: FeatureFacts
     feature_columns: tuple[TakenColumn, ...]
     """Columns by the source's names, in the order of the features; empty where the source has no names."""
-    multi_label: bool
-    classes: tuple[ClassCount, ...]
-    """Classes in the order of the scores."""
-    classless_nodes: int
-    """Nodes whose class is unknown; where a node may have several, those that have none."""
-    training_nodes: int
-    validation_nodes: int
-    test_nodes: int
+    labels: LabelFacts
     findings: tuple[Noted, ...]
     notes: tuple[str, ...]
 
@@ -146,13 +153,7 @@ class InspectionByType(msgspec.Struct, frozen=True, rename="camel"):
     """The type that is classified; empty: no type has labels."""
     types: tuple[TypeFacts, ...]
     relations: tuple[RelationFacts, ...]
-    multi_label: bool
-    classes: tuple[ClassCount, ...]
-    classless_nodes: int
-    """Nodes of the target type whose class is unknown; where a node may have several, those that have none."""
-    training_nodes: int
-    validation_nodes: int
-    test_nodes: int
+    labels: LabelFacts
     findings: tuple[Noted, ...]
     notes: tuple[str, ...]
 
@@ -163,7 +164,7 @@ def inspect(data: GraphData) -> Inspection:
     self_loops, repeated = _count_odd_edges(graph)
     features = feature_facts(data.features)
     neighbours = degree_facts(graph)
-    classes = _class_counts(data)
+    labels = _label_facts(data)
     reversed_share = _reversed_share(graph)
     return Inspection(
         source=data.source,
@@ -179,15 +180,10 @@ def inspect(data: GraphData) -> Inspection:
         neighbours=neighbours,
         features=features,
         feature_columns=_taken_columns(data.target),
-        multi_label=data.multi_label,
-        classes=classes,
-        classless_nodes=_count_classless(data),
-        training_nodes=len(data.splits.train),
-        validation_nodes=len(data.splits.validation),
-        test_nodes=len(data.splits.test),
+        labels=labels,
         findings=_noted(data),
         notes=(
-            *_notes(nodes, graph.edges, neighbours, reversed_share, features, classes, data.splits),
+            *_notes(nodes, graph.edges, neighbours, reversed_share, features, labels.classes, data.splits),
             *_note_on_scope(graph, data.splits),
             *suspicious_columns(data),
         ),
@@ -196,21 +192,16 @@ def inspect(data: GraphData) -> Inspection:
 
 def inspect_by_type(data: GraphData) -> InspectionByType:
     """Inspect a graph type by type, and relation by relation."""
-    classes, types = _class_counts(data), tuple(_type_facts(data, kind) for kind in data.types)
+    labels, types = _label_facts(data), tuple(_type_facts(data, kind) for kind in data.types)
     return InspectionByType(
         source=data.source,
         digest=data.digest,
         target=data.target.name if data.classes else "",
         types=types,
         relations=tuple(map(_relation_facts, data.relations)),
-        multi_label=data.multi_label,
-        classes=classes,
-        classless_nodes=_count_classless(data),
-        training_nodes=len(data.splits.train),
-        validation_nodes=len(data.splits.validation),
-        test_nodes=len(data.splits.test),
+        labels=labels,
         findings=_noted(data),
-        notes=(*_notes_by_type(types, data), *_split_notes(classes, data.splits)) if data.classes else (),
+        notes=(*_notes_by_type(types, data), *_split_notes(labels.classes, data.splits)) if data.classes else (),
     )
 
 
@@ -354,6 +345,26 @@ def feature_facts(features: Features) -> FeatureFacts:
         constant_columns=int(columns - varies.sum()),
         smallest_deviation=float(deviations.min()) if len(deviations) else 0.0,
         largest_deviation=float(deviations.max()) if len(deviations) else 0.0,
+    )
+
+
+def told_flat(found: Inspection | InspectionByType) -> dict[str, Any]:
+    """The inspection as JSON has it: one object, with the members of `labels` among its own."""
+    told: dict[str, Any] = {}
+    for name, value in msgspec.to_builtins(found).items():
+        told.update(value if name == "labels" else {name: value})
+    return told
+
+
+def _label_facts(data: GraphData) -> LabelFacts:
+    splits = data.splits
+    return LabelFacts(
+        multi_label=data.multi_label,
+        classes=_class_counts(data),
+        classless_nodes=_count_classless(data),
+        training_nodes=len(splits.train),
+        validation_nodes=len(splits.validation),
+        test_nodes=len(splits.test),
     )
 
 
