@@ -20,6 +20,8 @@ from gnnserve_client.arrays import (
     are_texts,
     as_rows,
     pack_features,
+    read_edge_features,
+    read_edge_times,
     read_edges,
     read_features,
     read_labels,
@@ -31,6 +33,9 @@ from gnnserve_client.sending import Batch
 _HEADER = struct.Struct("<10q")
 _INTEGERS, _TEXTS = 1, 2
 """Kinds of ids in the binary form."""
+_PAYLOAD_HEADER = struct.Struct("<2q")
+_HAS_PAYLOAD = 8
+"""The bit of the kind that says that edges have features or times."""
 
 
 class Changes:
@@ -39,7 +44,8 @@ class Changes:
     `nodes` are ids of new nodes, with a row of `features` and perhaps a label (`node_labels`) for each. `overrides` are
     nodes of the graph with new features: rows in which NaN leaves a column as it is, or mappings by the columns' names;
     these may also stand beside the ids, `overrides={17: {"amount": 0}}`. `labels` gives nodes their labels, None for
-    none. Edges are pairs of source and target.
+    none. Edges are pairs of source and target; where edges of the graph have features or times, new ones have them too:
+    `edge_features` is a matrix with a row for each of `edges`, `edge_times` has an integer for each.
     """
 
     def __init__(
@@ -52,6 +58,8 @@ class Changes:
         override_features: Features | None = None,
         labels: Mapping[Any, Any] | None = None,
         edges: ArrayLike | None = None,
+        edge_features: ArrayLike | None = None,
+        edge_times: ArrayLike | None = None,
         removed_edges: ArrayLike | None = None,
         removed_nodes: ArrayLike | None = None,
     ) -> None:
@@ -67,6 +75,8 @@ class Changes:
         self.labelled = read_some_ids(list(labels), "labels")
         self.labels = read_labels(list(labels.values()), len(labels), "labels")
         self.edges = read_edges(edges, "edges")
+        self.edge_features = read_edge_features(edge_features, len(self.edges), "edge_features")
+        self.edge_times = read_edge_times(edge_times, len(self.edges), "edge_times")
         self.removed_edges = read_edges(removed_edges, "removed_edges")
         self.removed_nodes = read_some_ids(removed_nodes, "removed_nodes")
         self.are_texts = are_texts(*self._ids())
@@ -103,6 +113,7 @@ class Changes:
         part.node_labels = self.node_labels[nodes]
         part.overrides, part.override_features = self.overrides[overrides], self.override_features[overrides]
         part.labelled, part.labels = self.labelled[labelled], self.labels[labelled]
+        part.edge_features, part.edge_times = self.edge_features[edges], self.edge_times[edges]
         part.edges, part.removed_edges = self.edges[edges], self.removed_edges[removed_edges]
         part.removed_nodes, part.are_texts = self.removed_nodes[removed_nodes], self.are_texts
         return part
@@ -119,6 +130,8 @@ class Changes:
                 {"id": node, "label": label} for node, label in zip(self.labelled.tolist(), self.labels, strict=True)
             ],
             "edges": self.edges.tolist(),
+            "edgeFeatures": self.edge_features.tolist(),
+            "edgeTimes": self.edge_times.tolist(),
             "removedEdges": self.removed_edges.tolist(),
             "removedNodes": self.removed_nodes.tolist(),
         }
@@ -129,9 +142,15 @@ class Changes:
         labels = [*self.node_labels, *self.labels]
         told = msgspec.json.encode(labels) if self.labels or any(label is not None for label in labels) else b""
         ids, texts = self._laid_out_ids()
-        kind = _TEXTS if self.are_texts else _INTEGERS
+        kind, columns = _TEXTS if self.are_texts else _INTEGERS, self.edge_features.shape[1]
+        head, payload = b"", b""
+        if len(self.edges) and (columns or len(self.edge_times)):
+            kind |= _HAS_PAYLOAD
+            head = _PAYLOAD_HEADER.pack(columns, len(self.edge_times) > 0)
+            rows = np.ascontiguousarray(self.edge_features, "<f4").tobytes()
+            payload = _padded(rows) + np.ascontiguousarray(self.edge_times, "<i8").tobytes()
         counts = _HEADER.pack(kind, *map(len, self._ids()), width, len(texts), len(told))
-        return b"".join((counts, ids, _padded(texts), _padded(features), told))
+        return b"".join((counts, head, ids, _padded(texts), _padded(features), payload, told))
 
     def _laid_out_ids(self) -> tuple[bytes, bytes]:
         """Integers, and no texts; or where each text begins and the last one ends, and the texts."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gnnserve_api.protocol import Id, Label, NodeFeatures, TypedEdge, TypedNodeFeatures
+from gnnserve_api.protocol import EdgeFeatures, EdgeTimes, Id, Label, NodeFeatures, TypedEdge, TypedNodeFeatures
 
 CLIENT_HEADER = "gnnserve-client"
 SEQUENCE_HEADER = "gnnserve-sequence"
@@ -63,9 +63,12 @@ class ChangesRequest(
         tuple[tuple[Id, Id], ...],
         Meta(
             description="New edges, each a source and a target as in the graph's source, whose rules for direction, "
-            "duplicates and self-loops hold. Where duplicates are merged, one that is there already changes nothing."
+            "duplicates and self-loops hold. Where duplicates are merged, one that is there already changes nothing, "
+            "but for its features and time, where edges have some."
         ),
     ] = ()
+    edge_features: EdgeFeatures = ()
+    edge_times: EdgeTimes = ()
     removed_edges: Annotated[
         tuple[tuple[Id, Id], ...],
         Meta(
@@ -104,9 +107,12 @@ class TypedChangesRequest(msgspec.Struct, frozen=True, rename="camel", forbid_un
         tuple[TypedEdge, ...],
         Meta(
             description="New edges: source, relation and target as in the graph's source. Reverse relations that were "
-            "added gain them too. Where the relation counts an edge once, one that is there already changes nothing."
+            "added gain them too. Where the relation counts an edge once, one that is there already changes nothing, "
+            "but for its features and time, where its edges have some."
         ),
     ] = ()
+    edge_features: EdgeFeatures = ()
+    edge_times: EdgeTimes = ()
     removed_edges: Annotated[
         tuple[TypedEdge, ...],
         Meta(
@@ -128,6 +134,8 @@ class ChangesContent(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     overrides: tuple[TypedNodeFeatures, ...] = ()
     labels: tuple[NodeLabel[Any], ...] = ()
     edges: tuple[tuple[Any, ...], ...] = ()
+    edge_features: EdgeFeatures = ()
+    edge_times: EdgeTimes = ()
     removed_edges: tuple[tuple[Any, ...], ...] = ()
     removed_nodes: tuple[Any, ...] = ()
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from tests.support.serving import FakeWorker
 
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.graph_schema import GraphSchema, PayloadManifest, TypeManifest, relation_manifest
+from gnnserve_client import Changes
+from gnnserve_worker.asking.overlay import OverlaySupport
+from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.compaction.folding import folded_relations
 from gnnserve_worker.graph.change_batch import (
     BatchFormError,
@@ -23,6 +30,7 @@ from gnnserve_worker.graph.change_batch import (
     encode_batch,
 )
 from gnnserve_worker.graph.change_run import join
+from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.graph.found_nodes import FoundNodes, FoundRun
 from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.living_graph import LivingGraph
@@ -30,7 +38,10 @@ from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows
 from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.living_graphs import living_graphs
+from gnnserve_worker.serving.http.changes.content import content_of, payload_of
+from gnnserve_worker.serving.http.changes.reading import read_changes
 
 COLUMNS = ("amount", "distance")
 RULES = [
@@ -315,6 +326,55 @@ def test_a_graph_without_payload_refuses_edges_that_have_some() -> None:
     refusal = graph.find(batch_of(kind, [], [(0, 2)], [], [], [(0.0, 0.0, 0)]))
     assert isinstance(refusal, ChangeRefusal)
     assert (refusal.field, refusal.message) == ("edgeFeatures", "edges of the graph have no features")
+
+
+def served(schema: GraphSchema) -> ServedRevision:
+    revision = FakeWorker(nodes=4, overlays=OverlaySupport(FeatureColumns(2, ()), never)).revision()
+    return replace(revision, graph=replace(revision.graph, types=schema))
+
+
+def never(*_: np.ndarray) -> Any:
+    raise AssertionError
+
+
+def test_features_and_times_of_edges_in_json_become_those_of_the_batch_and_are_listed_again() -> None:
+    kind, _ = small()
+    of = served(kind.schema(1, 1))
+    body = {"edges": [[0, 2], [1, 2]], "edgeFeatures": [[0.5, 1.5], [2, 3]], "edgeTimes": [9, -9]}
+    payload, batch = read_changes(json.dumps(body).encode(), b"application/json", of)
+    assert payload == encode_batch(batch) == encode_batch(decode_batch(payload))
+    assert batch.edge_features.tolist() == [[0.5, 1.5], [2, 3]]
+    assert batch.edge_times.tolist() == [9, -9]
+    content = content_of(decode_batch(payload), of.changes.features.columns_of, partial(payload_of, of.graph.types))
+    assert json.loads(msgspec.json.encode(content)) == body
+    changes = Changes(edges=body["edges"], edge_features=body["edgeFeatures"], edge_times=body["edgeTimes"])
+    sent = decode_batch(changes.to_batch().body)
+    assert (sent.counts, sent.ids.integers.tolist()) == (batch.counts, [0, 2, 1, 2])
+    assert (sent.edge_features.tolist(), sent.edge_times.tolist()) == ([[0.5, 1.5], [2, 3]], [9, -9])
+    assert [len(part.edge_times) for part in changes.split(1)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"edges": [[0, 2]]}, "edgeFeatures: it is missing; edges of this graph have 2 features, amount, distance"),
+        (
+            {"edges": [[0, 2]], "edgeFeatures": [[1, 2]]},
+            "edgeTimes: it is missing; edges of this graph have a time, at",
+        ),
+        ({"edges": [[0, 2]], "edgeFeatures": [[1, "x"]], "edgeTimes": [1]}, "edgeFeatures[0][1]: expected a number"),
+        ({"edges": [[0, 2]], "edgeFeatures": [[1]], "edgeTimes": [1]}, "edgeFeatures[0]: 1 number, where edges"),
+        (
+            {"edges": [[0, 2]], "edgeFeatures": [[1, 2]], "edgeTimes": [1, 2]},
+            "edgeTimes: 2 rows",
+        ),
+    ],
+)
+def test_payload_in_json_that_does_not_fit_is_told_by_its_place(body: dict[str, Any], words: str) -> None:
+    kind, _ = small()
+    with pytest.raises(RequestError) as error:
+        read_changes(json.dumps(body).encode(), b"application/json", served(kind.schema(1, 1)))
+    assert str(error.value).startswith(words)
 
 
 def test_batches_without_payload_have_the_bytes_that_earlier_releases_read() -> None:

@@ -55,6 +55,17 @@ def node_remedies(place: str) -> dict[str, str]:
     }
 
 
+def payload_remedies(before: str) -> dict[str, str]:
+    """Remedies of features and times of edges. `before`: what their fields stand in, `overlay.`; empty: in the body."""
+    return {
+        f"{before}edgeFeatures": "give a list with the features of each edge: [[number, …], …]",
+        f"{before}edgeFeatures[]": "give the features of an edge as a list of numbers, or null where it has none",
+        f"{before}edgeFeatures[][]": _FEATURE,
+        f"{before}edgeTimes": "give a list with the time of each edge: [integer, …]",
+        f"{before}edgeTimes[]": "give an integer, or null where the edge has no time",
+    }
+
+
 REMEDIES = {
     "objective": "give an object with latencyMs, accuracyTolerancePermille, or both",
     "objective.latencyMs": "give milliseconds as a number, or leave it out",
@@ -66,11 +77,7 @@ REMEDIES = {
     "timeoutMs": "give milliseconds as a number, or leave it out",
     "priority": PRIORITY_REMEDY,
     "overlay": "give an object with nodes, edges and overrides, or leave it out",
-    "overlay.edgeFeatures": "give a list with the features of each edge: [[number, …], …]",
-    "overlay.edgeFeatures[]": "give the features of an edge as a list of numbers, or null where it has none",
-    "overlay.edgeFeatures[][]": _FEATURE,
-    "overlay.edgeTimes": "give a list with the time of each edge: [integer, …]",
-    "overlay.edgeTimes[]": "give an integer, or null where the edge has no time",
+    **payload_remedies("overlay."),
     "overlay.edges": LIST_OF_PAIRS,
     "overlay.edges[]": PAIR,
     **node_remedies("overlay.nodes"),

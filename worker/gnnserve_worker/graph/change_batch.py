@@ -46,6 +46,10 @@ MOST_FEATURES = 1 << 24
 """Features of a node in a batch."""
 
 
+NO_FEATURES, NO_TIMES = np.zeros((0, 0), np.float32), np.zeros(0, np.int64)
+"""Features and times of the edges of a batch without."""
+
+
 class BatchFormError(ValueError):
     """These bytes are no batch of changes; the message says where they are wrong."""
 
@@ -108,9 +112,9 @@ class ChangeBatch(msgspec.Struct, frozen=True):
     """JSON, as in the binary form."""
     is_typed: bool = False
     """Whether ids are texts with their types (form 3)."""
-    edge_features: np.ndarray = msgspec.field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    edge_features: np.ndarray = msgspec.field(default_factory=lambda: NO_FEATURES)
     """float32 [edges, columns of the relation that has most]; [0, 0]: edges have none."""
-    edge_times: np.ndarray = msgspec.field(default_factory=lambda: np.zeros(0, np.int64))
+    edge_times: np.ndarray = msgspec.field(default_factory=lambda: NO_TIMES)
     """int64 [edges]; [0]: edges have none."""
 
     @property

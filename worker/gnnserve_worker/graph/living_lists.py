@@ -71,7 +71,7 @@ class LivingLists:
 
     @property
     def _rows(self) -> np.ndarray | None:
-        """Rows of payload for kernels, which are compiled without them where there are none."""
+        # Kernels are compiled without where there are none.
         return self.payload_rows if len(self.payload_rows) else None
 
     @property
@@ -99,12 +99,10 @@ class LivingLists:
         return Graph(indptr, indices, payload_rows=self._rows_of(lists))
 
     def _rows_of(self, lists: np.ndarray) -> np.ndarray:
-        """Rows of payload of all entries of these lists (int64), one list behind the other: int32; [0]: there are
-        none."""
-        if self._rows is None:
-            return self.payload_rows[:0].copy()
-        rows = np.empty(int(self.lengths(lists).sum()), np.int64)
-        _read(self.bounds, self.payload_rows, lists, rows)
+        """Rows of payload of all entries of these lists (int64): int32; [0]: there are none."""
+        rows = np.empty(0 if self._rows is None else int(self.lengths(lists).sum()), np.int64)
+        if len(rows):
+            _read(self.bounds, self.payload_rows, lists, rows)
         return rows.astype(np.int32)
 
     def change(self, entries: np.ndarray, kinds: np.ndarray, payload: PayloadChange | None = None) -> np.ndarray:
@@ -116,9 +114,8 @@ class LivingLists:
         if rows is not None and payload is None:
             payload = PayloadChange(np.full(len(entries), -1, np.int32), np.zeros(0, np.int64), changed.copy())
         given, times, replaced = (None, None, None) if rows is None or payload is None else payload
-        _change(
-            self.bounds, self.indices, self.places, self.state, entries, kinds, changed, rows, given, times, replaced
-        )
+        lists = (self.bounds, self.indices, self.places, self.state)
+        _change(*lists, entries, kinds, changed, rows, given, times, replaced)
         return changed
 
     def follow(self, other: LivingLists, nodes: np.ndarray, *, most_brief: int = _BRIEF_ENTRIES) -> None:
@@ -162,9 +159,7 @@ def spread_lists(
         _sort(indptr, indices, payload_rows)
     state = np.full(_FREE + _CLASSES, -1, np.int64)
     state[_END] = state[_STORED] = indptr[-1]
-    if payload_rows is None:
-        return LivingLists(bounds, indices, places, state)
-    return LivingLists(bounds, indices, places, state, payload_rows)
+    return LivingLists(bounds, indices, places, state, np.zeros(0, np.int32) if payload_rows is None else payload_rows)
 
 
 def _sort(indptr: np.ndarray, indices: np.ndarray, payload_rows: np.ndarray | None) -> None:

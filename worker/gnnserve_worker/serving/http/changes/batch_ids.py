@@ -16,6 +16,7 @@ import numpy as np
 
 from gnnserve_api import decoding
 from gnnserve_api.changes import ChangesRequest, TypedChangesRequest
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_worker.asking.body_form import BodyForm
 from gnnserve_worker.asking.naming import POSSIBLE_IDS
 from gnnserve_worker.asking.question import ErrorCode, RequestError, shown_value
@@ -67,6 +68,10 @@ class BatchIds(Protocol):
     def read(self, request: Any, counts: ChangeCounts, ids: TypedIds) -> NamedItems:
         """Ids of a batch in JSON, laid out. `ids`: of the graph."""
 
+    def relations(self, request: Any, ids: TypedIds, schema: GraphSchema) -> np.ndarray:
+        """The place of each new edge's relation: int64, -1 where the graph has no such relation; empty: all are of the
+        first one. To be called for ids that were read."""
+
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
         """Check the ids of a batch in the binary form; types as of `NamedItems`, -1 where the graph has no such
         type."""
@@ -97,6 +102,9 @@ class IntegersAlone:
                 f"give an integer from {POSSIBLE_IDS[0]} to {POSSIBLE_IDS[-1]}",
             ) from None
 
+    def relations(self, request: ChangesRequest[int], ids: TypedIds, schema: GraphSchema) -> np.ndarray:
+        return ALL_OF_FIRST
+
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
         if batch.ids.integers is None:
             raise _other_form("node ids of this graph are integers", 1)
@@ -120,6 +128,9 @@ class TextsAlone:
         if "" in given:
             raise empty_id(given.index(""), counts)
         return NamedItems(_laid_out(given, counts), ALL_OF_FIRST)
+
+    def relations(self, request: ChangesRequest[str], ids: TypedIds, schema: GraphSchema) -> np.ndarray:
+        return ALL_OF_FIRST
 
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
         texts, offsets = batch.ids.texts, batch.ids.offsets
@@ -159,6 +170,14 @@ class TextsWithTypes:
             texts.append(_text(ids.read_named(given, f"removedNodes[{place}]")))
         types = np.array([ids.place_of(id_.type) for id_ in rows], np.int64)
         return NamedItems(_laid_out(texts, counts), types)
+
+    def relations(self, request: TypedChangesRequest, ids: TypedIds, schema: GraphSchema) -> np.ndarray:
+        places = {(one.source, one.name, one.target): place for place, one in enumerate(schema.relations)}
+        found = []
+        for place, (source, relation, target) in enumerate(request.edges):
+            ends = (ids.read_named(end, f"edges[{place}]").type for end in (source, target))
+            found.append(places.get((next(ends), relation, next(ends)), -1))
+        return np.array(found, np.int64)
 
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
         texts, offsets, counts = batch.ids.texts, batch.ids.offsets, batch.counts

@@ -10,9 +10,17 @@ import numpy as np
 
 from gnnserve_api.graph_schema import TypeManifest
 from gnnserve_worker.asking.changed_features import TypeColumns
+from gnnserve_worker.asking.edge_payload import EdgePayloads, PayloadFields
 from gnnserve_worker.asking.features import AnyNode, runs_of, write_features
 from gnnserve_worker.asking.question import ErrorCode, RequestError, counted
-from gnnserve_worker.graph.change_batch import BatchFormError, ChangeBatch, ChangeCounts, decode_batch
+from gnnserve_worker.graph.change_batch import (
+    NO_FEATURES,
+    NO_TIMES,
+    BatchFormError,
+    ChangeBatch,
+    ChangeCounts,
+    decode_batch,
+)
 from gnnserve_worker.graph.feature_columns import FeatureColumns
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.serving.http.changes.batch_ids import AnyRequest, BatchIds
@@ -24,6 +32,8 @@ from gnnserve_worker.serving.http.changes.checks import (
     read_labels,
 )
 from gnnserve_worker.serving.http.changes.mistakes import BINARY_REMEDY, place_of_label
+
+_PAYLOAD = PayloadFields("edgeFeatures", "edgeTimes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,19 @@ class Batches:
         _check_labels(labels, new_types, counts, revision)
         has_labels = bool(labelled) or any(label is not None for label in labels)
         encoded = msgspec.json.encode(labels) if has_labels else b""
-        return ChangeBatch(counts, named.ids, rows, encoded, self.ids.has_types)
+        return ChangeBatch(counts, named.ids, rows, encoded, self.ids.has_types, *self._read_payload(request, revision))
+
+    def _read_payload(self, request: AnyRequest, revision: ServedRevision) -> tuple[np.ndarray, np.ndarray]:
+        """Features and times of new edges, as `ChangeBatch` has them."""
+        payloads, edges = EdgePayloads(revision.graph.types.relations), len(request.edges)
+        needed = payloads.takes_any and edges > 0
+        if not (needed or request.edge_features or request.edge_times):
+            return NO_FEATURES, NO_TIMES
+        relations = self.ids.relations(request, revision.graph.ids, revision.graph.types)
+        if len(relations) and relations.min() < 0:
+            return NO_FEATURES, NO_TIMES  # the replica refuses such a relation before it looks at payload
+        read = payloads.read_lists(request.edge_features, request.edge_times, relations, edges, _PAYLOAD)
+        return (read.features if payloads.width else NO_FEATURES), read.times
 
     def read_binary(self, body: bytes, revision: ServedRevision) -> ChangeBatch:
         features = revision.changes.features

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.changes import ChangesContent, NodeLabel, TypedNewNode
+from gnnserve_api.graph_schema import GraphSchema, PayloadManifest
 from gnnserve_api.protocol import TypedNodeFeatures
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeIds
 from gnnserve_worker.graph.feature_columns import FeatureColumns
@@ -18,7 +20,26 @@ ColumnsOf = Callable[[Any], FeatureColumns | None]
 """By the id of a node, the columns of its features; None: its type has none, or is none of the graph's."""
 
 
-def content_of(batch: ChangeBatch, columns_of: ColumnsOf) -> ChangesContent:
+ContentOf = Callable[[ChangeBatch], ChangesContent]
+"""A batch in JSON, over a graph."""
+PayloadOf = Callable[[Sequence[Any]], PayloadManifest | None]
+"""By an edge, what edges of its relation have; None: nothing."""
+
+
+def payload_of(schema: GraphSchema, edge: Sequence[Any]) -> PayloadManifest | None:
+    """`edge`: as batches name it, with its relation where there are several."""
+    found = schema.relations[0]
+    if len(edge) > 2:
+        source, target = (str(end).partition("/")[0] for end in (edge[0], edge[2]))
+        named = (source, edge[1], target)
+        known = {(one.source, one.name, one.target): one for one in schema.relations}
+        if named not in known:
+            return None
+        found = known[named]
+    return None if found.payload is UNSET else found.payload
+
+
+def content_of(batch: ChangeBatch, columns_of: ColumnsOf, payload_of: PayloadOf = lambda _: None) -> ChangesContent:
     """Features of new nodes, and those of overrides that name every column, are lists."""
     counts = batch.counts
     ids = iter(_ids_of(batch.ids))
@@ -34,14 +55,30 @@ def content_of(batch: ChangeBatch, columns_of: ColumnsOf) -> ChangesContent:
     def edges(count: int) -> tuple[tuple[Any, ...], ...]:
         return tuple(tuple(next(ids) for _ in range(batch.per_edge)) for _ in range(count))
 
+    nodes = tuple(TypedNewNode(id_, row, next(labels)) for id_, row in zip(new, brought, strict=True))
+    labelled: tuple[NodeLabel[Any], ...] = tuple(NodeLabel(next(ids), next(labels)) for _ in range(counts.labelled))
+    added = edges(counts.edges)
     return ChangesContent(
-        nodes=tuple(TypedNewNode(id_, row, next(labels)) for id_, row in zip(new, brought, strict=True)),
+        nodes=nodes,
         overrides=tuple(TypedNodeFeatures(id_, row) for id_, row in zip(overridden, others, strict=True)),
-        labels=tuple(NodeLabel(next(ids), next(labels)) for _ in range(counts.labelled)),
-        edges=edges(counts.edges),
+        labels=labelled,
+        edges=added,
+        **_payload_told(batch, [payload_of(edge) for edge in added] if batch.has_payload else ()),
         removed_edges=edges(counts.removed_edges),
         removed_nodes=tuple(ids),
     )
+
+
+def _payload_told(batch: ChangeBatch, payloads: Sequence[PayloadManifest | None]) -> dict[str, Any]:
+    """Features and times of edges as JSON has them. `payloads`: what edges of the relation of each have."""
+    told: dict[str, Any] = {}
+    if batch.edge_features.shape[1] and payloads:
+        rows = zip(payloads, batch.edge_features, strict=True)
+        told["edge_features"] = tuple(None if one is None else row[: len(one.columns)].tolist() for one, row in rows)
+    if len(batch.edge_times) and payloads:
+        times = zip(payloads, batch.edge_times.tolist(), strict=True)
+        told["edge_times"] = tuple(time if one is not None and one.time else None for one, time in times)
+    return told
 
 
 def _ids_of(ids: ChangeIds) -> list[int] | list[str]:

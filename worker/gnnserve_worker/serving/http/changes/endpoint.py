@@ -35,7 +35,7 @@ from gnnserve_worker.changes.updates import ChangesRefusedError, NotAppliedError
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeRefusal, decode_batch
 from gnnserve_worker.serving.change_metrics import BatchOutcome, ChangeCounters
 from gnnserve_worker.serving.http.asgi_predict import ClientGoneError, Receive, Scope, Send, read_body, send_response
-from gnnserve_worker.serving.http.changes.content import ColumnsOf, content_of
+from gnnserve_worker.serving.http.changes.content import ContentOf, content_of, payload_of
 from gnnserve_worker.serving.http.changes.reading import read_changes, refusal_error
 from gnnserve_worker.serving.http.codecs.json import JSON_HEAD
 from gnnserve_worker.serving.http.predict import Predict
@@ -151,11 +151,13 @@ class ChangesEndpoint:
         updates, asked, lane = self._require_updates(), read_page_query(query), self._model.lane
         if lane is None:
             return refusal_reply(self._model.refuse())
-        columns: ColumnsOf | None = None
+        content: ContentOf | None = None
         if asked.with_content:
             features = lane.revision.changes.features
             features.width()  # refused before the log is read
-            columns = features.columns_of
+            content = partial(
+                content_of, columns_of=features.columns_of, payload_of=partial(payload_of, lane.revision.graph.types)
+            )
         after = updates.first - 1 if asked.after is None else asked.after
         if asked.wait_s and updates.reported <= after:
             await updates.wait_applied(after + 1, asked.wait_s)
@@ -169,10 +171,10 @@ class ChangesEndpoint:
         }
         last = max([updates.last, *(record.offset for record in records)])
         page = ChangesPage([], updates.first, last, updates.reported)
-        if columns is None:
+        if content is None:
             body = _encode_page(page, records, refused, None)
         else:  # features become lists of numbers, which takes long where there are many
-            body = await asyncio.to_thread(_encode_page, page, records, refused, columns)
+            body = await asyncio.to_thread(_encode_page, page, records, refused, content)
         return Reply(200, JSON_HEAD, body)
 
     def _require_updates(self) -> Updates:
@@ -244,9 +246,9 @@ def _encode_page(
     page: ChangesPage,
     records: Sequence[Record],
     refused: Mapping[int, ChangeRefusal],
-    columns: ColumnsOf | None,
+    content: ContentOf | None,
 ) -> bytes:
-    """`columns`: None leaves the changes themselves out."""
+    """`content`: None leaves the changes themselves out."""
     told = [
         ChangeRecord(
             record.offset,
@@ -254,7 +256,7 @@ def _encode_page(
             record.sequence,
             record.time_ms,
             record.changes,
-            UNSET if columns is None else content_of(decode_batch(record.body), columns),
+            UNSET if content is None else content(decode_batch(record.body)),
             refused[record.offset].message if record.offset in refused else UNSET,
         )
         for record in records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnnserve_api.changes import CHANGES_TYPE
-from gnnserve_worker.asking.body_form import LIST_OF_PAIRS, PAIR, BodyForm, node_remedies
+from gnnserve_worker.asking.body_form import LIST_OF_PAIRS, PAIR, BodyForm, node_remedies, payload_remedies
 from gnnserve_worker.asking.question import shown_value
 from gnnserve_worker.graph.change_batch import ChangeCounts
 from gnnserve_worker.inference.served import ServedRevision
@@ -18,7 +18,7 @@ def _example(revision: ServedRevision) -> str:
 
 CHANGES = BodyForm(
     members={
-        "": ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNodes"),
+        "": ("nodes", "overrides", "labels", "edges", "removedEdges", "removedNodes", "edgeFeatures", "edgeTimes"),
         "nodes[]": ("id", "features", "label"),
         "overrides[]": ("id", "features"),
         "labels[]": ("id", "label"),
@@ -33,6 +33,7 @@ CHANGES = BodyForm(
         "labels[]": 'give an object with a node\'s id and label: {"id": …, "label": …}',
         "labels[].label": _LABEL,
         "labels[].label[]": _LABEL,
+        **payload_remedies(""),
         "edges": LIST_OF_PAIRS,
         "edges[]": PAIR,
         "removedEdges": LIST_OF_PAIRS,
