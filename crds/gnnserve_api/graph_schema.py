@@ -132,6 +132,19 @@ class GraphSchema(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         """Whether types have names, which stand before ids in requests."""
         return bool(self.target.name)
 
+    @property
+    def has_payload(self) -> bool:
+        """Whether edges of any relation have features or times."""
+        return any(relation.payload is not UNSET for relation in self.relations)
+
+    def payload_place(self, place: int) -> int:
+        """The place of the relation whose payload that at `place` has: its own, or of the one that it reverses."""
+        one = self.relations[place]
+        if one.reverse_of is None:
+            return place
+        origin = one.target, one.reverse_of, one.source
+        return next(at for at, two in enumerate(self.relations) if (two.source, two.name, two.target) == origin)
+
     def place_of(self, name: str) -> int:
         """The place of a type in `types`."""
         return next(place for place, kind in enumerate(self.types) if kind.name == name)
@@ -143,11 +156,11 @@ def one_type(
     features: int | None = None,
     node_ids: IdKind = "Positions",
     edge_rules: EdgeRules = AS_LISTED,
+    payload: PayloadManifest | UnsetType = UNSET,
 ) -> GraphSchema:
     """The schema of a graph whose nodes are of one type."""
-    return GraphSchema(
-        (TypeManifest("", nodes, features, node_ids),), (relation_manifest("", "", "", edges, None, edge_rules),)
-    )
+    relation = relation_manifest("", "", "", edges, None, edge_rules, payload)
+    return GraphSchema((TypeManifest("", nodes, features, node_ids),), (relation,))
 
 
 class TypeRows(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ from gnnserve_api.errors import InputError
 from gnnserve_api.factors import ChosenFactors
 from gnnserve_api.families import FamilyName
 from gnnserve_api.given_weights import ComparedScores, LabelMisfit
-from gnnserve_api.graph_schema import AS_LISTED, GraphSchema, RowsByRelation, TypeRows, one_type
+from gnnserve_api.graph_schema import AS_LISTED, GraphSchema, PayloadManifest, RowsByRelation, TypeRows, one_type
 from gnnserve_api.links import LinkCalibration, LinksManifest
 from gnnserve_api.profile import Compute, Profile
 from gnnserve_api.training import TrainingManifest
@@ -39,6 +39,8 @@ CHANGED_GRAPH_SCHEMA_VERSION = 4
 """Schema version of graphs that a log of changes is part of."""
 TYPED_SCHEMA_VERSION = 5
 """Schema version of graphs of several types, and of their revisions."""
+PAYLOAD_SCHEMA_VERSION = 6
+"""Schema version of graphs whose edges have features or times."""
 
 
 class NodeIdKind(StrEnum):
@@ -110,6 +112,8 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
     named: GraphSchema | UnsetType = msgspec.field(default=UNSET, name="typed")
     """Types and relations that have names. Absent: its nodes are of one type. Otherwise `nodes` and `edges` count all
     types; labels, masks and `nodeIds` are of the first type, and `features` is what the widest type has."""
+    payload: PayloadManifest | UnsetType = UNSET
+    """Features and times of edges where nodes are of one type; each of several relations has its own."""
     checksum: str = ""
     """`checksum_of` the rest."""
 
@@ -128,7 +132,9 @@ class GraphManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
         if self.named is not UNSET:
             return self.named
         own = None if self.version is UNSET else self.version.edge_rules
-        return one_type(self.nodes, self.edges, self.features, self.node_ids.value, own or rules or AS_LISTED)
+        return one_type(
+            self.nodes, self.edges, self.features, self.node_ids.value, own or rules or AS_LISTED, self.payload
+        )
 
 
 class RowsManifest(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):

@@ -161,7 +161,7 @@ def _part_edges(data: GraphData, links: Links) -> tuple[GraphData, LinkSet]:
 
 def message_relations(data: GraphData, links: LinkSet, kept: np.ndarray | None = None) -> tuple[Relation, ...]:
     """A graph's relations with the links that are learnt from alone: neither the scored relation nor its reverse has
-    another one. `kept`: bool [links], which of them; None: all."""
+    another one, nor features or times of its edges. `kept`: bool [links], which of them; None: all."""
     scored = next(one for one in data.relations if one.key == links.relation)
     train = links.train if kept is None else links.train.at(np.flatnonzero(kept))
     sources, targets = train.first - links.first.start, train.second - links.second.start
@@ -170,9 +170,9 @@ def message_relations(data: GraphData, links: LinkSet, kept: np.ndarray | None =
     found = []
     for one in data.relations:
         if one is scored:
-            found.append(replace(one, lists=_lists(targets, sources, links.second.nodes)))
+            found.append(replace(one, lists=_lists(targets, sources, links.second.nodes), payload=None))
         elif (one.source, one.reverse_of, one.target) == (scored.target, scored.name, scored.source):
-            found.append(replace(one, lists=_lists(sources, targets, links.first.nodes)))
+            found.append(replace(one, lists=_lists(sources, targets, links.first.nodes), payload=None))
         else:
             found.append(one)
     return tuple(found)

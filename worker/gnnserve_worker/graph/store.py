@@ -375,9 +375,11 @@ class GraphData:
         return replace(self, types=(replace(kind, features=features, feature_columns=columns),))
 
     def with_lists(self, lists: Graph, edge_rules: EdgeRules | None = None) -> GraphData:
-        """The graph with other lists of its one relation. `edge_rules`: other rules than its own; None: its own."""
+        """The graph with other lists of its one relation. `edge_rules`: other rules than its own; None: its own.
+        Features and times of edges stay where the lists name their rows."""
         (kind,), (relation,) = self.types, self.relations
-        changed = replace(relation, lists=lists, edge_rules=edge_rules or relation.edge_rules)
+        payload = relation.payload if len(lists.payload_rows) else None
+        changed = replace(relation, lists=lists, edge_rules=edge_rules or relation.edge_rules, payload=payload)
         return replace(self, types=(replace(kind, nodes=lists.nodes),), relations=(changed,))
 
     def with_ids(self, ids: NodeIds | None) -> GraphData:

@@ -11,10 +11,11 @@ import numpy as np
 from gnnserve_api.errors import RepositoryError
 from gnnserve_worker.graph.ids import NodeIds
 from gnnserve_worker.graph.living_graph import LivingGraph
+from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.opening.living_graphs import living_graphs, moves_blocks, with_room
 from gnnserve_worker.repository import checks, paths
-from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names
+from gnnserve_worker.repository.graph_files import open_graph, open_ids, open_names, open_payloads
 from gnnserve_worker.repository.revision_files import RevisionFiles, open_graph_array
 from gnnserve_worker.repository.room import GraphRoom
 
@@ -29,6 +30,8 @@ class OpenedGraph:
     """The source's own ids of the nodes that can be asked about; None: it numbers them from 0."""
     type_ids: Mapping[str, NodeIds | None]
     """Ids of each type, by its name."""
+    payloads: tuple[EdgePayload | None, ...]
+    """Stored features and times of the edges of each relation; None: they have none."""
     living: LivingGraph | None = None
     """The graph where it changes, as predictions see it."""
     draft: LivingGraph | None = None
@@ -39,18 +42,19 @@ def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
     manifest, mapped = revision.graph, partial(open_graph_array, revision)
     rules = None if revision.manifest is None else revision.manifest.edge_rules
     stored = open_graph(manifest, mapped, revision.graph_folder / paths.INDICES, revision.graph_remedy, rules)
+    payloads = open_payloads(stored, mapped, revision.graph_folder, revision.graph_remedy)
     type_ids, schema = open_ids(manifest, mapped), stored.schema
     ids = open_names(manifest, mapped) or type_ids[schema.target.name]
     if revision.room is None:
-        return OpenedGraph(stored, stored, ids, type_ids)
+        return OpenedGraph(stored, stored, ids, type_ids, payloads)
     if revision.has_rows_by_relation and not revision.makes_rows_by_type:
         raise _unchangeable(revision, "how rows of new nodes are made")
     if not manifest.keeps_rules(rules):
         raise _unchangeable(revision, "how edges become neighbour lists")
     grown = with_room(schema, revision.tables, revision.room)
     entries = None if moves_blocks(schema, grown) else _mapped_entries(revision, stored, revision.room)
-    living, draft = living_graphs(stored, type_ids, grown, revision.room.entries, entries)
-    return OpenedGraph(stored, living.graph, ids, type_ids, living, draft)
+    living, draft = living_graphs(stored, type_ids, grown, revision.room.entries, entries, payloads)
+    return OpenedGraph(stored, living.graph, ids, type_ids, payloads, living, draft)
 
 
 def _mapped_entries(revision: RevisionFiles, stored: Graph, room: GraphRoom) -> Callable[[], np.ndarray]:

@@ -24,6 +24,7 @@ from gnnserve_api.cascades import CascadeManifest
 from gnnserve_api.errors import DamagedError, OutdatedError, RepositoryError, remedy_of
 from gnnserve_api.profile import Profile
 from gnnserve_api.repository import (
+    PAYLOAD_SCHEMA_VERSION,
     SCHEMA_VERSION,
     TYPED_SCHEMA_VERSION,
     FileEntry,
@@ -44,7 +45,7 @@ from gnnserve_worker.tables.table import map_array
 _MOST_HASHING_THREADS = 8
 _SURVEYED_AT_ONCE = 128 * 1024
 """Values per part of a survey: as many as a core's own cache keeps from the digest to the survey."""
-_GRAPH_VERSIONS = range(1, TYPED_SCHEMA_VERSION + 1)
+_GRAPH_VERSIONS = range(1, PAYLOAD_SCHEMA_VERSION + 1)
 """Schema versions of graphs that can be read: fields that came later have defaults."""
 _REVISION_VERSIONS = range(3, TYPED_SCHEMA_VERSION + 1)
 """Schema versions of revisions that can be read: 3 by `RevisionManifest3`."""
@@ -74,6 +75,7 @@ def read_graph_manifest(folder: Path) -> GraphManifest:
     for kind in manifest.schema.types[1:]:
         own = [paths.of_type(kind.name, name) for name in paths.ID_FILES[NodeIdKind(kind.node_ids)]]
         _require_listed(path, manifest.files, own, remedy(folder))
+    _require_listed(path, manifest.files, paths.payload_files(manifest.schema), remedy(folder))
     if paths.has_names(manifest.files):
         names = [paths.of_all(name) for name in paths.ID_FILES[NodeIdKind.STRINGS]]
         _require_listed(path, manifest.files, names, remedy(folder))

@@ -2,7 +2,8 @@
 
 Lists of all nodes are one array, as `graph/relation_lists.py` has them. Labels, splits, and the ids and features
 without a folder are of the type that is classified; those of the other types lie in `types/<name>/`. Features are kept
-of graphs that a log of changes is part of alone: what else there is can be imported again.
+of graphs that a log of changes is part of alone: what else there is can be imported again. Features and times of edges
+are kept of all graphs that have them.
 
 Types and relations without names are not written: the files of a graph of one type are as they were before there were
 several (`GraphManifest.schema` reads both).
@@ -24,6 +25,7 @@ from gnnserve_api.graph_schema import GraphSchema, TypeManifest
 from gnnserve_api.repository import (
     CHANGED_GRAPH_SCHEMA_VERSION,
     GRAPH_SCHEMA_VERSION,
+    PAYLOAD_SCHEMA_VERSION,
     TYPED_SCHEMA_VERSION,
     FileEntry,
     GraphManifest,
@@ -32,7 +34,8 @@ from gnnserve_api.repository import (
     SourceColumn,
 )
 from gnnserve_worker.graph.ids import NO_OFFSETS, NodeIds, slot_count
-from gnnserve_worker.graph.relation_lists import merged_lists, parted_lists
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows, parted_lists
 from gnnserve_worker.graph.store import FeatureColumn, Features, Graph, GraphData, NodeType, Relation, Splits
 from gnnserve_worker.kernel_cache import kernel
 from gnnserve_worker.kernels.layout import unpack_layout
@@ -41,6 +44,8 @@ from gnnserve_worker.repository.positions import positions_of
 
 Mapped = Callable[..., np.ndarray]
 """Opens an array of the graph's folder by file, dtype and shape."""
+
+_ROWS_AT_ONCE = 1 << 16
 
 # --- writing
 
@@ -69,11 +74,14 @@ def write_graph(folder: Path, data: GraphData) -> GraphManifest:
         files={name: files.write_array(folder / name, array) for name, array in arrays.items()},
         version=version,
         named=schema if schema.has_names else UNSET,
+        payload=UNSET if schema.has_names else schema.relations[0].payload,
     )
 
 
 def _schema_version(data: GraphData, schema: GraphSchema) -> int:
     """The lowest version that has all that is written of it, for readers of earlier releases."""
+    if schema.has_payload:
+        return PAYLOAD_SCHEMA_VERSION
     if schema.has_names:
         return TYPED_SCHEMA_VERSION
     return GRAPH_SCHEMA_VERSION if data.made_of is None else CHANGED_GRAPH_SCHEMA_VERSION
@@ -93,7 +101,22 @@ def _arrays_of(data: GraphData, schema: GraphSchema) -> dict[str, np.ndarray]:
     for kind in data.types:
         path_of = _path_in(kind.name, data.target.name)
         arrays |= {path_of(name): array for name, array in _id_arrays(kind.ids).items()}
-    return arrays | {paths.of_all(name): array for name, array in _id_arrays(data.names).items()}
+    arrays |= {paths.of_all(name): array for name, array in _id_arrays(data.names).items()}
+    return arrays | _payload_arrays(data, schema)
+
+
+def _payload_arrays(data: GraphData, schema: GraphSchema) -> dict[str, np.ndarray]:
+    """Features and times of edges, by file: a relation that is the reverse of another has those of the other."""
+    if not schema.has_payload:
+        return {}
+    arrays = {paths.PAYLOAD_ROWS: merged_payload_rows(schema, [relation.lists for relation in data.relations])}
+    for place, relation in enumerate(data.relations):
+        if relation.payload is None or schema.payload_place(place) != place:
+            continue
+        arrays[paths.payload_features(place)] = np.asarray(relation.payload.features, np.float32)
+        if relation.payload.time_column:
+            arrays[paths.payload_times(place)] = np.asarray(relation.payload.times, np.int64)
+    return arrays
 
 
 def _id_arrays(ids: NodeIds | None) -> dict[str, np.ndarray]:
@@ -205,9 +228,10 @@ def read_graph(found: VerifiedVersion) -> GraphData:
         if kind.features is not None:
             features = _read_features(found, kind.nodes, kind.features, _path_in(kind.name, schema.target.name))
         types.append(NodeType(kind.name, kind.nodes, features, columns_of(own), ids[kind.name]))
+    payloads = open_payloads(graph, found.mapped, found.folder, found.remedy)
     relations = tuple(
-        Relation(one.source, one.name, one.target, lists, one.reverse_of, one.edge_rules)
-        for one, lists in zip(schema.relations, parted_lists(graph), strict=True)
+        Relation(one.source, one.name, one.target, lists, one.reverse_of, one.edge_rules, payload=payload)
+        for one, lists, payload in zip(schema.relations, parted_lists(graph), payloads, strict=True)
     )
     return GraphData(
         source=manifest.source,
@@ -233,13 +257,48 @@ def open_graph(
     type."""
     schema = manifest.schema_by(rules)
     indptr = mapped(paths.INDPTR, np.int64, schema.lists + 1)
-    opened = Graph(indptr, mapped(paths.INDICES, np.int32, manifest.edges), schema)
+    indices = mapped(paths.INDICES, np.int32, manifest.edges)
+    rows = mapped(paths.PAYLOAD_ROWS, np.int32, manifest.edges) if schema.has_payload else np.zeros(0, np.int32)
+    opened = Graph(indptr, indices, schema, rows)
     # Of one type all nodes are: that entries are nodes was seen when the file was verified.
     wrong = int(_first_wrong_entry(opened.indptr, opened.indices, opened.layout)) if len(schema.types) > 1 else -1
     if wrong >= 0:
         found = f"holds node {int(opened.indices[wrong]):,} at position {wrong:,}"
         raise DamagedError(path, f"{found}, which is of another type than its relation reads", remedy)
     return opened
+
+
+def open_payloads(graph: Graph, mapped: Mapped, folder: Path, remedy: str) -> tuple[EdgePayload | None, ...]:
+    """Features and times of the edges of each relation; None: they have none. `folder`: of the graph, for messages.
+    DamagedError: an entry has a row that its relation has not, or a feature is no number."""
+    schema = graph.schema
+    opened: dict[int, EdgePayload | None] = {}
+    for place, one in enumerate(schema.relations):
+        if one.payload is UNSET or schema.payload_place(place) != place:
+            opened[place] = None
+            continue
+        rows, path = one.payload.rows, paths.payload_features(place)
+        features = mapped(path, np.float32, rows, len(one.payload.columns))
+        times = mapped(paths.payload_times(place), np.int64, rows) if one.payload.time else np.zeros(0, np.int64)
+        if (row := _first_not_finite(features)) >= 0:
+            raise DamagedError(folder / path, f"holds no number in row {row:,}, expected numbers of float32", remedy)
+        opened[place] = EdgePayload(one.payload.columns, features, one.payload.time, times)
+    payloads = tuple(opened[schema.payload_place(place)] for place in range(len(schema.relations)))
+    if schema.has_payload:
+        counts = np.array([0 if one is None else len(one.features) for one in payloads], np.int64)
+        if (entry := int(_first_wrong_row(graph.indptr, graph.payload_rows, graph.layout, counts))) >= 0:
+            found = f"holds row {int(graph.payload_rows[entry]):,} at position {entry:,}"
+            raise DamagedError(folder / paths.PAYLOAD_ROWS, f"{found}, which its relation does not have", remedy)
+    return payloads
+
+
+def _first_not_finite(features: np.ndarray) -> int:
+    """The first row with something that is no number; -1: there is none."""
+    for begin in range(0, len(features), _ROWS_AT_ONCE):
+        are_finite = np.isfinite(features[begin : begin + _ROWS_AT_ONCE]).all(axis=1)
+        if not are_finite.all():
+            return begin + int(are_finite.argmin())
+    return -1
 
 
 def open_ids(manifest: GraphManifest, mapped: Mapped) -> Mapping[str, NodeIds | None]:
@@ -302,5 +361,22 @@ def _first_wrong_entry(indptr: np.ndarray, indices: np.ndarray, layout: np.ndarr
             source = source_of[relation_of[kind * stride + (one - first_lists[kind]) % slots[kind]]]
             for entry in range(indptr[one], indptr[one + 1]):
                 if indices[entry] < first_nodes[source] or indices[entry] >= first_nodes[source + 1]:
+                    return int(entry)
+    return -1
+
+
+@kernel
+def _first_wrong_row(indptr: np.ndarray, rows: np.ndarray, layout: np.ndarray, counts: np.ndarray) -> int:
+    """The first entry whose row of payload is none of the so many that its relation has, or that has one where its
+    relation has none; -1: there is none."""
+    types, stride, _, first_lists, slots, relation_of, _ = unpack_layout(layout)
+    for kind in range(types):
+        if slots[kind] == 0:
+            continue
+        for one in range(first_lists[kind], first_lists[kind + 1]):
+            count = counts[relation_of[kind * stride + (one - first_lists[kind]) % slots[kind]]]
+            least = 0 if count > 0 else -1
+            for entry in range(indptr[one], indptr[one + 1]):
+                if rows[entry] < least or rows[entry] >= count:
                     return int(entry)
     return -1

@@ -10,7 +10,8 @@
                                  of a graph that a log of changes is part of features.npy, or feature_data.npy,
                                  feature_indices.npy and feature_indptr.npy; of several types types/<type>/ has the
                                  ids and features of all types but the first, and all/ the ids of all nodes where links
-                                 are scored
+                                 are scored; where edges have features or times payload_rows.npy, and
+                                 payload/<relation>/features.npy and times.npy by the relation's place
       damaged/<time>/            revisions set aside to be generated again; never read
       trained/<recipe>-<graph>/<network>/  network.json, weights.safetensors: of a generation that is not done
       revisions/<revision>/      revision.json, tables/<name>.npy, variants/<name>/weights.safetensors, rows.safetensors
@@ -32,6 +33,9 @@ from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
+from msgspec import UNSET
+
+from gnnserve_api.graph_schema import GraphSchema
 from gnnserve_api.repository import NodeIdKind
 from gnnserve_api.updates import sqlite_file
 
@@ -45,6 +49,7 @@ NETWORK_WEIGHTS = "weights.safetensors"
 
 INDPTR = "indptr.npy"
 INDICES = "indices.npy"
+PAYLOAD_ROWS = "payload_rows.npy"
 LABELS = "labels.npy"
 TRAIN = "train.npy"
 VALIDATION = "validation.npy"
@@ -97,6 +102,25 @@ def scales_of(rows: str) -> str:
 def of_type(kind: str, name: str) -> str:
     """A file of a graph of several types that holds `name` of one of them."""
     return f"types/{kind}/{name}"
+
+
+def payload_features(place: int) -> str:
+    """A file of a graph that holds the features of the edges of the relation at `place`."""
+    return f"payload/{place}/features.npy"
+
+
+def payload_times(place: int) -> str:
+    """A file of a graph that holds the times of such edges."""
+    return f"payload/{place}/times.npy"
+
+
+def payload_files(schema: GraphSchema) -> list[str]:
+    """Files of the features and times of edges; empty: no relation has any."""
+    found = [PAYLOAD_ROWS] if schema.has_payload else []
+    for place, one in enumerate(schema.relations):
+        if one.payload is not UNSET and schema.payload_place(place) == place:
+            found += [payload_features(place), *([payload_times(place)] if one.payload.time else ())]
+    return found
 
 
 def of_all(name: str) -> str:

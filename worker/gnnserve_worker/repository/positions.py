@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import UNSET
 
 from gnnserve_api.repository import GraphManifest, NodeIdKind
 from gnnserve_worker.repository import paths
@@ -37,6 +38,7 @@ def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
     """The positions that a graph's files hold, by path. Tables and weights hold none."""
     asked = graph.schema.target.nodes
     has_names = paths.has_names(graph.files)
+    payload_rows = [one.payload.rows for one in graph.schema.relations if one.payload is not UNSET]
     node = Positions(np.dtype(np.int64), 0, (graph.nodes if has_names else asked) - 1)
     found = {
         paths.INDPTR: Positions(np.dtype(np.int64), 0, graph.edges, is_rising=True, last=graph.edges),
@@ -46,6 +48,10 @@ def positions_of(folder: Path, graph: GraphManifest) -> dict[Path, Positions]:
         paths.TEST: node,
         **_of_ids(graph, graph.node_ids, asked, lambda name: name),
     }
+    if payload_rows:
+        # Which of them the entries of one relation may have is seen when the graph is opened.
+        least = 0 if len(payload_rows) == len(graph.schema.relations) else -1
+        found[paths.PAYLOAD_ROWS] = Positions(np.dtype(np.int32), least, max(payload_rows) - 1)
     for kind in graph.schema.types[1:]:
         found |= _of_ids(graph, NodeIdKind(kind.node_ids), kind.nodes, partial(paths.of_type, kind.name))
     if has_names:
