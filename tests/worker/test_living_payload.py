@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from tests.support.serving import FakeWorker
 
+from gnnserve_api.changes import TypedChangesRequest
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
 from gnnserve_api.graph_schema import GraphSchema, PayloadManifest, TypeManifest, relation_manifest
 from gnnserve_client import Changes
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.question import RequestError
+from gnnserve_worker.asking.type_ids import TypedId
 from gnnserve_worker.compaction.folding import folded_relations
 from gnnserve_worker.graph.change_batch import (
     BatchFormError,
@@ -40,6 +42,7 @@ from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_ro
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.living_graphs import living_graphs
+from gnnserve_worker.serving.http.changes.batch_ids import TextsWithTypes
 from gnnserve_worker.serving.http.changes.content import content_of, payload_of
 from gnnserve_worker.serving.http.changes.reading import read_changes
 
@@ -352,6 +355,36 @@ def test_features_and_times_of_edges_in_json_become_those_of_the_batch_and_are_l
     assert (sent.counts, sent.ids.integers.tolist()) == (batch.counts, [0, 2, 1, 2])
     assert (sent.edge_features.tolist(), sent.edge_times.tolist()) == ([[0.5, 1.5], [2, 3]], [9, -9])
     assert [len(part.edge_times) for part in changes.split(1)] == [1, 1]
+
+
+class NamedEnds:
+    """Ids of the shop's types, as far as edges ask for them."""
+
+    def read_named(self, given: str, where: str) -> TypedId:
+        assert where.startswith("edges[")
+        return TypedId(*given.split("/"))
+
+
+def test_an_edge_of_several_types_has_the_payload_of_the_relation_that_it_names() -> None:
+    kind = kind_of(RULES[0], has_types=True, nodes=4)
+    schema, edges = kind.schema(1, 1), [("user/0", "buys", "item/1"), ("user/0", "knows", "user/1")]
+    request = TypedChangesRequest(edges=(*edges, ("user/0", "sells", "item/1")))
+    assert TextsWithTypes().relations(request, NamedEnds(), schema).tolist() == [2, 1, -1]  # type: ignore[arg-type]
+    described = [payload_of(schema, edge) for edge in request.edges]
+    assert described == [PayloadManifest(COLUMNS, "at", 1), None, None]
+    batch = ChangeBatch(
+        ChangeCounts(edges=2), ChangeIds(None, *lay_out([text for edge in edges for text in edge])),
+        np.zeros((0, 0), np.float32), b"", True, np.array([[1, 2], [0, 0]], np.float32), np.array([3, 0]),
+    )  # fmt: skip
+    told = content_of(batch, lambda _: None, partial(payload_of, schema))
+    assert (told.edge_features, told.edge_times) == (([1.0, 2.0], None), (3, None))
+
+
+def test_entries_with_rows_are_not_opened_for_changes_without_their_payload() -> None:
+    kind, _ = small()
+    graph = Graph(np.array([0, 0, 1, 1, 1]), np.zeros(1, np.int32), kind.schema(1, 1), np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="no payload was given"):
+        living_graphs(graph, {"": None}, kind.schema(1, 1), 16)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,8 @@ def living_graphs(
         readers = _lists(starts, moved, first_nodes[-1], list(zip(counts, first_nodes, strict=False)))
 
     tables = _living_payloads(schema, payloads, room)
+    if len(stored.payload_rows) and not tables:
+        raise ValueError("entries have rows of payload, and no payload was given, so that changes would lose it")
 
     def graph() -> LivingGraph:
         moved = _moved(stored.indices, own.first_nodes, places.first_nodes, room) if entries is None else entries()
