@@ -3,7 +3,7 @@ each class, and by embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import orjson
 
 from gnnserve_api import decoding
 from gnnserve_api.classes import Classes
-from gnnserve_api.protocol import PredictAnswer, PredictRequest, TypedPredictRequest
+from gnnserve_api.protocol import Label, PredictAnswer, PredictRequest, TypedPredictRequest
 from gnnserve_api.provenance import Provenance
 from gnnserve_api.repository import RevisionManifest
 from gnnserve_worker.asking.asked_nodes import TARGET_NODES
@@ -25,14 +25,12 @@ from gnnserve_worker.asking.served_graph import ServedGraph
 from gnnserve_worker.asking.variants import have_embeddings, most_embedding_columns
 from gnnserve_worker.graph.store import Splits
 from gnnserve_worker.models.thresholds import decisive_scores
-from gnnserve_worker.tasks.classify_nodes.classes import class_columns
 from gnnserve_worker.tasks.classify_nodes.description import OUTPUTS, describe_classes
-from gnnserve_worker.tasks.classify_nodes.explaining import ClassScores
 from gnnserve_worker.tasks.classify_nodes.form import FORM
 from gnnserve_worker.tasks.classify_nodes.published import PublishedClasses, class_part
 from gnnserve_worker.tasks.classify_nodes.recommending import NearestNodes
 from gnnserve_worker.tasks.classify_nodes.served_labels import ClassLabels
-from gnnserve_worker.tasks.classify_nodes.tensors import ClassTensors
+from gnnserve_worker.tasks.classify_nodes.tensors import ClassTensors, class_columns
 from gnnserve_worker.tasks.description import TaskDescription
 from gnnserve_worker.tasks.node_items import NodeItems
 from gnnserve_worker.tasks.opening import TaskOpener, TaskParts
@@ -47,6 +45,29 @@ _DECODERS: Mapping[IdForm, msgspec.json.Decoder[Any]] = {
 _ALWAYS_POSSIBLE = frozenset((("labels",), ("scores",), ("labels", "scores")))
 _MOST_HELD_OUT = 2000
 _encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScores:
+    """Scores of a node as they are explained: by the class that has the highest one."""
+
+    classes: Classes
+    multi_label: bool
+    decisive_scores: Callable[[str, np.ndarray], np.ndarray]
+    """Scores of a variant as labels are decided by them."""
+
+    def column_of(self, answer: ScoredNodes) -> int:
+        return int(self.decisive_scores(answer.variant, answer.scores)[0].argmax())
+
+    def class_of(self, column: int) -> Label:
+        return self.classes[column]
+
+    def probability(self, answer: ScoredNodes, column: int) -> float:
+        scores = answer.scores[0].astype(np.float64)
+        if self.multi_label:
+            return float(1 / (1 + np.exp(-scores[column])))
+        shifted = np.exp(scores - scores.max())
+        return float(shifted[column] / shifted.sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.classes import Classes
@@ -12,11 +13,17 @@ from gnnserve_worker.asking.question import check_node_count
 from gnnserve_worker.asking.tensors import ANY_LENGTH, Datatype, TensorKind
 from gnnserve_worker.asking.variants import capabilities_of
 from gnnserve_worker.models.thresholds import decisive_scores
-from gnnserve_worker.tasks.classify_nodes.classes import class_columns
 from gnnserve_worker.tasks.served import ScoredNodes
 
 _FLOAT32, _INT64 = np.dtype("<f4"), np.dtype("<i8")
 """NumPy reads the names of its types anew each time."""
+
+
+def class_columns(classes: Classes) -> tuple[np.ndarray, tuple[bytes, ...]]:
+    """Labels as int64, or as JSON where they are texts; the other is empty."""
+    are_texts = bool(classes) and isinstance(classes[0], str)
+    ids = np.array([] if are_texts else classes, np.int64)
+    return ids, tuple(map(msgspec.json.encode, classes)) if are_texts else ()
 
 
 class ClassTensors:
