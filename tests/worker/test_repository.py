@@ -550,7 +550,7 @@ BROKEN_COMMITS = [
     ),
     pytest.param(
         GRAPH,
-        edited(lambda c: c.update(schemaVersion=6, layout="new")),
+        edited(lambda c: c.update(schemaVersion=7, layout="new")),
         "written by a newer gnnserve; upgrade gnnserve",
         id="a graph of a newer gnnserve",
     ),
