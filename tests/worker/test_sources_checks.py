@@ -41,7 +41,7 @@ LAYOUTS: dict[str, Callable[[Path, TypedParts], Any]] = {
 }
 NODES = 60
 RING = [(node, (node + 1) % NODES) for node in range(NODES)]
-UNREAD = "columns of edges not read: edges have no features, weights or times yet"
+UNREAD = "columns of edges not read"
 
 
 def _npz(folder: Path, **arrays: np.ndarray) -> GraphData:

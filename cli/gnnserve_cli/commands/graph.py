@@ -137,6 +137,7 @@ def _tables(found: Inspection) -> list[RenderableType]:
         ("nodes", f"{found.nodes:,}, {called}"),
         ("edges", "; ".join([f"{found.edges:,}, directed", f"{found.reversed_share:.0%} go both ways", *odd])),
         ("direction", found.edge_rules.in_words),
+        *_payload_facts("of an edge", found),
         (
             "neighbours",
             f"median {neighbours.median:,.0f}, mean {neighbours.mean:,.1f}, p99 {neighbours.p99:,.0f}, "
@@ -159,6 +160,13 @@ def _feature_words(features: FeatureFacts) -> str:
         f"{count(features.columns, 'column')}, {shape}, {features.nonzero_share:.1%} not zero, "
         f"from {features.lowest:.4g} to {features.highest:.4g}"
     )
+
+
+def _payload_facts(called: str, found: Inspection | RelationFacts) -> list[tuple[str, str]]:
+    """Which columns of an edge are read beside its ends, where any is."""
+    said = [f"features {', '.join(found.edge_features)}"] * bool(found.edge_features)
+    said += [f"time {found.edge_time}"] * bool(found.edge_time)
+    return [(called, "; ".join(said))] if said else []
 
 
 def _labelled_words(labels: LabelFacts) -> str:
@@ -235,6 +243,8 @@ def _parts_by_type(found: InspectionByType, task: GenerationTask) -> list[Render
         ("edges", f"{edges:,} of {count(len(found.relations), 'relation')}"),
         *((kind.name, _type_words(kind)) for kind in found.types),
     ]
+    for one in found.relations:
+        facts += _payload_facts(one.name, one) if one.reverse_of is None else []
     facts += (
         [
             ("classified", found.target),

@@ -81,6 +81,12 @@ class EdgeTable(ApiModel):
     """Treatment of edges from a node to itself."""
     dangling: DanglingEdge = DanglingEdge.REFUSE
     """Treatment of edges with an end that is missing, or that the node table does not have."""
+    features: Annotated[tuple[Column, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Columns of numbers that are features of an edge, which requests and changes then give too. Absent: edges have no
+    features."""
+    time: Column | None = None
+    """Column of the time of an edge: integers, or in Parquet timestamps, as microseconds since 1970 (UTC). Absent:
+    edges have no time."""
 
 
 Delimiter = Annotated[str, Field(min_length=1, max_length=1)]

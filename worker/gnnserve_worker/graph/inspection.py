@@ -114,6 +114,10 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     labels: LabelFacts
     findings: tuple[Noted, ...]
     notes: tuple[str, ...]
+    edge_features: tuple[str, ...] = ()
+    """Columns of the features of edges."""
+    edge_time: str = ""
+    """Column of the times of edges; empty: they have none."""
 
 
 class TypeFacts(msgspec.Struct, frozen=True, rename="camel"):
@@ -142,6 +146,10 @@ class RelationFacts(msgspec.Struct, frozen=True, rename="camel"):
     """Whether edges between the same two nodes count once."""
     neighbours: DegreeFacts
     """How many nodes a node of the target type reads by it."""
+    edge_features: tuple[str, ...] = ()
+    """Columns of the features of its edges."""
+    edge_time: str = ""
+    """Column of the times of its edges; empty: they have none."""
 
 
 class InspectionByType(msgspec.Struct, frozen=True, rename="camel"):
@@ -187,6 +195,8 @@ def inspect(data: GraphData) -> Inspection:
             *_note_on_scope(graph, data.splits),
             *suspicious_columns(data),
         ),
+        edge_features=_edge_features(data.relations[0]),
+        edge_time=_edge_time(data.relations[0]),
     )
 
 
@@ -224,8 +234,16 @@ def _relation_facts(relation: Relation) -> RelationFacts:
     lists = relation.lists
     return RelationFacts(
         relation.source, relation.name, relation.target, lists.edges, relation.reverse_of, relation.both_ways,
-        relation.merges, degree_facts(lists),
+        relation.merges, degree_facts(lists), _edge_features(relation), _edge_time(relation),
     )  # fmt: skip
+
+
+def _edge_features(relation: Relation) -> tuple[str, ...]:
+    return () if relation.payload is None else relation.payload.columns
+
+
+def _edge_time(relation: Relation) -> str:
+    return "" if relation.payload is None else relation.payload.time_column
 
 
 def _first_ids(kind: NodeType) -> Sequence[int | str]:

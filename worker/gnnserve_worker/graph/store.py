@@ -283,10 +283,11 @@ class GraphData:
         findings: tuple[Finding, ...] = (),
         feature_columns: tuple[FeatureColumn, ...] = (),
         made_of: ChangedSource | None = None,
+        payload: EdgePayload | None = None,
     ) -> GraphData:
         """A graph whose nodes are of one type. `edge_rules`: how the source's edges became neighbour lists."""
         kind = NodeType("", graph.nodes, features, feature_columns, ids)
-        relation = Relation("", "", "", graph, edge_rules=edge_rules)
+        relation = Relation("", "", "", graph, edge_rules=edge_rules, payload=payload)
         return GraphData(source, digest, (kind,), (relation,), labels, classes, splits, findings, made_of)
 
     @property

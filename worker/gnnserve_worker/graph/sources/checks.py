@@ -63,7 +63,7 @@ def unread_edge_data(names: Sequence[str], relation: str = "") -> tuple[Finding,
     """A finding about what the source has of each edge beside its ends. `relation`: where there are several."""
     told = [name for name in names if not name.startswith(_INDEX_COLUMN)]
     of = f" ({relation})" if relation else ""
-    what = f"{UNREAD_EDGE_DATA}: edges have no features, weights or times yet{of}"
+    what = f"{UNREAD_EDGE_DATA}{of}"
     return (Finding(what, len(told), listed(told)),) if told else ()
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from gnnserve_api.edges import Direction, EdgeRules
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.heterogeneous import TypedCsv, TypedEdgeTable, TypedParquet, TypedSource
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.sources.table_edges import End, read_ends, unread_columns
+from gnnserve_worker.graph.sources.table_edges import End, EndPairs, payload_columns, read_ends, unread_columns
 from gnnserve_worker.graph.sources.table_files import SourceTable
 from gnnserve_worker.graph.sources.table_formats import TableOptions, file_digests, format_of
 from gnnserve_worker.graph.sources.table_ids import NodeOrder
@@ -75,38 +73,16 @@ def _read_relation(
             )  # fmt: skip
     source = End("source", options.source, orders[options.source_type], f"id of type {options.source_type!r}")
     target = End("target", options.target, orders[options.target_type], f"id of type {options.target_type!r}")
-    pairs = _Pairs(source.order.nodes, target.order.nodes)
-    dropped = read_ends(table, source, target, options.dangling, pairs.add, progress)
+    pairs = EndPairs(source.order.nodes, target.order.nodes)
+    payload = payload_columns(table, source, target, options)
+    dropped = read_ends(table, source, target, options.dangling, pairs.add, progress, payload)
     relation = GivenRelation(
         options.source_type, options.relation, options.target_type, *pairs.joined(), table.field,
         (f"{table.field}.source", f"{table.field}.target"), EdgeRules(Direction.DIRECTED, options.duplicates),
-        unread=unread_columns(table, source, target),
+        unread=unread_columns(table, source, target, payload), payload=payload.joined(),
     )  # fmt: skip
     findings = []
     if dropped is not None:
         what = f"edges dropped, because an end is no node ({relation.key})"
         findings.append(Finding(what, pairs.dangling, dropped))
     return relation, findings
-
-
-@dataclass
-class _Pairs:
-    """Collects edges whose ends are nodes."""
-
-    source_nodes: int
-    target_nodes: int
-    dangling: int = 0
-    _parts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-
-    def add(self, sources: np.ndarray, targets: np.ndarray) -> int:
-        """As `read_ends` calls it."""
-        bad = (sources < 0) | (sources >= self.source_nodes) | (targets < 0) | (targets >= self.target_nodes)
-        kept = ~bad
-        self._parts.append((sources[kept].astype(np.int32), targets[kept].astype(np.int32)))
-        self.dangling += int(bad.sum())
-        return int(bad.argmax()) if bad.any() else -1
-
-    def joined(self) -> tuple[np.ndarray, np.ndarray]:
-        sources, targets = zip(*self._parts, strict=True) if self._parts else ((), ())
-        empty = np.zeros(0, np.int32)
-        return np.concatenate([empty, *sources]), np.concatenate([empty, *targets])
