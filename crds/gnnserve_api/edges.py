@@ -25,6 +25,13 @@ class Duplicates(StrEnum):
     """As they are: a neighbour that is listed twice counts, and is drawn, twice."""
 
 
+class EdgeColumns(StrEnum):
+    IGNORE = "Ignore"
+    """Named by a finding, and not read."""
+    READ = "Read"
+    """`edge_attr` are features of edges, and `edge_time` their times."""
+
+
 class SelfLoops(StrEnum):
     KEEP = "Keep"
     """As they are."""

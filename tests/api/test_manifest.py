@@ -47,7 +47,8 @@ def case(name: str, text: str, *expected: str):
         case(
             "an unknown field without a neighbour lists the known ones",
             HEAD + "spec: {graph: {source: {npz: {uri: 'file:///a.npz', shape: 3}}}}",
-            "spec.graph.source.npz.shape: unknown field (value 3); known fields here: uri, sha256, direction",
+            "spec.graph.source.npz.shape: unknown field (value 3); known fields here: uri, sha256, direction, "
+            "edgeColumns",
         ),
         case(
             "the Python name of a field is not a field",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, assert_never
 
+from gnnserve_api.edges import EdgeColumns
 from gnnserve_api.spec.audience import Audience
 from gnnserve_api.spec.fields import ApiModel, ObjectName, Sha256, text
 from gnnserve_api.spec.heterogeneous import TypedSource
@@ -41,6 +42,9 @@ class NpzSource(ApiModel):
     """Direction of messages along edges, also along edges of changes and overlays. Absent: decided when the file is
     read, Undirected where every edge is listed both ways and else Directed; write it, so that another file does not
     change it."""
+    edge_columns: EdgeColumns = EdgeColumns.IGNORE
+    """Treatment of the arrays `edge_attr` (numbers, [edges] or [edges, columns]) and `edge_time` (integers), which are
+    in the order of `indices`."""
 
 
 GivenSource = Builtin | NpzSource | OgbSource | PygSource | ParquetSource | CsvSource | TypedSource

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gnnserve_api.edges import Duplicates
+from gnnserve_api.edges import Duplicates, EdgeColumns
 from gnnserve_api.spec.fields import ApiModel, text
 from gnnserve_api.spec.paths import FolderPath, HeteroDataPath, TablePath
 from gnnserve_api.spec.rules import rule
@@ -33,6 +33,8 @@ class TypedFolder(ApiModel):
 
     uri: FolderPath
     """Path of the folder with the files `nodes_TYPE.npz` and `edges_SOURCE__RELATION__TARGET.npz`."""
+    edge_columns: EdgeColumns = EdgeColumns.IGNORE
+    """Treatment of the arrays `edge_attr` (numbers, [edges] or [edges, columns]) and `edge_time` (integers)."""
 
     def described(self) -> str:
         """For people, in one line."""
@@ -44,6 +46,8 @@ class HeteroDataFile(ApiModel):
 
     uri: HeteroDataPath
     """Path of the safetensors file; the JSON file beside has the same name, ending in .json."""
+    edge_columns: EdgeColumns = EdgeColumns.IGNORE
+    """Treatment of the arrays `edge_attr` (numbers, [edges] or [edges, columns]) and `edge_time` (integers)."""
 
     def described(self) -> str:
         """For people, in one line."""

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from gnnserve_api.errors import InputError, ResourceError
+from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.sources.archive import Header
 from gnnserve_worker.graph.sources.checks import (
     MAX_COLUMNS,
@@ -30,6 +31,8 @@ from gnnserve_worker.graph.store import Features, Finding, Splits
 
 _SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
 MASKS = ("train_mask", "val_mask", "test_mask")
+EDGE_COLUMNS = ("edge_attr", "edge_time")
+"""Names of the arrays of features and times of edges."""
 NODE_ARRAYS = frozenset(("features", *_SPARSE, "labels", *MASKS))
 """Names of all arrays of nodes that are read."""
 _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "bool"}
@@ -104,6 +107,33 @@ class CheckedArrays:
             if "edge" in name or "weight" in name or (header is not None and header.shape[:1] == (edges,))
         ]
         return unread_edge_data(found)
+
+    def edge_payload(self, edges: int, attributes: str = "edge_attr", times: str = "edge_time") -> EdgePayload | None:
+        """Features and times of so many edges, by the names of their arrays, whose columns are called by their
+        places; None: the file has neither."""
+        if attributes not in self.names and times not in self.names:
+            return None
+        features, at = np.zeros((edges, 0), np.float32), np.zeros(0, np.int64)
+        if attributes in self.names:
+            header = self.header(attributes, "fiu", None)
+            if header.ndim not in {1, 2}:
+                problem = f"has shape {list(header.shape)}, expected [edges] or [edges, columns]"
+                raise self.error(attributes, problem, "write one row for each edge")
+            self._one_per_edge(attributes, header, edges)
+            if header.ndim == 2 and not 1 <= header.shape[1] <= MAX_COLUMNS:
+                problem = f"has {header.shape[1]:,} columns, expected 1 to {MAX_COLUMNS:,}"
+                raise self.error(attributes, problem, "write as many, or leave the array out")
+            features = self._float32(attributes, header.ndim).reshape(edges, -1 if edges else header.shape[-1])
+        if times in self.names:
+            self._one_per_edge(times, self.header(times, "iu", 1), edges)
+            at = self.int64(times, 1)
+        columns = tuple(map(str, range(features.shape[1])))
+        return EdgePayload(columns, features, self.shown(times).rpartition("/")[2] if times in self.names else "", at)
+
+    def _one_per_edge(self, name: str, header: Header, edges: int) -> None:
+        if header.shape[:1] != (edges,):
+            found = f"{header.shape[0]:,} entries" if header.ndim else "one number"
+            raise self.error(name, f"has {found}, and there are {edges:,} edges", "write one for each edge")
 
     def error(self, array: str, problem: str, remedy: str) -> InputError:
         name, bracket, place = array.partition("[")

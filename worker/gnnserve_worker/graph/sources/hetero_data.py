@@ -15,11 +15,12 @@ import numpy as np
 import safetensors
 
 from gnnserve_api import decoding
+from gnnserve_api.edges import EdgeColumns
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.heterogeneous import HeteroDataFile, TypedSource
 from gnnserve_worker.graph.sources.archive import Header
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.sources.checked_arrays import CheckedArrays, reading
+from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
 from gnnserve_worker.graph.sources.npz_folder import check_name, read_type
 from gnnserve_worker.graph.store import Finding, GraphData
@@ -41,7 +42,8 @@ class _Counts(msgspec.Struct):
 
 
 def identity(given: HeteroDataFile) -> str:
-    return "\n".join(digest_of(_FIELD, path) for path in _paths(given))
+    files = [digest_of(_FIELD, path) for path in _paths(given)]
+    return "\n".join([*files, *(["edge columns"] if given.edge_columns is EdgeColumns.READ else [])])
 
 
 def load(
@@ -65,7 +67,8 @@ def load(
             types.append(kind)
             findings += found
         whole = CheckedArrays(str(path), arrays)
-        relations += [_read_relation(path, whole, key) for key in arrays.names if key.endswith(f"/{_EDGES}")]
+        keys = [key for key in arrays.names if key.endswith(f"/{_EDGES}")]
+        relations += [_read_relation(path, whole, key, given.edge_columns) for key in keys]
         return assemble(source, digest, types, relations, findings, needs_labels=needs_labels)
 
 
@@ -88,7 +91,7 @@ def _read_counts(path: Path) -> Mapping[str, int]:
     return counts
 
 
-def _read_relation(path: Path, arrays: CheckedArrays, key: str) -> GivenRelation:
+def _read_relation(path: Path, arrays: CheckedArrays, key: str, columns: EdgeColumns) -> GivenRelation:
     place = f"{path}: {key}"
     parts = key.split("/")
     if len(parts) != 4:
@@ -99,10 +102,15 @@ def _read_relation(path: Path, arrays: CheckedArrays, key: str) -> GivenRelation
         raise InputError(place, f"has shape {list(header.shape)}, expected [2, edges]", "write torch_geometric's")
     ends = arrays.int64(key, 2)
     of_relation = key.removesuffix(_EDGES)
-    unread = (name.removeprefix(of_relation) for name in arrays.names if name.startswith(of_relation) and name != key)
+    reads = columns is EdgeColumns.READ
+    of_columns = [f"{of_relation}{name}" for name in EDGE_COLUMNS]
+    read = {key, *(of_columns if reads else ())}
+    unread = [name.removeprefix(of_relation) for name in arrays.names if name.startswith(of_relation)]
     return GivenRelation(
-        source, name, target, ends[0], ends[1], place, (f"{place}[0]", f"{place}[1]"), unread=tuple(unread)
-    )
+        source, name, target, ends[0], ends[1], place, (f"{place}[0]", f"{place}[1]"),
+        unread=tuple(one for one in unread if f"{of_relation}{one}" not in read),
+        payload=arrays.edge_payload(ends.shape[1], *of_columns) if reads else None,
+    )  # fmt: skip
 
 
 class _Tensors:

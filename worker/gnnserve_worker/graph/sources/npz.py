@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.edges import Direction, Duplicates, EdgeColumns, EdgeRules
+from gnnserve_api.errors import InputError
 from gnnserve_api.spec.graph import NpzDirection, NpzSource
 from gnnserve_worker.graph.edges import BothDirections
+from gnnserve_worker.graph.payload import EdgePayload
+from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.sources import archive
-from gnnserve_worker.graph.sources.checked_arrays import NODE_ARRAYS, CheckedArrays, reading
+from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, NODE_ARRAYS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.checks import check_node_count
 from gnnserve_worker.graph.sources.files import pinned_digest
 from gnnserve_worker.graph.store import Finding, Graph, GraphData
@@ -27,7 +30,8 @@ def identity(source: NpzSource) -> str:
     """SHA-256 of the file, and the direction where it is stated. Raises InputError when the file cannot be read or is
     not the pinned one."""
     digest = pinned_digest(FIELD, source.uri.path, source.sha256)
-    return digest if source.direction is None else f"{digest} {source.direction}"
+    told = digest if source.direction is None else f"{digest} {source.direction}"
+    return told if source.edge_columns is EdgeColumns.IGNORE else f"{told} edge columns"
 
 
 def load(source: NpzSource, digest: str, *, learns_labels: bool = True) -> GraphData:
@@ -46,15 +50,40 @@ def _to_graph(arrays: CheckedArrays, source: NpzSource, digest: str, *, learns_l
     check_node_count(f"{arrays.path}: indptr", arrays.header("indptr", "iu", 1).shape[0] - 1)
     given_lists = Graph(*arrays.csr("indptr", "indices", None))
     graph, rules, findings = _with_direction(given_lists, source.direction)
+    payload, read = None, _READ
+    if source.edge_columns is EdgeColumns.READ:
+        payload, read = arrays.edge_payload(given_lists.edges), _READ | {*EDGE_COLUMNS}
+    if payload is not None:
+        graph = _with_payload(given_lists, graph, payload)
     given = arrays.features(graph.nodes)
     features = without_zeros(given) if isinstance(given, np.ndarray) else given
     findings += sparse_finding(features) if isinstance(given, np.ndarray) else ()
     found = arrays.labels(graph.nodes, are_learnt=learns_labels)
     splits = arrays.splits(found.known)
-    findings += (*found.findings, *arrays.unread_of_edges(given_lists.edges, _READ))
+    findings += (*found.findings, *arrays.unread_of_edges(given_lists.edges, read))
     return GraphData.of_one_type(
-        str(source.uri), digest, graph, features, found.labels, found.classes, splits, rules, findings=findings
+        str(source.uri),
+        digest,
+        graph,
+        features,
+        found.labels,
+        found.classes,
+        splits,
+        rules,
+        findings=findings,
+        payload=payload,
     )
+
+
+def _with_payload(given: Graph, graph: Graph, payload: EdgePayload) -> Graph:
+    """The lists with the row of each entry. Raises InputError where edges were added, which have none."""
+    if graph.edges != given.edges:
+        raise InputError(
+            f"{FIELD}.direction", f"is Undirected, and {graph.edges - given.edges:,} edges are listed one way, whose "
+            "other direction has neither edge_attr nor edge_time", "list these edges both ways, or set it to Directed",
+        )  # fmt: skip
+    as_listed = EdgeRules(Direction.DIRECTED, Duplicates.KEEP)
+    return lists_with_payload(given.indices, given.targets(), given.nodes, as_listed, payload)
 
 
 def _with_direction(graph: Graph, stated: NpzDirection | None) -> tuple[Graph, EdgeRules, tuple[Finding, ...]]:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from gnnserve_api.edges import EdgeColumns
 from gnnserve_api.errors import InputError
 from gnnserve_api.spec.heterogeneous import TYPE_PATTERN, TypedFolder, TypedSource
 from gnnserve_worker.graph.sources import archive
 from gnnserve_worker.graph.sources.assembly import FIELD, GivenRelation, GivenType, assemble
-from gnnserve_worker.graph.sources.checked_arrays import MASKS, CheckedArrays, reading
+from gnnserve_worker.graph.sources.checked_arrays import EDGE_COLUMNS, MASKS, CheckedArrays, reading
 from gnnserve_worker.graph.sources.files import digest_of, why_unreadable
 from gnnserve_worker.graph.sources.splits import random_splits
 from gnnserve_worker.graph.sources.table_nodes import Labelled
@@ -29,7 +30,8 @@ _EDGE_ARRAYS = {"src", "dst", "split"}
 
 def identity(folder: TypedFolder) -> str:
     """Names and content of the files."""
-    return "\n".join(f"{path.name} {digest_of(_FIELD, path)}" for path in _files(folder))
+    files = [f"{path.name} {digest_of(_FIELD, path)}" for path in _files(folder)]
+    return "\n".join([*files, *(["edge columns"] if folder.edge_columns is EdgeColumns.READ else [])])
 
 
 def load(
@@ -52,7 +54,7 @@ def load(
                 types.append(given)
                 findings += found
             else:
-                relations.append(_read_relation(path, arrays))
+                relations.append(_read_relation(path, arrays, folder.edge_columns))
     progress(Progress("read files", len(paths), len(paths)))
     return assemble(source, digest, types, relations, findings, needs_labels=needs_labels)
 
@@ -123,7 +125,7 @@ def read_type(
     return GivenType(NodeType(name, nodes, features), labelled, arrays.path), findings
 
 
-def _read_relation(path: Path, arrays: CheckedArrays) -> GivenRelation:
+def _read_relation(path: Path, arrays: CheckedArrays, columns: EdgeColumns) -> GivenRelation:
     parts = path.stem.removeprefix(_EDGES).split("__")
     if len(parts) != 3:
         raise InputError(
@@ -137,5 +139,10 @@ def _read_relation(path: Path, arrays: CheckedArrays) -> GivenRelation:
             "split", f"has {len(held_out):,} entries, and src has {len(sources):,}", "write one for each edge"
         )
     ends = (f"{path}: src", f"{path}: dst")
-    unread = tuple(array for array in arrays.names if array not in _EDGE_ARRAYS)
-    return GivenRelation(source, name, target, sources, targets, str(path), ends, parts=held_out, unread=unread)
+    reads = columns is EdgeColumns.READ
+    read = {*_EDGE_ARRAYS, *(EDGE_COLUMNS if reads else ())}
+    unread = tuple(array for array in arrays.names if array not in read)
+    payload = arrays.edge_payload(len(sources)) if reads else None
+    return GivenRelation(
+        source, name, target, sources, targets, str(path), ends, parts=held_out, unread=unread, payload=payload
+    )
