@@ -1,11 +1,12 @@
 """A relation of a test whose edges have features and a time, from source to sample: assembled as sources are, sampled,
-and brought by requests, in a graph of one type and in one of several. Each edge is told by hand."""
+brought by requests and changed, in a graph of one type and in one of several. Each edge is told by hand."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -24,8 +25,11 @@ from gnnserve_worker.asking.edge_payload import EdgePayloads
 from gnnserve_worker.asking.features import GivenFeatures
 from gnnserve_worker.asking.overlay import FeatureStandIns, GraphOverlays, OverlaySupport
 from gnnserve_worker.asking.overlay_ids import IdsAlone, IdsWithTypes
+from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, decode_batch, encode_batch
 from gnnserve_worker.graph.edges import EdgeList
 from gnnserve_worker.graph.feature_columns import FeatureColumns
+from gnnserve_worker.graph.found_nodes import FoundNodes
+from gnnserve_worker.graph.ids import lay_out
 from gnnserve_worker.graph.overlay import Overlay, overlay_arranger
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.payload_lists import lists_with_payload
@@ -34,6 +38,7 @@ from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_ro
 from gnnserve_worker.graph.sources.assembly import GivenRelation, GivenType, assemble
 from gnnserve_worker.graph.sources.table_nodes import Labelled
 from gnnserve_worker.graph.store import Graph, GraphData, NodeType, Splits
+from gnnserve_worker.opening.living_graphs import living_graphs
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.neighbours import Scratch
 from gnnserve_worker.sampling.payload import gather_payload
@@ -63,20 +68,46 @@ class Toy:
     """What requests bring, as a type."""
 
     def named(self, node: int) -> str:
-        kind = int(np.searchsorted(self.data.schema.first_nodes, node, side="right")) - 1
-        name, position = self.data.schema.types[kind].name, node - self.data.schema.first_nodes[kind]
+        schema = self.graph.schema
+        kind = int(np.searchsorted(schema.first_nodes, node, side="right")) - 1
+        name, position = schema.types[kind].name, node - schema.first_nodes[kind]
         return f"{name}/{position}" if name else str(position)
 
-    def sampled(self, brought: dict[str, Any] | None = None, asked: Any = None) -> Told:
-        """All edges that nodes of the first type read, or those asked for, as a request that brings that sees them."""
-        nodes = np.arange(USERS)
+    def changed(
+        self, new: list[Any], edges: list[list[Any]], rows: list[tuple[float, int]], removed: list[list[Any]]
+    ) -> Toy:
+        """The same after changes, whose ids are as in requests. `rows`: amount and time of each edge that comes."""
+        schema = self.graph.schema
+        room = [msgspec.structs.replace(one, nodes=one.nodes + 1) for one in schema.types]
+        grown = msgspec.structs.replace(schema, types=tuple(room))
+        payloads = [relation.payload for relation in self.data.relations]
+        living, _ = living_graphs(self.graph, {one.name: None for one in schema.types}, grown, 100, payloads=payloads)
+        named = [*new, *itertools.chain(*edges, *removed)]
+        ids = ChangeIds(None, *lay_out(named)) if schema.has_names else ChangeIds(np.array(named, np.int64))
+        amounts, times = (np.array(column) for column in zip(*rows, strict=True))
+        batch = ChangeBatch(
+            ChangeCounts(len(new), 0, 0, len(edges), len(removed)), ids, np.ones((len(new), 1), np.float32),
+            is_typed=schema.has_names, edge_features=amounts[:, None].astype(np.float32), edge_times=times,
+        )  # fmt: skip
+        found = living.find(decode_batch(encode_batch(batch)))
+        assert isinstance(found, FoundNodes), found
+        living.apply(found)
+        tables = [None if one is None else one.of_these(np.arange(one.rows)) for one in living.payloads]
+        relations = [replace(one, payload=table) for one, table in zip(self.data.relations, tables, strict=True)]
+        return replace(self, data=replace(self.data, relations=tuple(relations)), graph=living.graph)
+
+    def sampled(
+        self, brought: dict[str, Any] | None = None, asked: Any = None, nodes: Sequence[int] = range(USERS)
+    ) -> Told:
+        """All edges that these nodes read, or those asked for, as a request that brings that sees them."""
+        seeds = np.array(nodes)
         overlay: Overlay | None = None
         if brought is not None:
             read = msgspec.json.decode(json.dumps(brought), type=self.request)
-            overlay, nodes = self.overlays.arrange(asked, read, DEFAULT_OVERLAY_LIMITS)
-        view = view_of(self.graph.nodes, [Part(len(nodes), overlay, None)], nodes)
+            overlay, seeds = self.overlays.arrange(asked, read, DEFAULT_OVERLAY_LIMITS)
+        view = view_of(self.graph.nodes, [Part(len(seeds), overlay, None)], seeds)
         sample = sampler_of(self.graph)(
-            self.graph.indptr, self.graph.indices, nodes, (-1,), 1, Scratch(), share=True,
+            self.graph.indptr, self.graph.indices, seeds, (-1,), 1, Scratch(), share=True,
             view=None if view is None else view.sampling, names_positions=True,
         )  # fmt: skip
         payloads = [relation.payload for relation in self.data.relations]
@@ -183,6 +214,25 @@ def test_a_request_brings_edges_of_several_types_with_their_payload() -> None:
     }  # fmt: skip
 
 
+def test_changes_bring_edges_of_one_type_with_their_payload_and_take_them_away() -> None:
+    def changed(rules: EdgeRules) -> Told:
+        edges, rows = [[6, 1], [0, 1]], [(100.0, 8), (300.0, 11)]
+        return one_type(rules).changed([6], edges, rows, [[2, 1], [3, 3]]).sampled()
+
+    untouched: Told = {("0", "1", 1.0, 4), ("1", "4", 0.5, 9)}
+    of_both: Told = untouched | {("1", "6", 100.0, 8), ("1", "0", 300.0, 11)}
+    assert changed(MERGED) == of_both
+    assert changed(KEPT) == of_both | {("1", "0", 5.0, 10), ("1", "0", 6.0, 12)}
+
+
+def test_changes_bring_edges_of_several_types_with_their_payload_and_take_them_away() -> None:
+    edges = [["user/6", "buys", "item/3"], ["user/0", "buys", "item/2"]]
+    rows, removed = [(100.0, 8), (200.0, 9)], [["user/1", "buys", "item/2"]]
+    toy = several_types(MERGED).changed(["user/6"], edges, rows, removed)
+    assert toy.sampled() == {("user/0", "item/2", 200.0, 9), ("user/5", "item/0", 40.0, 7)}
+    assert toy.sampled(nodes=[6]) == {("user/6", "item/3", 100.0, 8)}
+
+
 @pytest.mark.parametrize(
     "rules",
     [EdgeRules(*each) for each in itertools.product(Direction, Duplicates, SelfLoops)],
@@ -193,7 +243,7 @@ def test_lists_with_payload_are_those_without(rules: EdgeRules) -> None:
     ends = draw.integers(0, 12, (2, 80))
     payload = EdgePayload((), np.zeros((80, 0), np.float32), "at", draw.integers(0, 5, 80))
 
-    built = lists_with_payload(*ends, 12, rules, payload)
+    built = lists_with_payload(ends[0], ends[1], 12, rules, payload)
 
     edges = EdgeList(12, rules.direction, rules.duplicates, rules.self_loops)
     edges.add(*ends)
