@@ -103,6 +103,10 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     """Directed edges: an undirected link counts twice."""
     edge_rules: EdgeRules
     """How edges became these, and how those of changes and overlays will."""
+    edge_features: tuple[str, ...]
+    """Columns of the features of edges."""
+    edge_time: str
+    """Column of the times of edges; empty: they have none."""
     self_loops: int
     repeated_edges: int
     reversed_share: float
@@ -114,10 +118,6 @@ class Inspection(msgspec.Struct, frozen=True, rename="camel"):
     labels: LabelFacts
     findings: tuple[Noted, ...]
     notes: tuple[str, ...]
-    edge_features: tuple[str, ...] = ()
-    """Columns of the features of edges."""
-    edge_time: str = ""
-    """Column of the times of edges; empty: they have none."""
 
 
 class TypeFacts(msgspec.Struct, frozen=True, rename="camel"):
@@ -146,9 +146,9 @@ class RelationFacts(msgspec.Struct, frozen=True, rename="camel"):
     """Whether edges between the same two nodes count once."""
     neighbours: DegreeFacts
     """How many nodes a node of the target type reads by it."""
-    edge_features: tuple[str, ...] = ()
+    edge_features: tuple[str, ...]
     """Columns of the features of its edges."""
-    edge_time: str = ""
+    edge_time: str
     """Column of the times of its edges; empty: they have none."""
 
 
@@ -182,6 +182,8 @@ def inspect(data: GraphData) -> Inspection:
         first_ids=[*_first_ids(data.target)],
         edges=graph.edges,
         edge_rules=data.edge_rules,
+        edge_features=_edge_features(data.relations[0]),
+        edge_time=_edge_time(data.relations[0]),
         self_loops=self_loops,
         repeated_edges=repeated,
         reversed_share=reversed_share,
@@ -195,8 +197,6 @@ def inspect(data: GraphData) -> Inspection:
             *_note_on_scope(graph, data.splits),
             *suspicious_columns(data),
         ),
-        edge_features=_edge_features(data.relations[0]),
-        edge_time=_edge_time(data.relations[0]),
     )
 
 
