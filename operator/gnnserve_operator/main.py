@@ -83,6 +83,15 @@ def main() -> int:
     return 0
 
 
+def tell_of_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that nobody awaits, as loops do. What kopf's watches meet when they are closed half-way at the end is
+    for debugging alone: an operator that ends as it should would leave a traceback as its last words."""
+    if "asyncgen" in context:
+        logger.debug("%s: %s", context["message"], context.get("exception"))
+    else:
+        loop.default_exception_handler(context)
+
+
 class Ending(Enum):
     """Why the operator has ended without an error."""
 
@@ -109,6 +118,7 @@ async def run(
     metrics = Metrics(memory)
     index = Index()
     _stop_on_signals(stop)
+    asyncio.get_running_loop().set_exception_handler(tell_of_error)
     async with contextlib.AsyncExitStack() as stack:
         transport = HttpTransport(await load_access())
         stack.push_async_callback(transport.close)

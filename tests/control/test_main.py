@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from gnnserve_api.routing import ROUTING_KEY, decode_routing
 from gnnserve_operator import main
 from gnnserve_operator.desired.labels import APPLIED_ANNOTATION
 from gnnserve_operator.kinds import GNNSERVICE
-from gnnserve_operator.main import Ending
+from gnnserve_operator.main import Ending, tell_of_error
 from gnnserve_operator.settings import Settings
 
 FIRST_CHILDREN = [
@@ -489,6 +491,29 @@ def test_the_process_begins_anew_until_it_is_told_to_stop(monkeypatch: pytest.Mo
 
 
 # --- as a process
+
+
+def test_a_watch_that_is_closed_half_way_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    @contextlib.asynccontextmanager
+    async def stream() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            yield
+
+    async def watch() -> AsyncIterator[int]:
+        async with stream():
+            yield 1
+
+    async def end() -> None:
+        asyncio.get_running_loop().set_exception_handler(tell_of_error)
+        watches.append(watch())
+        await anext(watches[0])
+        asyncio.get_running_loop().call_exception_handler({"message": "nobody awaits this"})
+
+    watches: list[AsyncIterator[int]] = []
+    asyncio.run(end())
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == ["nobody awaits this"]
 
 
 def test_sigterm_ends_the_process_with_success(cluster: FakeCluster, tmp_path: Path) -> None:
