@@ -84,8 +84,11 @@ def main() -> int:
 
 
 def tell_of_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error that nobody awaits, as loops do. What kopf's watches meet when they are closed half-way at the end
-    is for debugging alone: an operator that ends as it should would leave a traceback as its last words."""
+    """Log an error that nobody awaits, as loops do.
+
+    Errors of kopf's watches that are closed half-way at the end are for debugging alone: an operator that ends as it
+    should would leave a traceback as its last words.
+    """
     if "asyncgen" in context:
         logger.debug("%s: %s", context["message"], context.get("exception"))
     else:
