@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def tell_of_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error that nobody awaits, as loops do.
+    """Log an error that nothing awaits, as loops do.
 
     Errors of kopf's watches that are closed half-way at the end are for debugging alone: an operator that ends as it
     should would leave a traceback as its last words.

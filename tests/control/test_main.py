@@ -509,11 +509,11 @@ def test_a_watch_that_is_closed_half_way_leaves_no_traceback(caplog: pytest.LogC
         asyncio.get_running_loop().set_exception_handler(tell_of_error)
         watches.append(watch())
         await anext(watches[0])
-        asyncio.get_running_loop().call_exception_handler({"message": "nobody awaits this"})
+        asyncio.get_running_loop().call_exception_handler({"message": "nothing awaits this"})
 
     watches: list[AsyncIterator[int]] = []
     asyncio.run(end())
-    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == ["nobody awaits this"]
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == ["nothing awaits this"]
 
 
 def test_sigterm_ends_the_process_with_success(cluster: FakeCluster, tmp_path: Path) -> None:
