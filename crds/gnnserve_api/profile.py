@@ -186,7 +186,7 @@ class VariantProfile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
 
     @property
     def judged(self) -> LinkScores | NodeScores:
-        """What it was judged by: on the test split where there is one, else on the validation split."""
+        """Measure that it was judged by: on the test split where there is one, else on the validation split."""
         return self.test_links or self.validation_links or BY_LABELS
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ class EmbeddingsDecision:
     delete: tuple[str, ...] = ()
     """Names of the Jobs to delete."""
     waits_for: str = ""
-    """What the Job waits for, in words, which are kept on it; empty: it computes, or is about to."""
+    """Words for what the Job waits for, which are kept on it; empty: it computes, or is about to."""
 
 
 def decide_embeddings(  # noqa: PLR0911 - a ladder, one rung a state

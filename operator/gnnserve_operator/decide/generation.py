@@ -73,7 +73,7 @@ class GenerationDecision:
     compacts: bool = False
     """Whether it is about a Job that compacts the log of changes."""
     waits_for: str = ""
-    """What a Job that is under way waits for, in words, which are kept on it; empty: it computes, or is about to."""
+    """Words for what a Job that is under way waits for, which are kept on it; empty: it computes, or is about to."""
     failed_attempt: str = ""
     """The last attempt of a running Job that failed; empty: none has."""
     standing: Standing = IDLE

@@ -56,8 +56,8 @@ def words_of_deadline(job: ObservedJob, spec: GNNServiceSpec) -> str:
 
 
 def waits_for(job: ObservedJob, problem: Problem | None, pods: Iterable[ObservedPod]) -> str:
-    """What a Job that is under way waits for, as `problem` says it. Until it computes, that is what was said last: a
-    Job that reaches its deadline loses its pods before it is told to have failed."""
+    """Words for what a Job that is under way waits for, as `problem` says it. Until it computes, that is what was
+    said last: a Job that reaches its deadline loses its pods before it is told to have failed."""
     if problem is not None:
         return problem.message
     computes = any(pod.job == job.name and pod.running and not pod.deleting for pod in pods)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnserve_api.edges import Direction, Duplicates, EdgeRules, SelfLoops
+from gnnserve_api.edges import EdgeRules
+from gnnserve_worker.graph.living_lists import entries_of_edges, merges
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Graph
 
@@ -22,25 +23,12 @@ def lists_with_payload(
     are merged the last one listed counts, where edges go both ways whichever end is listed first; those that are kept
     stand in the order of time, then as they are listed.
     """
-    rows = np.arange(len(sources), dtype=np.int64)
-    senders, readings = np.asarray(sources, np.int64), np.asarray(targets, np.int64)
-    if rules.self_loops is SelfLoops.REMOVE:
-        kept = senders != readings
-        senders, readings, rows = senders[kept], readings[kept], rows[kept]
-    if rules.direction is Direction.REVERSED:
-        senders, readings = readings, senders
-    if rules.direction is Direction.UNDIRECTED:
-        back = senders != readings
-        senders, readings, rows = (
-            np.concatenate((senders, readings[back])),
-            np.concatenate((readings, senders[back])),
-            np.concatenate((rows, rows[back])),
-        )
-    merges = rules.duplicates is Duplicates.MERGE
-    times = payload.times[rows] if payload.time_column and not merges else np.zeros(len(rows), np.int64)
+    entries, rows = entries_of_edges(np.stack((sources, targets), axis=1).astype(np.int64, copy=False), rules)
+    readings, senders = entries[:, 0], entries[:, 1]
+    times = payload.times[rows] if payload.time_column and not merges(rules) else np.zeros(len(rows), np.int64)
     order = np.lexsort((rows, times, senders, readings))
     senders, readings, rows = senders[order], readings[order], rows[order]
-    if merges:
+    if merges(rules):
         is_last = np.ones(len(rows), bool)
         is_last[:-1] = (senders[1:] != senders[:-1]) | (readings[1:] != readings[:-1])
         senders, readings, rows = senders[is_last], readings[is_last], rows[is_last]

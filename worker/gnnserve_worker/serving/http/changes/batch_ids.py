@@ -77,17 +77,25 @@ class BatchIds(Protocol):
         type."""
 
 
-class IntegersAlone:
-    """Integers, without a type."""
+class _Alone:
+    """Ids without a type, whatever they are."""
 
     request = ChangesRequest
-    decoder = decoding.decoder(ChangesRequest[int])
     form = CHANGES
     has_types = False
     padding = ""
 
     def example(self, revision: ServedRevision) -> Any:
         return _pair(revision)
+
+    def relations(self, request: ChangesRequest[Any], ids: TypedIds, schema: GraphSchema) -> np.ndarray:
+        return ALL_OF_FIRST
+
+
+class IntegersAlone(_Alone):
+    """Integers, without a type."""
+
+    decoder = decoding.decoder(ChangesRequest[int])
 
     def read(self, request: ChangesRequest[int], counts: ChangeCounts, ids: TypedIds) -> NamedItems:
         given = _in_order(request)
@@ -102,35 +110,22 @@ class IntegersAlone:
                 f"give an integer from {POSSIBLE_IDS[0]} to {POSSIBLE_IDS[-1]}",
             ) from None
 
-    def relations(self, request: ChangesRequest[int], ids: TypedIds, schema: GraphSchema) -> np.ndarray:
-        return ALL_OF_FIRST
-
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
         if batch.ids.integers is None:
             raise _other_form("node ids of this graph are integers", 1)
         return ALL_OF_FIRST
 
 
-class TextsAlone:
+class TextsAlone(_Alone):
     """Texts, without a type."""
 
-    request = ChangesRequest
     decoder = decoding.decoder(ChangesRequest[str])
-    form = CHANGES
-    has_types = False
-    padding = ""
-
-    def example(self, revision: ServedRevision) -> Any:
-        return _pair(revision)
 
     def read(self, request: ChangesRequest[str], counts: ChangeCounts, ids: TypedIds) -> NamedItems:
         given = _in_order(request)
         if "" in given:
             raise empty_id(given.index(""), counts)
         return NamedItems(_laid_out(given, counts), ALL_OF_FIRST)
-
-    def relations(self, request: ChangesRequest[str], ids: TypedIds, schema: GraphSchema) -> np.ndarray:
-        return ALL_OF_FIRST
 
     def check(self, batch: ChangeBatch, ids: TypedIds) -> np.ndarray:
         texts, offsets = batch.ids.texts, batch.ids.offsets
