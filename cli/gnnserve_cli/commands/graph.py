@@ -163,7 +163,7 @@ def _feature_words(features: FeatureFacts) -> str:
 
 
 def _payload_facts(called: str, found: Inspection | RelationFacts) -> list[tuple[str, str]]:
-    """Which columns of an edge are read beside its ends, where any is."""
+    """Columns of an edge that are read beside its ends, where there are any."""
     said = [f"features {', '.join(found.edge_features)}"] * bool(found.edge_features)
     said += [f"time {found.edge_time}"] * bool(found.edge_time)
     return [(called, "; ".join(said))] if said else []
