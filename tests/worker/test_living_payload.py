@@ -41,6 +41,7 @@ from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.inference.served import ServedRevision
+from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
 from gnnserve_worker.opening.living_graphs import living_graphs
 from gnnserve_worker.serving.http.changes.batch_ids import TextsWithTypes
 from gnnserve_worker.serving.http.changes.content import content_of, payload_of
@@ -266,6 +267,25 @@ def test_a_change_of_10000_items_leaves_the_payload_of_a_graph_built_anew(rules:
     seen.follow_nodes(found)
     seen.lists.follow(draft.lists, np.concatenate((draft.places.lists_of(found.new), effect.lists)))
     assert_is_rebuilt(seen, plain)
+
+
+@pytest.mark.parametrize("has_types", [False, True])
+def test_memory_of_changes_counts_the_payload_of_each_edge_once_and_of_its_entries(has_types: bool) -> None:
+    kind = kind_of(RULES[0], has_types=has_types, nodes=40)
+    plain = PlainEdges(kind)
+    plain.add(0, 1, (1.0, 2.0, 3))
+    _, graph = opened(plain)
+    memory = DeltaMemory(graph, (), (), {}, MappedItems(0, 0))
+    assert (memory.nbytes, memory.edge_bytes) == (0, 16)
+    # Other payload of an edge that is there: a row, and no entry.
+    for _ in range(10):
+        graph.apply(found_of(graph, batch_of(kind, [], [(0, 1)], [], [], [(5.0, 6.0, 7)])))
+    assert memory.nbytes == 10 * 16
+    entries = graph.lists.used_entries
+    graph.apply(found_of(graph, batch_of(kind, [], [(node, 2) for node in range(20)], [], [], [(1.0, 2.0, 3)] * 20)))
+    of_lists = 4 * (3 + 2) * (graph.lists.used_entries - entries)
+    assert of_lists >= 4 * (3 + 2) * 20
+    assert memory.nbytes == 30 * 16 + of_lists
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,11 @@ class LivingPayload:
         """Rows that are in use, those of edges that have left among them."""
         return int(self.state[0])
 
+    @property
+    def row_bytes(self) -> int:
+        times = self.times.itemsize if self.time_column else 0
+        return len(self.columns) * self.features.itemsize + times
+
     def add(self, features: np.ndarray, times: np.ndarray, count: int) -> np.ndarray:
         """Append rows of so many edges: which they are, int32 [count]. `features`: float32 [count, at least so many
         columns]; what is behind them is not read."""

@@ -46,7 +46,7 @@ _FEWEST_TOGETHER = 8
 _SHARED_ITEMS = 128
 """Items of batches that are applied as one while predictions are computed, which wait for no step that takes longer."""
 _ITEM_BYTES = 1 << 14
-"""Memory that an item may take: pages of a few tables, and of lists."""
+"""Memory that an item may take beside payload: pages of a few tables, and of lists."""
 _LONGEST_WAY_S = 0.002
 """For how long a step of applying lets a batch of predictions go first: changes go on, however many predictions there
 are."""
@@ -85,6 +85,7 @@ class LivingRevision:
         self.graph: LivingGraph = loaded.changes.graph
         """As predictions see it."""
         self.max_delta_bytes = max_delta_bytes
+        self._item_bytes = _ITEM_BYTES + loaded.changes.memory.edge_bytes
         base = loaded.made_of
         self.base_offset = self.offset = 0 if base is None else base.offset
         """The offset of the log that the revision's graph was made at, and the last one that is applied."""
@@ -281,7 +282,7 @@ class LivingRevision:
         """How many of these batches may be applied as one: those that have ids and features as the graph does. Close to
         the end of the room there are none, so that the first that finds no room is the same one."""
         most = MOST_ITEMS if self.inferences == self._inferences else _SHARED_ITEMS
-        room = min(most, (self.max_delta_bytes - self.delta_bytes) // _ITEM_BYTES)
+        room = min(most, (self.max_delta_bytes - self.delta_bytes) // self._item_bytes)
         items, width, joins = 0, self._loaded.features, self.drafting.graph.joins
         for place, batch in enumerate(batches):
             items += batch.counts.items

@@ -1,8 +1,11 @@
-"""Memory that changes of a revision take: pages of mapped files that were copied, and what lies behind them."""
+"""Memory that changes of a revision take: pages of mapped files that were copied, and what lies behind them. Of arrays
+that are copies already (`living_graphs.py`, `spread_tables.py`) no pages are copied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -20,53 +23,78 @@ _LISTS = 2
 """Neighbour lists are kept for predictions and for who applies changes."""
 
 
+@dataclass(frozen=True, slots=True)
+class MappedItems:
+    """Parts of a revision's arrays that lie in mapped files, whose pages are copied as they are written to."""
+
+    nodes: int
+    """Nodes whose rows of tables do; 0: tables are copies."""
+    entries: int
+    """Entries of neighbour lists; 0: they are copies."""
+
+
 class DeltaMemory:
     def __init__(
         self,
         graph: LivingGraph,
         makers: Sequence[RenewsRows],
-        drafted: Mapping[int, Table],
         layers: Sequence[Sequence[MakesLayer]],
+        drafted: Mapping[int, Table],
+        mapped: MappedItems,
     ) -> None:
-        """`makers`: of rows that are made of features. `drafted`: tables that are kept once more, by the identity of
-        the revision's own. `layers`: makers of stored layers, the first layer's first."""
-        self._graph = graph
-        self._nodes, self._entries = graph.taken, graph.lists.used_entries
+        """`makers`: of rows that are made of features. `layers`: makers of stored layers, the first layer's first.
+        `drafted`: tables that are kept once more, by the identity of the revision's own."""
 
-        def tables_bytes(tables: Iterable[Table]) -> list[int]:
-            return [*chain(*(_row_bytes(table) * (2 if id(table) in drafted else 1) for table in tables))]
+        def copied(maker: RenewsRows | MakesLayer) -> list[CopiedPages]:
+            copies = 2 if id(maker.table) in drafted else 1
+            return [CopiedPages(mapped.nodes, _bytes(rows)) for rows in _matrices(maker.table)] * copies
 
-        row_bytes = tables_bytes(maker.table for maker in makers)
-        layer_bytes = [
-            [
-                *tables_bytes(maker.table for maker in layer),
-                *(_bytes(rows) for maker in layer for rows in maker.kept()),
-            ]
-            for layer in layers
+        def by_type(maker: RenewsRows | MakesLayer, kind: int) -> int:
+            copies = 2 if id(maker.table) in drafted else 1
+            neighbours, *own = map(_bytes, _matrices(maker.table))
+            return copies * (neighbours * maker.rows_of_type(kind) + sum(own))
+
+        all_makers: list[RenewsRows | MakesLayer] = [*makers, *chain(*layers)]
+        kept = [[_bytes(rows) for maker in layer for rows in maker.kept()] for layer in layers]
+        self._graph, self._entries, self._counts = graph, graph.lists.used_entries, _counts(graph)
+        self._new_bytes = [
+            _ID_BYTES + sum(by_type(maker, kind) for maker in all_makers) + sum(map(sum, kept))
+            for kind in range(len(self._counts))
         ]
-        self._new_bytes = sum(row_bytes) + sum(map(sum, layer_bytes)) + _ID_BYTES
-        self._rows = [CopiedPages(self._nodes, size) for size in row_bytes]
-        self._stored = [[CopiedPages(self._nodes, size) for size in sizes] for sizes in layer_bytes]
-        self._lists = CopiedPages(self._entries, _ENTRY_BYTES)
+        """Memory of a new node of each type."""
+        self._rows = [*chain(*map(copied, makers))]
+        self._stored = [
+            [*chain(*map(copied, layer)), *(CopiedPages(mapped.nodes, size) for size in sizes)]
+            for layer, sizes in zip(layers, kept, strict=True)
+        ]
+        self._lists = CopiedPages(mapped.entries, _ENTRY_BYTES)
         self._kinds = _LISTS + (0 if graph.readers is None else 1)
         """How many lists each node has."""
+        # The rows of payload are kept once, and which of them an entry has, with each entry but that of readers.
+        self._payloads = {id(one): one for one in graph.payloads if one is not None}.values()
+        self.edge_bytes = max((one.row_bytes for one in self._payloads), default=0)
+        """Payload of an edge, at most."""
+        self._payload_bytes = sum(one.rows * one.row_bytes for one in self._payloads)
+        self._entry_bytes = (self._kinds + (_LISTS if self._payloads else 0)) * _ENTRY_BYTES
 
     @property
     def nbytes(self) -> int:
         """Memory that changes have taken."""
         entries = self._graph.lists.used_entries - self._entries
-        new_nodes = self._graph.taken - self._nodes
-        pages = sum(copied.nbytes for copied in chain(self._rows, *self._stored))
-        lists = self._kinds * (self._lists.nbytes + entries * _ENTRY_BYTES)
-        return pages + lists + new_nodes * self._new_bytes
+        counts = zip(_counts(self._graph), self._counts, self._new_bytes, strict=True)
+        new_nodes = sum((count - before) * size for count, before, size in counts)
+        pages = sum(copied.nbytes for copied in chain(self._rows, *self._stored)) + self._kinds * self._lists.nbytes
+        payload = sum(one.rows * one.row_bytes for one in self._payloads) - self._payload_bytes
+        return pages + entries * self._entry_bytes + payload + new_nodes
 
     def note_rows(self, nodes: np.ndarray) -> None:
         """Rows that are made of features are written, of these nodes (int64)."""
         for copied in self._rows:
             copied.note(nodes)
 
-    def note_lists(self, nodes: np.ndarray) -> None:
-        self._lists.note(self._graph.lists.bounds[nodes, 0])
+    def note_lists(self, lists: np.ndarray) -> None:
+        """These lists (int64) are written."""
+        self._lists.note(self._graph.lists.bounds[lists, 0])
 
     def note_stored(self, layer: int, nodes: np.ndarray) -> None:
         """Rows of a stored layer are written, of these nodes (int64); 0: the first layer."""
@@ -74,43 +102,14 @@ class DeltaMemory:
             copied.note(nodes)
 
 
-class CopiedDeltaMemory(DeltaMemory):
-    """Memory that changes take where arrays are copies already (`living_graphs.py`, `spread_tables.py`): what lies
-    behind them."""
-
-    def __init__(
-        self, graph: LivingGraph, makers: Sequence[RenewsRows | MakesLayer], drafted: Mapping[int, Table]
-    ) -> None:
-        """`makers`: of rows of each table. `drafted`: as of `DeltaMemory`."""
-        self._graph = graph
-        self._stored_entries = graph.lists.used_entries
-        row_bytes = [_bytes(maker.table.rows) * (2 if id(maker.table) in drafted else 1) for maker in makers]
-        self._bytes_of = [
-            _ID_BYTES + sum(size * (one.rows_of_type(kind) + 1) for size, one in zip(row_bytes, makers, strict=True))
-            for kind in range(len(graph.ids_of))
-        ]
-        self._counts = [ids.count for ids in graph.ids_of]
-
-    @property
-    def nbytes(self) -> int:
-        entries = self._graph.lists.used_entries - self._stored_entries
-        new_nodes = [ids.count - count for ids, count in zip(self._graph.ids_of, self._counts, strict=True)]
-        rows = sum(count * size for count, size in zip(new_nodes, self._bytes_of, strict=True))
-        return rows + (_LISTS + 1) * entries * _ENTRY_BYTES
-
-    def note_rows(self, nodes: np.ndarray) -> None:
-        """Nothing is copied."""
-
-    def note_lists(self, nodes: np.ndarray) -> None:
-        """Nothing is copied."""
-
-    def note_stored(self, layer: int, nodes: np.ndarray) -> None:
-        """Nothing is copied."""
+def _counts(graph: LivingGraph) -> list[int]:
+    """Nodes of each type, those that have left among them."""
+    return [ids.count for ids in graph.ids_of]
 
 
-def _row_bytes(table: Table) -> list[int]:
-    """Bytes of a row in each of the table's matrices."""
-    return [_bytes(each) for each in {id(part): part for part in (table.rows, table.own)}.values()]
+def _matrices(table: Table) -> list[Rows]:
+    """Rows of neighbours; then those of nodes themselves, where they are others."""
+    return [table.rows] if table.own is table.rows else [table.rows, table.own]
 
 
 def _bytes(rows: Rows) -> int:

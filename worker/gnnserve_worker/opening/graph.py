@@ -36,6 +36,8 @@ class OpenedGraph:
     """The graph where it changes, as predictions see it."""
     draft: LivingGraph | None = None
     """Another one over the same files, which changes are applied to first."""
+    mapped_entries: int = 0
+    """Entries of the lists of graphs that change which lie in mapped files; 0: they are copies."""
 
 
 def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
@@ -54,7 +56,8 @@ def open_seen_graph(revision: RevisionFiles) -> OpenedGraph:
     grown = with_room(schema, revision.tables, revision.room)
     entries = None if moves_blocks(schema, grown) else _mapped_entries(revision, stored, revision.room)
     living, draft = living_graphs(stored, type_ids, grown, revision.room.entries, entries, payloads)
-    return OpenedGraph(stored, living.graph, ids, type_ids, payloads, living, draft)
+    mapped_entries = 0 if entries is None else stored.edges
+    return OpenedGraph(stored, living.graph, ids, type_ids, payloads, living, draft, mapped_entries)
 
 
 def _mapped_entries(revision: RevisionFiles, stored: Graph, room: GraphRoom) -> Callable[[], np.ndarray]:

@@ -14,7 +14,6 @@ from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.places import places_of
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.dense import Linear
@@ -26,7 +25,6 @@ from gnnserve_worker.models.stored_layers import StoredLayerMaker
 from gnnserve_worker.models.stored_rows import StoredRowMaker
 from gnnserve_worker.models.tail import tail_tensors
 from gnnserve_worker.opening.changes import FollowedRows
-from gnnserve_worker.opening.delta_memory import DeltaMemory
 from gnnserve_worker.opening.followed import correction_of, followed_layers, followed_of, made_of_features
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.loaded import CORRECTION, NetworkBuilder, TypeRowRecipe
@@ -47,6 +45,7 @@ class RowsByNode:
         _check_lists(revision, graph.stored)
         self._revision, self._graph, self._build, self._roots = revision, graph, build, roots
         self.sample: Sampler = sample_neighbours
+        self.mapped_nodes = revision.graph.nodes
         self.tables = {name: self.open_table(name) for name in revision.tables}
         self.type_rows = _type_rows(revision)
         self._makers = _open_row_makers(revision, self.tables)
@@ -73,9 +72,6 @@ class RowsByNode:
 
     def followed(self) -> FollowedRows:
         return FollowedRows(tuple(self._makers.values()), _by_number((*self._corrected, *self._followed())))
-
-    def memory(self, graph: LivingGraph, followed: FollowedRows, drafted: Mapping[int, Table]) -> DeltaMemory:
-        return DeltaMemory(graph, followed.makers, drafted, followed.layers)
 
     def _stored_rows(
         self, variant: VariantManifest, tensors: Mapping[str, np.ndarray], rest: Network[Layer]

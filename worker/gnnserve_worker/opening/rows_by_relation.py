@@ -17,18 +17,16 @@ from gnnserve_api.errors import DamagedError
 from gnnserve_api.repository import TableManifest, VariantManifest
 from gnnserve_api.spec.graph import Normalization
 from gnnserve_worker.graph.feature_columns import FeatureColumns
-from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.store import Graph
 from gnnserve_worker.models.build import build_network, table_layer
 from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.relation_rows import RelationRowMaker, relation_row_maker
 from gnnserve_worker.models.relation_table import RelationTable
 from gnnserve_worker.models.relational import RelationalLayer, RelationalShape, default_key, layer_of, moment_key
-from gnnserve_worker.models.rows import MakesRows, RenewsRows
+from gnnserve_worker.models.rows import MakesRows
 from gnnserve_worker.models.scaling import Scaling
-from gnnserve_worker.models.stored_layers import MakesLayer, StoredRelationMaker
+from gnnserve_worker.models.stored_layers import StoredRelationMaker
 from gnnserve_worker.opening.changes import FollowedRows
-from gnnserve_worker.opening.delta_memory import CopiedDeltaMemory, DeltaMemory
 from gnnserve_worker.opening.followed import followed_of
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.loaded import CORRECTION, TypeRowRecipe
@@ -44,6 +42,7 @@ class RowsByRelation:
     """A `variants.TableRows`."""
 
     keeper = None
+    mapped_nodes = 0
 
     def __init__(self, revision: RevisionFiles, graph: OpenedGraph) -> None:
         stored, seen = graph.stored, graph.seen
@@ -93,13 +92,6 @@ class RowsByRelation:
         sources = {id(products.table): products for _, products in found}
         layers = tuple(maker for maker, _ in found)
         return FollowedRows(tuple((sources | self._products).values()), (layers,) if layers else ())
-
-    def memory(self, graph: LivingGraph, followed: FollowedRows, drafted: Mapping[int, Table]) -> DeltaMemory:
-        makers: list[RenewsRows | MakesLayer] = [
-            *followed.makers,
-            *(maker for layer in followed.layers for maker in layer),
-        ]
-        return CopiedDeltaMemory(graph, makers, drafted)
 
 
 def _open_spread(revision: RevisionFiles, described: TableManifest, stored: Graph, graph: Graph) -> SpreadTable:

@@ -21,7 +21,7 @@ from gnnserve_worker.models.network import Network
 from gnnserve_worker.models.rows import MakesRows, RowMaker
 from gnnserve_worker.models.stored_layers import MakesLayer
 from gnnserve_worker.opening.changes import FollowedRows, OpenedChanges, draft_of
-from gnnserve_worker.opening.delta_memory import DeltaMemory
+from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
 from gnnserve_worker.opening.graph import OpenedGraph
 from gnnserve_worker.opening.living_graphs import roots_with_room
 from gnnserve_worker.opening.loaded import LoadedVariant, NetworkBuilder, TypeRowRecipe
@@ -50,6 +50,11 @@ class TableRows(Protocol):
         ...  # pragma: no cover
 
     @property
+    def mapped_nodes(self) -> int:
+        """As `MappedItems.nodes`."""
+        ...  # pragma: no cover
+
+    @property
     def keeper(self) -> RowMaker | None:
         """As `OpenedChanges.keeper`."""
         ...  # pragma: no cover
@@ -68,15 +73,11 @@ class TableRows(Protocol):
         """Makers of all rows that follow changes, once all variants are open."""
         ...  # pragma: no cover
 
-    def memory(self, graph: LivingGraph, followed: FollowedRows, drafted: Mapping[int, Table]) -> DeltaMemory:
-        """Memory that changes take. `drafted`: as of `Draft.tables`."""
-        ...  # pragma: no cover
-
 
 class OpenedVariants:
     def __init__(self, revision: RevisionFiles, graph: OpenedGraph, build: NetworkBuilder) -> None:
         """`build`: makes networks over rows of nodes."""
-        self._revision = revision
+        self._revision, self._mapped_entries = revision, graph.mapped_entries
         self.roots = cache(partial(roots_with_room, graph.stored, revision.node_room))
         """`inverse_roots` of the graph, where variants weigh neighbours."""
         self._rows: TableRows
@@ -111,5 +112,6 @@ class OpenedVariants:
             self.roots() if any(maker.weighs_neighbours for maker in stored) else None,
             lambda table: rows.open_table(names[id(table)]),
         )
-        memory = rows.memory(draft, followed, drafted.tables)
+        mapped = MappedItems(rows.mapped_nodes, self._mapped_entries)
+        memory = DeltaMemory(draft, followed.makers, followed.layers, drafted.tables, mapped)
         return OpenedChanges(living, drafted, followed.makers, memory, followed.layers, rows.keeper)

@@ -70,7 +70,7 @@ class CopiedPages:
 
     def note(self, written: np.ndarray) -> None:
         """These items (int64) are written to. Those behind the file's are not counted."""
-        if len(written):
+        if self._items and len(written):
             item_bytes = self._item_bytes if self._is_small else 0
             self._copied += int(_note(self._is_copied, written, self._items, item_bytes))
 
