@@ -15,11 +15,14 @@ from tests.support.serving import FakeWorker
 
 from gnnserve_api.changes import TypedChangesRequest
 from gnnserve_api.edges import Direction, Duplicates, EdgeRules
+from gnnserve_api.errors import RepositoryError
 from gnnserve_api.graph_schema import GraphSchema, PayloadManifest, TypeManifest, relation_manifest
 from gnnserve_client import Changes
 from gnnserve_worker.asking.overlay import OverlaySupport
 from gnnserve_worker.asking.question import RequestError
 from gnnserve_worker.asking.type_ids import TypedId
+from gnnserve_worker.compaction import differences
+from gnnserve_worker.compaction.differences import EdgeWriter, edge_differences, names_of, payloads_of
 from gnnserve_worker.compaction.folding import folded_relations
 from gnnserve_worker.graph.change_batch import (
     BatchFormError,
@@ -39,7 +42,7 @@ from gnnserve_worker.graph.living_graph import LivingGraph
 from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.payload_lists import lists_with_payload
 from gnnserve_worker.graph.relation_lists import merged_lists, merged_payload_rows
-from gnnserve_worker.graph.store import Graph
+from gnnserve_worker.graph.store import Graph, Relation
 from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.delta_memory import DeltaMemory, MappedItems
 from gnnserve_worker.opening.living_graphs import living_graphs
@@ -302,6 +305,71 @@ def test_batches_with_payload_together_are_what_they_are_one_by_one(rules: EdgeR
     assert isinstance(run, FoundRun)
     assert together.apply(run.found).unchanged.tolist() == unchanged
     assert_is_rebuilt(together, plain)
+
+
+@pytest.mark.parametrize(
+    ("rules", "has_types"), [*((rules, False) for rules in RULES), (RULES[0], True), (RULES[2], True)]
+)
+@pytest.mark.parametrize("most", [1, differences.MOST_EDGES])
+def test_what_differs_between_two_graphs_makes_one_of_them_the_other(
+    rules: EdgeRules, has_types: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "MOST_EDGES", most)
+    monkeypatch.setattr(differences, "_BLOCK_ENTRIES", most)
+    kind = kind_of(rules, has_types=has_types, nodes=12)
+    plain, draw = filled(kind, 12, 60, seed=5), np.random.default_rng(6)
+    before, _ = opened(plain)
+    ends = [plain.ends[place] for place in draw.choice(60, 20, replace=False)]
+    for source, target in ends[:10]:
+        plain.remove(source, target)
+    for (source, target), row in zip(ends[5:], random_rows(draw, 15), strict=True):
+        plain.add(source, target, row)
+    # Of parallel edges one is later than the others, and equal to the first.
+    plain.add(*ends[-1], plain.rows[plain.ends.index(ends[-1])])
+    after, _ = opened(plain)
+    relations = folded_relations(after, [ids.kept for ids in after.ids_of])
+    brought = bring_edges(before, relations)
+    assert_entries_are(folded_relations(before, [ids.kept for ids in before.ids_of]), relations)
+    assert 0 < brought < 60
+    assert bring_edges(before, relations) == 0
+
+
+def bring_edges(graph: LivingGraph, target: Sequence[Relation]) -> int:
+    """Make the edges of a graph those of another one with the same nodes; how many come and leave."""
+    count, places = 0, graph.places
+    for place, one in enumerate(target):
+        if one.reverse_of is not None:
+            continue
+        source, reader = int(places.sources[place]), int(places.targets[place])
+        senders, readers = (places.first_nodes[end] + np.arange(graph.ids_of[end].count) for end in (source, reader))
+        writer = EdgeWriter(graph, place, (None, None), 0, one.payload)
+        for difference in edge_differences(
+            graph.lists, places.list_by(place, readers), names_of(senders), one.lists, len(senders),
+            places.rules[place], payloads_of(graph, place, one.payload),
+        ):  # fmt: skip
+            batch = decode_batch(encode_batch(writer.write(difference)))
+            graph.apply(found_of(graph, batch))
+            count += batch.counts.items
+    return count
+
+
+def assert_entries_are(found: Sequence[Relation], expected: Sequence[Relation]) -> None:
+    """Whether entries and their payload are the same, in whatever rows it is."""
+    for one, own in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.lists.indptr, own.lists.indptr)
+        np.testing.assert_array_equal(one.lists.indices, own.lists.indices)
+        assert (one.payload is None) == (own.payload is None)
+        if one.payload is not None and own.payload is not None:
+            rows, own_rows = one.lists.payload_rows, own.lists.payload_rows
+            np.testing.assert_array_equal(one.payload.features[rows], own.payload.features[own_rows])
+            np.testing.assert_array_equal(one.payload.times[rows], own.payload.times[own_rows])
+
+
+def test_a_graph_whose_edges_have_other_columns_is_not_gone_back_to() -> None:
+    _, graph = small()
+    other = EdgePayload(("amount",), np.zeros((1, 1), np.float32), "at", np.zeros(1, np.int64))
+    with pytest.raises(RepositoryError, match=r"have other features or times.*leave spec.revision out"):
+        payloads_of(graph, 0, other)
 
 
 def small() -> tuple[Kind, LivingGraph]:

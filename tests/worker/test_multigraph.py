@@ -119,7 +119,7 @@ def test_lists_are_those_of_a_multigraph_through_changes_compaction_and_the_way_
         # Compaction writes these, and the next worker begins with them.
         living = _living(rules, living.lists.of_these(np.arange(NODES)))
     everyone = np.arange(NODES)
-    for come, go in edge_differences(living.lists, everyone, names_of(everyone), first, NODES, rules):
+    for come, go, _ in edge_differences(living.lists, everyone, names_of(everyone), first, NODES, rules):
         back = batch_of(
             np.zeros((0, 1), np.float32), edges=[*map(tuple, come.tolist())], removed_edges=[*map(tuple, go.tolist())]
         )

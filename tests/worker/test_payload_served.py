@@ -1,6 +1,6 @@
 """Features and times of edges from a user's files to answers, in a graph of several types: imported, published, served,
-brought by requests, changed over HTTP, read again after a restart, compacted. After each step the graph is the one that
-is imported from tables as they would be then."""
+brought by requests, changed over HTTP, read again after a restart, compacted, and gone back to. After each step the
+graph is the one that is imported from tables as they would be then."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from gnnserve_worker.changes.options import SqliteFile, UpdatesOptions
 from gnnserve_worker.changes.updates import Updates
 from gnnserve_worker.compaction.compact import compact
 from gnnserve_worker.compaction.folding import folded_relations
+from gnnserve_worker.compaction.restoring import bring
 from gnnserve_worker.generation import pipeline
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts, ChangeIds, encode_batch
 from gnnserve_worker.graph.ids import lay_out
@@ -37,6 +38,7 @@ from gnnserve_worker.inference.served import ServedRevision
 from gnnserve_worker.opening.loaded import LoadedRevision
 from gnnserve_worker.opening.revision import load_revision
 from gnnserve_worker.pods.followed_log import FollowedLog
+from gnnserve_worker.progress import silent
 from gnnserve_worker.repository.repository import Repository
 from gnnserve_worker.sampling.batch_view import Part, view_of
 from gnnserve_worker.sampling.neighbours import Scratch
@@ -157,8 +159,7 @@ class Serving:
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        graph = self.living.graph
-        return folded_relations(graph, [ids.kept for ids in graph.ids_of])
+        return relations_of(self.living)
 
     def bought(self, user: str, overlay: dict[str, Any] | None = None) -> Read:
         """The items that a user reads, with the payload of each edge, as a request that brings this overlay sees it."""
@@ -195,6 +196,10 @@ def assert_payload_is(found: tuple[Relation, ...], expected: GraphData) -> None:
             (one.payload.times, own.payload.times),
         ):
             np.testing.assert_array_equal(found_part[one.lists.payload_rows], part[own.lists.payload_rows])
+
+
+def relations_of(living: LivingRevision) -> tuple[Relation, ...]:
+    return folded_relations(living.graph, [ids.kept for ids in living.graph.ids_of])
 
 
 def item_of(graph: Graph, node: int, overlay: Overlay | None) -> str:
@@ -234,6 +239,7 @@ def test_edges_have_their_features_and_times_from_files_to_a_compacted_graph(
 ) -> None:
     monkeypatch.setenv("GNNSERVE_PROFILE_SECONDS", "0")
     shop, row = Shop(tmp_path), [0.5, 1.0, 0.0, 2.0]
+    generated, imported = shop.manifest, shop.rebuilt()
     first, again = (int(shop.parts.edges[BUYS][name][0]) for name in ("src", "dst"))
     user = f"user/{first}"
     with shop.server() as serving:
@@ -284,6 +290,9 @@ def test_edges_have_their_features_and_times_from_files_to_a_compacted_graph(
     shop.manifest = compact(shop.service, shop.repository, shop.updates)
     written = shop.repository.read_graph(shop.manifest.graph)
     assert_payload_is(written.relations, shop.rebuilt())
+    older = load_revision(shop.repository, generated.revision, ROOM_BYTES)
+    brought = bring(older, [kind.features for kind in imported.types], written, ROOM_BYTES, silent)
+    assert_payload_is(relations_of(brought.living), shop.rebuilt())
     with shop.server() as serving:
         assert serving.living.base_offset == 2
         assert serving.bought(user) == expected_of(shop, first, user)

@@ -4,6 +4,9 @@ Both are graphs of one source with changes of its log in them. The log between t
 by comparing, type by type and relation by relation: nodes by their ids, features by rows, and lists by blocks of nodes,
 so that little is in memory at a time. A node of a type without features that is in both graphs keeps the embedding that
 the older model has of it; one that came since begins as any new node does.
+
+Edges with payload between the same two nodes stand in an order, and a removal takes the first of them. So where these
+differ in anything, all of them leave and come anew, in the order that they are to have.
 """
 
 from __future__ import annotations
@@ -12,15 +15,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from gnnserve_api.edges import Direction, EdgeRules
+from gnnserve_api.errors import RepositoryError
 from gnnserve_worker.compaction.kept_nodes import KeptNodes
 from gnnserve_worker.graph.change_batch import ChangeBatch, ChangeCounts
 from gnnserve_worker.graph.ids import NodeIds
-from gnnserve_worker.graph.living_graph import Names
+from gnnserve_worker.graph.living_graph import LivingGraph, Names
 from gnnserve_worker.graph.living_lists import LivingLists
+from gnnserve_worker.graph.living_payload import LivingPayload, payload_of_edges
 from gnnserve_worker.graph.names_by_id import ids_at
+from gnnserve_worker.graph.payload import EdgePayload
 from gnnserve_worker.graph.store import Features, Graph, GraphData, NodeType
 from gnnserve_worker.inference.living import LivingRevision
 
@@ -30,6 +37,7 @@ _BLOCK_BYTES = 16 * 1024 * 1024
 """Features that are compared, or brought by one batch, at a time."""
 _BLOCK_ENTRIES = 1 << 22
 """Entries of lists that are compared at a time, where no single list is longer."""
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 def bring(
@@ -51,12 +59,12 @@ def bring(
         source, reader = int(places.sources[place]), int(places.targets[place])
         senders, readers = (places.first_nodes[kind] + positions[kind] for kind in (source, reader))
         lists = places.list_by(place, readers)
-        for come, go in edge_differences(
-            graph.lists, lists, names_of(senders), relation.lists, types[source].nodes, places.rules[place]
+        payloads = payloads_of(graph, place, relation.payload)
+        edges = EdgeWriter(graph, place, (types[source].ids, types[reader].ids), width, relation.payload)
+        for difference in edge_differences(
+            graph.lists, lists, names_of(senders), relation.lists, types[source].nodes, places.rules[place], payloads
         ):
-            counts = ChangeCounts(edges=len(come), removed_edges=len(go))
-            ids = graph.names.write_edges(place, (types[source].ids, types[reader].ids), np.concatenate((come, go)))
-            apply(graph.names.write(counts, ids, np.zeros((0, width), np.float32)))
+            apply(edges.write(difference))
     return KeptNodes(positions, np.diff(places.first_nodes).tolist(), graph.stored)
 
 
@@ -78,6 +86,36 @@ class BatchWriter:
         if rows is not None:
             features[:, : rows.shape[1]] = rows
         return self.names.write(counts, self.names.write_nodes(self.kind, ids, nodes), features)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeWriter:
+    """Writes batches that change edges of one relation."""
+
+    graph: LivingGraph
+    relation: int
+    """Place of the relation."""
+    ids: tuple[NodeIds | None, NodeIds | None]
+    """Ids of its source's type and of its target's, in the graph after."""
+    width: int
+    """Columns of a row of features of nodes, of the widest type."""
+    payload: EdgePayload | None
+    """Payload of its edges in the graph after; None: they have none."""
+
+    def write(self, difference: EdgeDifference) -> ChangeBatch:
+        come, go, rows = difference
+        counts, names = ChangeCounts(edges=len(come), removed_edges=len(go)), self.graph.names
+        ids = names.write_edges(self.relation, self.ids, np.concatenate((come, go)))
+        batch = names.write(counts, ids, np.zeros((0, self.width), np.float32))
+        if self.payload is None or not len(come):
+            return batch
+        columns, have_times = payload_of_edges(self.graph.payloads)
+        features = np.zeros((len(come), columns), np.float32)
+        features[:, : len(self.payload.columns)] = self.payload.features[rows]
+        times = np.zeros(len(come) if have_times else 0, np.int64)
+        if self.payload.time_column:
+            times[:] = self.payload.times[rows]
+        return msgspec.structs.replace(batch, edge_features=features, edge_times=times)
 
 
 def node_changes(
@@ -139,27 +177,93 @@ class EdgeDifference(NamedTuple):
     """Edges that are new: (source, target), int64 [edges, 2], positions in the graph after."""
     go: np.ndarray
     """Those that are no more."""
+    rows: np.ndarray
+    """Rows of payload of the new edges, in the graph after: int64; [0]: they have none."""
+
+
+class Payloads(NamedTuple):
+    """Payload of the edges of a relation in both graphs."""
+
+    before: LivingPayload
+    after: EdgePayload
+
+    def are_other(self, rows: np.ndarray, rows_after: np.ndarray) -> np.ndarray:
+        """Which of these rows (int64) have other payload than those of the graph after, bool."""
+        before, after = self
+        other = (before.features[rows] != after.features[rows_after]).any(axis=1)
+        if after.time_column:
+            other |= before.times[rows] != after.times[rows_after]
+        return np.asarray(other)
+
+
+def payloads_of(graph: LivingGraph, relation: int, after: EdgePayload | None) -> Payloads | None:
+    """None: edges of the relation (its place) have no payload. RepositoryError: they have other columns."""
+    before = graph.payloads[relation] if graph.payloads else None
+    if before is None and after is None:
+        return None
+    columns = [None if one is None else (one.columns, one.time_column) for one in (before, after)]
+    if before is None or after is None or columns[0] != columns[1]:
+        key = graph.stored.relations[relation].key or "the graph"
+        raise RepositoryError(
+            f"edges of {key}", "have other features or times than those of the graph that the revision was made of",
+            "leave spec.revision out, so that the newest revision answers",
+        )  # fmt: skip
+    return Payloads(before, after)
 
 
 def edge_differences(
-    lists: LivingLists, own: np.ndarray, names: np.ndarray, graph: Graph, senders: int, rules: EdgeRules
-) -> Iterator[EdgeDifference]:
+    lists: LivingLists, own: np.ndarray, names: np.ndarray, graph: Graph, senders: int, rules: EdgeRules,
+    payloads: Payloads | None = None,
+) -> Iterator[EdgeDifference]:  # fmt: skip
     """What makes some lists into those of `graph`, a part to be applied before the next is asked for. `own`: the list
     that belongs to each of the graph's, int64. `names`: what the nodes that they name are called in the graph, of which
-    there are so many `senders`."""
+    there are so many `senders`. `payloads`: of the edges; None: they have none."""
     ends = np.cumsum(np.diff(graph.indptr) + lists.lengths(own))
     start = 0
     while start < graph.nodes:
         read = int(ends[start - 1]) if start else 0
         end = max(start + 1, int(np.searchsorted(ends, read + _BLOCK_ENTRIES, side="right")))
         begins, stops = graph.indptr[start:end], graph.indptr[start + 1 : end + 1]
-        wanted = _keys(begins, stops, graph.indices, start, senders, None)
+        wanted = _Entries.of(begins, stops, graph, start, senders, None)
         begins, stops = lists.bounds[own[start:end]].T
-        found = _keys(begins, stops, lists.indices, start, senders, names)
-        added, removed = (_as_edges(keys, senders, rules) for keys in (_beyond(wanted, found), _beyond(found, wanted)))
-        for at in range(0, max(len(added), len(removed)), MOST_EDGES):
-            yield EdgeDifference(added[at : at + MOST_EDGES], removed[at : at + MOST_EDGES])
+        found = _Entries.of(begins, stops, lists.graph, start, senders, names)
+        if payloads is None:
+            yield from _plain_differences(wanted.keys, found.keys, senders, rules)
+        else:
+            yield from _differences_with_payload(wanted, found, senders, rules, payloads)
         start = end
+
+
+def _plain_differences(
+    wanted: np.ndarray, found: np.ndarray, senders: int, rules: EdgeRules
+) -> Iterator[EdgeDifference]:
+    beyond = (_beyond(wanted, found), _beyond(found, wanted))
+    added, removed = (_as_edges(keys[_once(keys, senders, rules)], senders, rules) for keys in beyond)
+    for at in range(0, max(len(added), len(removed)), MOST_EDGES):
+        yield EdgeDifference(added[at : at + MOST_EDGES], removed[at : at + MOST_EDGES], _NO_ROWS)
+
+
+def _differences_with_payload(
+    wanted: _Entries, found: _Entries, senders: int, rules: EdgeRules, payloads: Payloads
+) -> Iterator[EdgeDifference]:
+    """Removals, and behind them what comes: a batch adds edges before it removes some."""
+    others = _other_keys(wanted, found, payloads)
+    added, removed = (one.of_keys(others).once(senders, rules) for one in (wanted, found))
+    none = np.zeros((0, 2), np.int64)
+    for part in parts_of(_as_edges(removed.keys, senders, rules), MOST_EDGES):
+        yield EdgeDifference(none, part, _NO_ROWS)
+    come = _as_edges(added.keys, senders, rules)
+    for part, rows in zip(parts_of(come, MOST_EDGES), parts_of(added.rows, MOST_EDGES), strict=True):
+        yield EdgeDifference(part, none, rows)
+
+
+def _other_keys(wanted: _Entries, found: _Entries, payloads: Payloads) -> np.ndarray:
+    """Keys whose entries in both graphs are not as many, or differ in the payload of one of them: int64, ascending."""
+    place = np.searchsorted(found.keys, wanted.keys, side="left") + _ranks(wanted.keys)
+    is_other = place >= np.searchsorted(found.keys, wanted.keys, side="right")
+    there = np.flatnonzero(~is_other)
+    is_other[there] = payloads.are_other(found.rows[place[there]], wanted.rows[there])
+    return np.unique(np.concatenate((wanted.keys[is_other], _beyond(found.keys, wanted.keys))))
 
 
 def parts_of(nodes: np.ndarray, most: int) -> Iterator[np.ndarray]:
@@ -176,32 +280,63 @@ def _rows(features: Features, nodes: np.ndarray) -> np.ndarray:
     return np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), np.float32)
 
 
-def _keys(
-    begins: np.ndarray, ends: np.ndarray, indices: np.ndarray, first: int, nodes: int, names: np.ndarray | None
-) -> np.ndarray:
-    """reader · `nodes` + sender of each entry of some lists, int64, ascending. `first`: the reader of the first list.
-    `names`: what senders are called; None: what they are in `indices`."""
-    lengths = ends - begins
-    entries = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(int(lengths.sum()))
-    senders = indices[entries].astype(np.int64)
-    readers = np.repeat(np.arange(first, first + len(begins)), lengths)
-    return np.sort(readers * nodes + (senders if names is None else names[senders]))
+class _Entries(NamedTuple):
+    """Entries of some lists, ascending by key; those of one key stand as in their list."""
+
+    keys: np.ndarray
+    """reader · senders + sender, int64"""
+    rows: np.ndarray
+    """Row of payload of each entry, int64; [0]: they have none."""
+
+    @staticmethod
+    def of(
+        begins: np.ndarray, ends: np.ndarray, graph: Graph, first: int, senders: int, names: np.ndarray | None
+    ) -> _Entries:
+        """`begins`, `ends`: of lists in the graph's arrays. `first`: the reader of the first list. `names`: what
+        senders, of whom there are so many, are called; None: what they are in the arrays."""
+        lengths = ends - begins
+        entries = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(int(lengths.sum()))
+        own = graph.indices[entries].astype(np.int64)
+        readers = np.repeat(np.arange(first, first + len(begins)), lengths)
+        keys = readers * senders + (own if names is None else names[own])
+        if not len(graph.payload_rows):
+            return _Entries(np.sort(keys), _NO_ROWS)
+        order = np.argsort(keys, kind="stable")
+        return _Entries(keys[order], graph.payload_rows[entries[order]].astype(np.int64))
+
+    def of_keys(self, keys: np.ndarray) -> _Entries:
+        """Those with any of these keys (int64, ascending, distinct)."""
+        return self._where(np.isin(self.keys, keys))
+
+    def once(self, senders: int, rules: EdgeRules) -> _Entries:
+        """One of the two entries of each edge that goes both ways."""
+        return self._where(_once(self.keys, senders, rules))
+
+    def _where(self, kept: np.ndarray | slice) -> _Entries:
+        return _Entries(self.keys[kept], self.rows[kept])
 
 
 def _beyond(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Keys that are not among `others`, or that are there more often: as often more. Both ascending."""
-    # The how-manieth of its kind each one is.
-    rank = np.arange(len(keys)) - np.searchsorted(keys, keys, side="left")
     there = np.searchsorted(others, keys, side="right") - np.searchsorted(others, keys, side="left")
-    return keys[rank >= there]
+    return keys[_ranks(keys) >= there]
+
+
+def _ranks(keys: np.ndarray) -> np.ndarray:
+    """How many of the same key stand before each of these, which are ascending: int64."""
+    return np.arange(len(keys)) - np.searchsorted(keys, keys, side="left")
+
+
+def _once(keys: np.ndarray, senders: int, rules: EdgeRules) -> np.ndarray | slice:
+    """Which entries to take so that each edge is there once: where edges go both ways, the entry the other way round
+    differs too."""
+    if rules.direction is not Direction.UNDIRECTED:
+        return slice(None)
+    return np.asarray(keys // senders <= keys % senders)
 
 
 def _as_edges(keys: np.ndarray, count: int, rules: EdgeRules) -> np.ndarray:
     """Entries as edges of the source: (source, target), int64 [edges, 2]."""
     readers, senders = np.divmod(keys, count)
-    if rules.direction is Direction.UNDIRECTED:
-        # The entry the other way round differs too.
-        once = readers <= senders
-        readers, senders = readers[once], senders[once]
     edges = (readers, senders) if rules.direction is Direction.REVERSED else (senders, readers)
     return np.stack(edges, axis=1)

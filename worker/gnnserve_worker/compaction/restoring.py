@@ -78,13 +78,6 @@ def bring(
     """Make a revision's graph, and all that its variants read, those of another graph of the same source. `loaded`:
     opened with that room. `features`: of each type of its graph, as in the source; None: it has none."""
     living = LivingRevision(loaded, room_bytes)
-    if living.graph.payloads:
-        # Edges that are in both graphs may have other payload, which comparing lists does not see.
-        raise InputError(
-            "spec.revision",
-            f"{loaded.source} has features or times of edges, and a graph of it cannot be made into a later one yet",
-            "leave it out, so that the newest revision answers",
-        )
 
     def apply(batch: ChangeBatch) -> None:
         (said,) = living.apply(living.offset + 1, [batch])
@@ -103,4 +96,6 @@ def _room_bytes(named: RevisionManifest, nodes: int, target: GraphData) -> int:
     every list. What is not used costs nothing."""
     rows = sum(entry.bytes for entry in named.files.values())
     growth = 1 + target.nodes // max(1, nodes)
-    return _TIMES * (rows * (1 + growth) + _ENTRY_BYTES * target.edges + _NODE_BYTES * target.nodes)
+    payloads = {id(one.payload): one.payload for one in target.relations if one.payload is not None}.values()
+    payload = sum(one.features.nbytes + one.times.nbytes for one in payloads)
+    return _TIMES * (rows * (1 + growth) + _ENTRY_BYTES * target.edges + payload + _NODE_BYTES * target.nodes)
