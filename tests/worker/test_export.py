@@ -130,7 +130,7 @@ def test_programs_of_each_architecture_answer_as_the_engine(
     revision = revision_of(architecture, fanouts, heads=heads)
     alone = int(np.flatnonzero(np.diff(revision.graph.indptr) == 0)[0])
     variant = revision.variants["x1"]
-    inputs, outputs = inputs_of(variant), outputs_of(variant, gives_embeddings=variant.network.hidden > 0)
+    inputs, outputs = inputs_of(variant), outputs_of(variant, "Scores.", gives_embeddings=variant.network.hidden > 0)
     program = trace(module_of(revision, "x1"), inputs)
     for made in FORMATS.values():
         made.write(program, inputs, outputs, tmp_path / made.file)

@@ -70,15 +70,13 @@ def _inputs_of_layer(number: int, layer: Layer, *, has_own_rows: bool) -> list[E
     return inputs
 
 
-def outputs_of(variant: LoadedVariant, *, gives_embeddings: bool) -> tuple[ExportedArray, ...]:
-    """The outputs, in their order."""
+def outputs_of(variant: LoadedVariant, scores: str, *, gives_embeddings: bool) -> tuple[ExportedArray, ...]:
+    """The outputs, in their order. `scores`: a sentence about the scores."""
     layers = variant.network.layers
     # A layer that reads its own row alone writes what it was given.
     sampled = [number for number, layer in enumerate(layers, start=1) if _samples(layer)]
     answered = f"{TARGETS}_{sampled[-1]}" if sampled else ROWS
-    outputs = [
-        ExportedArray(SCORES, "float32", (answered, variant.network.classes), "Scores, before softmax or sigmoid.")
-    ]
+    outputs = [ExportedArray(SCORES, "float32", (answered, variant.network.classes), scores)]
     if gives_embeddings:
         shape = (answered, variant.network.hidden)
         outputs.append(ExportedArray(EMBEDDINGS, "float32", shape, "The last hidden layer."))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gnnserve_api.export import ExportedArray, ExportFormat, ExportManifest
 
@@ -34,7 +34,8 @@ _NEEDS: Mapping[ExportFormat, str] = {
 }
 
 
-def readme(manifest: ExportManifest) -> str:
+def readme(manifest: ExportManifest, advice: Sequence[str]) -> str:
+    """`advice`: sentences about how answers are made of scores."""
     parts = [
         f"# {manifest.variant} of {manifest.service}\n",
         f"A {manifest.architecture} ({manifest.family}), revision {manifest.revision}, written by "
@@ -52,7 +53,7 @@ def readme(manifest: ExportManifest) -> str:
         "## Rows\n",
         *_rows(manifest),
         "## What else to know\n",
-        *_more(manifest),
+        *_more(manifest, advice),
     ]
     return "\n".join(parts)
 
@@ -120,10 +121,8 @@ def _rows(manifest: ExportManifest) -> list[str]:
     return told
 
 
-def _more(manifest: ExportManifest) -> list[str]:
-    told = ["- Scores are those before softmax, or before sigmoid where nodes may have several labels."]
-    if manifest.thresholds is not None:
-        told.append("- Before labels are decided, `thresholds` of `export.json` are taken from the scores.")
+def _more(manifest: ExportManifest, advice: Sequence[str]) -> list[str]:
+    told = [f"- {sentence}" for sentence in advice]
     if manifest.served_compute != manifest.compute:
         told.append(
             f"- The program computes in {manifest.compute}. gnnserve multiplies this variant's matrices in "

@@ -49,9 +49,13 @@ def build_exact(
 
 
 def check_variant(manifest: RevisionManifest, name: str) -> None:
+    """Raises InputError where the revision has no such variant, or one that cannot be written."""
+    published_task(manifest).exported_scores(_variant_of(manifest, name))
+
+
+def _variant_of(manifest: RevisionManifest, name: str) -> VariantManifest:
     """Raises InputError where the revision has no such variant, or one that is no single network."""
     manifest.require_node_rows("programs are made of networks over")
-    published_task(manifest).check_exported()
     exportable = ", ".join(variant.name for variant in manifest.variants)
     for cascade in manifest.cascades:
         if cascade.name == name:
@@ -60,8 +64,10 @@ def check_variant(manifest: RevisionManifest, name: str) -> None:
                 f"{name} is a cascade, which asks one network and then, about some nodes, another one",
                 f"export {cascade.first} and {cascade.then}, each for itself; what can be exported is {exportable}",
             )
-    if all(variant.name != name for variant in manifest.variants):
+    found = next((variant for variant in manifest.variants if variant.name == name), None)
+    if found is None:
         raise InputError("VARIANT", f"revision {manifest.revision} has no {name!r}", f"name one of {exportable}")
+    return found
 
 
 def export_variant(
@@ -88,9 +94,10 @@ def _write(
     folder: Path, written_by: str,
 ) -> ExportManifest:  # fmt: skip
     variant = revision.variants[name]
-    described = next(each for each in manifest.variants if each.name == name)
+    described = _variant_of(manifest, name)
+    told = published_task(manifest).exported_scores(described)
     gives_embeddings = variant.network.hidden > 0 and family_of(described).capabilities.embeddings
-    inputs, outputs = inputs_of(variant), outputs_of(variant, gives_embeddings=gives_embeddings)
+    inputs, outputs = inputs_of(variant), outputs_of(variant, told.meaning, gives_embeddings=gives_embeddings)
     program = trace(VariantModule(variant.network, gives_embeddings=gives_embeddings), inputs)
     checks: list[ExportCheck] = []
     for chosen in formats:
@@ -125,7 +132,7 @@ def _write(
         checks=tuple(checks),
     )
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=2))
-    (folder / README).write_text(readme(written), encoding="utf-8")
+    (folder / README).write_text(readme(written, told.advice), encoding="utf-8")
     return written
 
 

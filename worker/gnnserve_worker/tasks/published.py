@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gnnserve_api.repository import VariantManifest
 from gnnserve_worker.nearest.parts import IndexPart
 
 
@@ -20,6 +21,16 @@ class NodeRange:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class ExportedScores:
+    """Scores of a variant that is written as a program, in words."""
+
+    meaning: str
+    """A sentence."""
+    advice: tuple[str, ...]
+    """Sentences about how answers are made of scores."""
+
+
 class PublishedTask(Protocol):
     def index_parts(self, type_: str, nodes: int) -> tuple[IndexPart, ...]:
         """Parts of the graph that have an index each. `type_`, `nodes`: of the nodes that are answered for. Empty: no
@@ -28,5 +39,5 @@ class PublishedTask(Protocol):
     def ranges(self) -> tuple[NodeRange, ...]:
         """Types of the nodes that are answered for, where these are of several; empty: they are of one."""
 
-    def check_exported(self) -> None:
+    def exported_scores(self, variant: VariantManifest) -> ExportedScores:
         """Raises InputError where no variant can be written as a program."""

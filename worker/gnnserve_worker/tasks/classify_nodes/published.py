@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_worker.nearest.parts import INDEX_FOLDER, IndexPart
-from gnnserve_worker.tasks.published import NodeRange
+from gnnserve_worker.tasks.published import ExportedScores, NodeRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,11 @@ class PublishedClasses:
     def ranges(self) -> tuple[NodeRange, ...]:
         return ()
 
-    def check_exported(self) -> None:
-        """Every network can be written."""
+    def exported_scores(self, variant: VariantManifest) -> ExportedScores:
+        advice = ["Scores are those before softmax, or before sigmoid where nodes may have several labels."]
+        if variant.thresholds is not None:
+            advice.append("Before labels are decided, `thresholds` of `export.json` are taken from the scores.")
+        return ExportedScores("Scores, before softmax or sigmoid.", tuple(advice))
 
 
 def class_part(type_: str, nodes: int) -> IndexPart:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from gnnserve_api.embeddings import IndexMetric
 from gnnserve_api.errors import InputError
 from gnnserve_api.links import EndManifest, LinksManifest
-from gnnserve_api.repository import RevisionManifest
+from gnnserve_api.repository import RevisionManifest, VariantManifest
 from gnnserve_api.spec.task import Decoder
 from gnnserve_worker.nearest.parts import INDEX_FOLDER, IndexPart
-from gnnserve_worker.tasks.published import NodeRange
+from gnnserve_worker.tasks.published import ExportedScores, NodeRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class PublishedLinks:
         ends = {end.type: end for end in (self.links.first, self.links.second) if end.type}
         return tuple(NodeRange(end.type, end.start, end.end) for end in ends.values())
 
-    def check_exported(self) -> None:
+    def exported_scores(self, variant: VariantManifest) -> ExportedScores:
         raise InputError(
             "VARIANT", f"revision {self.manifest.revision} scores links, and a program has no decoder of pairs",
             "export its embeddings (gnnserve embeddings export)",
